@@ -18,6 +18,7 @@ for line in sys.stdin:
     if pid == 0:
         os.setsid()
         output = os.open(os.path.join(place, "output.txt"), os.O_WRONLY | os.O_CREAT)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(folder)

@@ -3,11 +3,14 @@
 Own parts are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
+import dataclasses
 import hashlib
 import inspect
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from study.errors import Fault
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import OwnPart, ScriptFacts, ScriptSource
-from study.trial.adopted import learner_obstacle, runner_obstacle
+from study.trial.adopted import SET_ALWAYS, learner_obstacle, runner_obstacle, space_text
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""
@@ -38,6 +41,8 @@ _OTHER = {
     "torch_lr_scheduler_classes": "learning-rate schedulers of torch",
     "torch_grad_scaler_class": "a gradient scaler",
 }
+_LONGEST = 200
+"""Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
 OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
 """Setting of RLlib that Tune may choose -> our parameter, where the names differ."""
 
@@ -49,6 +54,7 @@ def facts_of(
     found_as: str,
     stop: Mapping[str, Any],
     searched: Iterable[str] = (),
+    modules: Mapping[str, str] = MappingProxyType({}),
     spaces: tuple[Any, Any] = (None, None),
     acting: Iterable[Any] = (),
 ) -> ScriptFacts:
@@ -60,6 +66,7 @@ def facts_of(
         found_as: How the configuration was found, for people.
         stop: The script's stop criteria.
         searched: Settings for which the script lets Tune choose.
+        modules: Module of the user's own that the script imports -> digest of its files.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
         acting: The agents of an environment for several.
     """
@@ -67,13 +74,15 @@ def facts_of(
     overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
     values, schedules = _values(config)
     return ScriptFacts(
-        source=ScriptSource(file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest()),
+        source=ScriptSource(
+            file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest(), modules=dict(modules)
+        ),
         found_as=found_as,
         algorithm=algorithm.__name__,
         base_algorithm=base,
         environment=environment_name(config.env),
-        observation_space=_text(spaces[0]),
-        action_space=_text(spaces[1]),
+        observation_space=space_text(spaces[0]),
+        action_space=space_text(spaces[1]),
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
         acting=sorted(map(str, acting)),
         values={name: value for name, value in values.items() if name not in overridden},
@@ -82,6 +91,7 @@ def facts_of(
         searched=sorted(OF_TUNE.get(name, name) for name in searched),
         num_learners=max(config.num_learners or 0, 1),
         own_parts=list(_own_parts(config, algorithm, base)),
+        settings=_settings(config, {attribute(name) for name in values}),
         stop={str(name): plain(value) for name, value in stop.items()},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
         learner_obstacle=_obstacle(learner_obstacle, config, spaces),
@@ -183,6 +193,30 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
     return bool(modules) and all(attribute(name) in overrides.get(module, {}) for module in modules)
 
 
+def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]:
+    """Return the options that differ from RLlib's: name -> value as JSON, or the digest of a long one.
+
+    Args:
+        config: The configuration.
+        known: Options that are not wanted, beside those that a study sets always.
+    """
+    default, found = vars(_default(config)), {}
+    for name, value in sorted(vars(config).items()):
+        shown = plain(value)
+        if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or shown == plain(default.get(name)):
+            continue
+        text = json.dumps(shown, sort_keys=True)
+        found[name.strip("_")] = (
+            shown if len(text) <= _LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        )
+    return found
+
+
+def _default(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a configuration of the same kind, as RLlib makes it."""
+    return type(config)() if type(config).__module__.startswith(_RLLIB) else AlgorithmConfig()
+
+
 def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:
     """Yield what of RLlib the configuration replaces."""
     if not algorithm.__module__.startswith(_RLLIB):
@@ -191,8 +225,7 @@ def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[
     for part, name in _CONNECTORS.items():
         if (connector := option(config, name)) is not None:
             yield OwnPart(part=part, what=_name(connector))  # type: ignore[arg-type]
-    default = type(config)() if type(config).__module__.startswith(_RLLIB) else AlgorithmConfig()
-    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config, default))
+    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config, _default(config)))
     if option(config, "learner_class") is not None or not config.learner_class.__module__.startswith(_RLLIB):
         yield OwnPart(part="learner", what=_name(config.learner_class))
     if config.is_multi_agent:
@@ -219,6 +252,8 @@ def _others(config: AlgorithmConfig) -> Iterator[str]:
     if config.is_multi_agent and config.policies_to_train is not None:
         yield f"policies_to_train: {_few(config.policies_to_train)}"
     yield from (what for name, what in _OTHER.items() if option(config, name))
+    if config.output:
+        yield "output, which a study leaves out: its trials record no episodes"
 
 
 def _modules(spec: Any) -> Iterator[str]:
@@ -253,10 +288,6 @@ def _callbacks(config: AlgorithmConfig, default: AlgorithmConfig) -> Iterator[st
                 yield f"{name.removeprefix('callbacks_')}: {_name(each)}"
 
 
-def _text(space: Any) -> str:
-    return "" if space is None else " ".join(str(space).split())
-
-
 def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:
     """Return what keeps our own runner or learner from serving a configuration; where that is not known, so much."""
     try:
@@ -289,7 +320,21 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else _name(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, map(plain, value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: shown for name, shown in _fields(value) if shown is not None}
+    return _name(value)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass as JSON; None for those that are as its class has them."""
+    for each in dataclasses.fields(value):
+        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        shown = plain(getattr(value, each.name, None))
+        yield each.name, None if shown == plain(default) else shown
 
 
 def is_for_several(environment: Any) -> bool:

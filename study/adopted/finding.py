@@ -6,6 +6,7 @@
 
 import argparse
 import faulthandler
+import hashlib
 import importlib
 import inspect
 import io
@@ -49,6 +50,7 @@ class Request:
 
     Attributes:
         target: A file, or the name of a module.
+        text: File whose text is run in place of that of the file `target`; empty: its own.
         name: Object of it, or the number of a choice from 1; empty to look for one.
         args: Arguments of the script.
         kwargs: Arguments of the function `name`.
@@ -60,6 +62,7 @@ class Request:
     """
 
     target: str
+    text: str = ""
     name: str = ""
     args: tuple[str, ...] = ()
     kwargs: Mapping[str, Any]
@@ -120,13 +123,17 @@ class _Search:
     def answer(self, found: Sequence[Launch]) -> dict[str, Any]:
         """Return the facts, or the choices, as JSON values; write the pickled configuration."""
         if len(found) > 1:
-            return {"choices": [_line(number, launch) for number, launch in enumerate(found, 1)]}
+            return {"choices": _lines(found)}
         launch = found[0]
         for folder in filter(None, [launch.folder, self.ran.folder]):
             if folder != self._began_in:
                 rule = "must train in the folder in which the command is typed: trials and evaluations run there"
                 fix = f"Type the command in {folder}."
                 raise MistakeError(rule=rule, got=folder, fix=fix, code="script-changes-folder")
+        if (replaced := self._replaced_in_rllib()) is not None:
+            rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
+            fix = "Derive a class of your own, and give it to the configuration."
+            raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix, code="rllib-replaced")
         source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
         if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
             return {"faults": faults}
@@ -143,19 +150,21 @@ class _Search:
         spaces = (None, None) if several else tuple(getattr(environment, name) for name in names)
         answer: dict[str, Any] = {}
         if self.request.episodes:
-            answer["returns"] = self._played(environment)
+            answer["returns"] = self._played(launch.config, environments, environment)
+        surroundings = self._surroundings()
         facts = describing.facts_of(
             launch.config,
             source=source,
             found_as=launch.how,
             stop=launch.stop,
             searched=launch.searched,
+            modules={each["name"]: _digest(each["name"]) for each in surroundings["modules"]},
             spaces=spaces,
             acting=environment.unwrapped.possible_agents or () if several else (),
         )
         return (
             answer
-            | self._surroundings()
+            | surroundings
             | {
                 "facts": facts.model_dump(mode="json"),
                 "searched": {
@@ -187,6 +196,18 @@ class _Search:
                 if given.get(name) != self._before.get(name) and not name.startswith(_OF_THE_STUDY)
             },
         }
+
+    def _replaced_in_rllib(self) -> str | None:
+        """Return the name of a part of RLlib that the script has replaced in place; None where there is none."""
+        own = {"__main__", getattr(self.module, "__name__", ""), *(each.name for each in loaded_modules())}
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith("ray.rllib."):
+                classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
+                for place in (module, *classes):
+                    for attribute, value in vars(place).items():
+                        if str(getattr(value, "__module__", "")).partition(".")[0] in own:
+                            return f"{place.__name__}.{attribute}"
+        return None
 
     # --- running the person's code -----------------------------------------------------------------------------------
 
@@ -220,7 +241,7 @@ class _Search:
 
     def _code(self, file: Path) -> Any:
         try:
-            return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+            return compile(Path(self.request.text or file).read_bytes(), str(file), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             raise MistakeError(
@@ -294,8 +315,8 @@ class _Search:
             raise MistakeError(
                 rule="must come to its training",
                 where=self._place(problem),
-                got=f"the end of its process with exit code {problem.code}",
-                fix="Run the script by itself until it trains.",
+                got=f"the end of its process with exit code {problem.code}{self._last_line()}",
+                fix="Run the script by itself until it trains; what it takes from its command line: --config-args.",
                 code="script-exits",
             ) from problem
         if isinstance(problem, UsesRay):
@@ -314,14 +335,22 @@ class _Search:
                 fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
                 code="script-needs-module",
             ) from problem
-        raise MistakeError(
-            rule="must come to its training",
-            where=self._place(problem),
-            got=f"{type(problem).__name__}: {problem}",
-            fix="Run the script by itself until it trains: "
-            f"python {' '.join([Path(self.request.target).name, *self.request.args])}",
-            code="script-raises",
-        ) from problem
+        fix = f"python {' '.join([Path(self.request.target).name, *self.request.args])}"
+        fix = f"Run the script by itself until it trains: {fix}"
+        if isinstance(problem, EOFError):
+            fix = "Let it take what it asks for from its command line: --config-args."
+        elif isinstance(problem, ImportError) and "relative import" in str(problem):
+            fix = "Name it as its package does, in the folder of the package: --config PACKAGE.MODULE:FUNCTION."
+        got = f"{type(problem).__name__}: {problem}"
+        where, rule = self._place(problem), "must come to its training"
+        raise MistakeError(rule=rule, where=where, got=got, fix=fix, code="script-raises") from problem
+
+    def _last_line(self) -> str:
+        """Return what the script wrote last, in words."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        written = (self.place / "output.txt").read_text(errors="replace").split("\n")
+        return next((f", after it wrote: {line.strip()}" for line in reversed(written) if line.strip()), "")
 
     def _place(self, error: BaseException) -> str:
         """Return the last line of the script itself that an exception went through."""
@@ -370,9 +399,14 @@ class _Search:
             fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
             rule = f"the function '{name}' must get all its arguments"
             raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
+        before = len(self.ran.launches)
         result = self._guard(lambda: value(**self.request.kwargs))
-        if self.ran.launches and not isinstance(result, AlgorithmConfig):
-            return self.ran.launches[-1]
+        if not isinstance(result, AlgorithmConfig) and (launches := _distinct(self.ran.launches[before:])):
+            if len(launches) > 1:
+                rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
+                fix = "Write a function that returns one of them, and name it."
+                raise MistakeError(rule=rule, got=got, fix=fix, code="several-configurations")
+            return launches[0]
         if not isinstance(result, AlgorithmConfig):
             rule = f"the function '{name}' must return an AlgorithmConfig"
             fix = "Return the configuration itself, before `build_algo`."
@@ -424,10 +458,16 @@ class _Search:
                 code="not-picklable",
             ) from error
 
-    def _played(self, environment: Any) -> dict[str, Any]:
-        """Return the episodes of a random policy; why there are none where the environment takes no random action."""
-        request = self.request
+    def _played(self, config: AlgorithmConfig, environments: Mapping[str, Any], environment: Any) -> dict[str, Any]:
+        """Return the episodes of a random policy; why there are none where the environment takes no random action.
+
+        They are played where a study evaluates: the script may have another environment for that.
+        """
+        request, playing = self.request, config.get_evaluation_config_object() or config
         try:
+            if (playing.env, playing.env_config) != (config.env, config.env_config):
+                environment.close()
+                environment = make_environment(playing, environments)
             return play_randomly(
                 environment,
                 episodes=request.episodes,
@@ -477,6 +517,15 @@ class _OfGymnasium:
         return gymnasium.make(self.spec, **dict(context))
 
 
+def _digest(name: str) -> str:
+    """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
+    total = hashlib.sha256()
+    for each, module in sorted(sys.modules.items()):
+        if (each == name or each.startswith(f"{name}.")) and (file := getattr(module, "__file__", None)):
+            total.update(f"{each} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
 def _needs(function: Any) -> list[str]:
     """Return the arguments of a function that have no default."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -491,11 +540,15 @@ def _distinct(launches: Sequence[Launch]) -> list[Launch]:
     ]
 
 
-def _line(number: int, launch: Launch) -> str:
-    """Return one choice of several, for people."""
-    algorithm = getattr(launch.config.algo_class, "__name__", launch.config.algo_class)
-    place = f"line {launch.line}, " if launch.line else ""
-    return f"{number}: {algorithm} on {describing.environment_name(launch.config.env)} ({place}{launch.how})"
+def _lines(launches: Sequence[Launch]) -> list[str]:
+    """Return each of several choices with its number, for people."""
+    lines = []
+    for number, launch in enumerate(launches, 1):
+        algorithm = getattr(launch.config.algo_class, "__name__", launch.config.algo_class)
+        place = f"line {launch.line}, " if launch.line else ""
+        environment = describing.environment_name(launch.config.env)
+        lines.append(f"{number}: {algorithm} on {environment} ({place}{launch.how})")
+    return lines
 
 
 def searched(domain: Any, times: int = 1) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import ray
+import torch
 from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -27,6 +28,8 @@ from study.seams.ray import refuse_auto_init
 
 EXAMPLES = "run_rllib_example_script_experiment"
 """The function by which RLlib's own examples train."""
+_RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
+"""Methods of an algorithm by which a training begins with what another has learnt."""
 _OF_PROCESSES = ("env_vars", "working_dir", "py_modules", "excludes", "config", "eager_install")
 """Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
 
@@ -108,7 +111,8 @@ class Interception:
             return _Context()
 
         def resources() -> dict[str, float]:
-            return {"CPU": float(os.cpu_count() or 1)}
+            gpus = torch.cuda.device_count()
+            return {"CPU": float(os.cpu_count() or 1), **({"GPU": float(gpus)} if gpus else {})}
 
         def refuse() -> NoReturn:
             raise UsesRay
@@ -179,6 +183,8 @@ class Interception:
 
         @functools.wraps(tune.run)
         def run(run_or_experiment: Any, *_: Any, **settings: Any) -> NoReturn:
+            if settings.get("restore"):
+                self.refuse_restore("tune.run(restore=…)")
             if _is_algorithm(run_or_experiment):
                 given, stop = settings.get("config"), settings.get("stop")
                 self._note(given, "tune.run", stop=stop, trainable=run_or_experiment)
@@ -194,7 +200,7 @@ class Interception:
             )
 
         tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore
-        tune.run = run
+        tune.run, tune.with_resources = run, lambda trainable, resources: trainable  # a study sets the resources
         setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
 
     def _call(self, trainable: Any, parameters: Any) -> None:
@@ -219,7 +225,7 @@ class Interception:
             content = settings.get("config", arguments[0] if arguments else None)
             environment = settings.get("env", arguments[1] if len(arguments) > 1 else None)
             self._note(content, "build_algo", trainable=cls, environment=environment)
-            return NotBuilt()
+            return NotBuilt(self)
 
         def restore(*_: Any, **__: Any) -> NoReturn:
             self._end(
@@ -230,6 +236,15 @@ class Interception:
 
         Algorithm.__new__ = make
         Algorithm.from_checkpoint = restore
+
+    def refuse_restore(self, call: str) -> NoReturn:
+        """End a script whose training goes on from another: a trial begins with new networks."""
+        self._end(
+            rule="the training must begin with new networks",
+            got=f"`{call}`",
+            fix="Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec, or in a "
+            "callback `on_algorithm_init`.",
+        )
 
     def _note(
         self, content: Any, how: str, *, trainable: Any = None, stop: Any = None, environment: Any = None
@@ -276,8 +291,13 @@ class _Context:
 class NotBuilt:
     """Stands for an algorithm that was not built; its first use ends the script."""
 
+    def __init__(self, interception: Interception) -> None:
+        self._interception = interception
+
     def __getattr__(self, name: str) -> NoReturn:
         """End the script, which would use the algorithm now."""
+        if name in _RESTORES:
+            self._interception.refuse_restore(name)
         raise Launched
 
 

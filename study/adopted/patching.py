@@ -11,7 +11,6 @@ import difflib
 import hashlib
 import importlib.util
 import io
-import os
 import re
 import shlex
 import sys
@@ -24,7 +23,6 @@ from typing import Any
 
 from study.adopted.loading import PATIENCE_S
 from study.adopted.reading import Reading, Target, read_script
-from study.cluster.environment import environment
 from study.errors import RecordError, SpaceError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.script import ScriptFacts
@@ -297,15 +295,13 @@ def _places(text: str, node: ast.expr) -> tuple[int, int]:
 
 
 def _read_again(spec: StudySpec, file: Path, after: bytes) -> Reading:
-    """Return what a patched script gives, which is run from a folder of its own, up to where it would train."""
+    """Return what a patched script gives, which is run as if it stood in the script's place, up to its training."""
     name = Target.parse(str(spec.config)).name
     with tempfile.TemporaryDirectory(prefix="study-patch-") as folder:
-        copy = Path(folder) / file.name
-        copy.write_bytes(after)
-        beside = os.pathsep.join(filter(None, [str(file.parent), os.environ.get("PYTHONPATH")]))
-        with environment({"PYTHONPATH": beside}):
-            args, text = shlex.split(spec.config_args), f"{copy}:{name}" if name else str(copy)
-            return read_script(text, args=args, kwargs=spec.config_kwargs, timeout_s=PATIENCE_S)
+        changed = Path(folder) / file.name
+        changed.write_bytes(after)
+        args, text = shlex.split(spec.config_args), f"{file}:{name}" if name else str(file)
+        return read_script(text, args=args, kwargs=spec.config_kwargs, timeout_s=PATIENCE_S, changed=changed)
 
 
 def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...]) -> Iterator[str]:

@@ -124,6 +124,7 @@ def read_script(
     episodes: int = 0,
     seed: int = 0,
     where: str = "config",
+    changed: Path | None = None,
 ) -> Reading:
     """Run a script in a process of its own and return the configuration that it would train with.
 
@@ -137,14 +138,17 @@ def read_script(
         episodes: Episodes to play with random actions.
         seed: Seed of the first of them.
         where: Option or key that names the script, for messages.
+        changed: File with a text that is run in place of the script's own, as if it stood there.
 
     Raises:
         SpaceError: It has no configuration, several, or one that cannot be studied; says why.
     """
     target = Target.parse(text, where=where)
-    digest = "" if target.file is None else hashlib.sha256(target.file.read_bytes()).hexdigest()
+    file = changed or target.file
+    digest = "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
     request = {
         "target": str(target.file or target.module),
+        "text": str(changed or ""),
         "name": target.name,
         "args": list(args),
         "kwargs": dict(kwargs or {}),
@@ -153,7 +157,7 @@ def read_script(
         "seed": seed,
         "play_s": PLAY_S,
     }
-    known = {name: value for name, value in request.items() if name not in ("timeout_s", "episodes", "seed")}
+    known = {name: value for name, value in request.items() if name not in ("text", "timeout_s", "episodes", "seed")}
     key = json.dumps([known, digest], sort_keys=True)
     if key not in _READ or (episodes and not _READ[key].returns):
         _READ[key] = _read(request, text, where)

@@ -116,6 +116,10 @@ def not_varied(facts: ScriptFacts) -> Iterator[str]:
     for name in facts.searched:
         if name not in known:
             yield f"The script lets Tune choose `{name}`, which a study does not vary: it has one of these values."
+    others = facts.stop.keys() - {(_target(facts) or ("",))[0]}
+    if others and not _limits(facts):
+        names = ", ".join(sorted(others))
+        yield f"Its stop criterion {names} is no number of steps: a trial has {DEFAULT_BATCHES} batches."
 
 
 def _environment(facts: ScriptFacts, floor: tuple[float, str] | None) -> Iterator[str]:
@@ -144,8 +148,16 @@ def _target(facts: ScriptFacts) -> tuple[str, float] | None:
 
 
 def _budget(facts: ScriptFacts) -> dict[str, Any]:
-    """Return the script's own limits, as a space has them."""
-    batch = int(facts.values.get(BATCH) or 1000)
+    """Return the limits of a trial, as a space has them: the script's own where it has any."""
+    return _limits(facts) or {"env_steps": DEFAULT_BATCHES * _batch(facts)}
+
+
+def _batch(facts: ScriptFacts) -> int:
+    return int(facts.values.get(BATCH) or 1000)
+
+
+def _limits(facts: ScriptFacts) -> dict[str, Any]:
+    """Return the script's own limits."""
     limits: list[float] = []
     time_s = None
     for name, value in facts.stop.items():
@@ -155,13 +167,11 @@ def _budget(facts: ScriptFacts) -> dict[str, Any]:
         if last in ("num_env_steps_sampled_lifetime", "timesteps_total"):
             limits.append(value)
         elif last == "training_iteration" and facts.base_algorithm == "PPO":  # an iteration is a batch
-            limits.append(value * batch)
+            limits.append(value * _batch(facts))
         elif last == "time_total_s":
             time_s = value
-    steps = int(min(limits)) if limits else None
-    if steps is None and time_s is None:
-        steps = DEFAULT_BATCHES * batch
-    return {**({} if steps is None else {"env_steps": steps}), **({} if time_s is None else {"time_s": time_s})}
+    steps = {"env_steps": int(min(limits))} if limits else {}
+    return {**steps, **({} if time_s is None else {"time_s": time_s})}
 
 
 def _ranges(

@@ -23,6 +23,7 @@ from study.records.folder import FORMAT, StudyFolder, StudyIdentity
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
+from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
 
 
@@ -181,15 +182,9 @@ def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec)
     before, now = identity.spec.get("script"), spec.to_json().get("script")
     if not before or not now or before == now or identity.spec.get("config") != spec.config:
         return
-    changed = list(_differences(before, now))
-    facts = [name for name in changed if not name.startswith("source.")] or ["text that changes none of its facts"]
-    raise RecordError(
-        where=str(folder.path),
-        rule="a resume needs the script that the study was started with",
-        got=f"another {now['source']['file']}: {', '.join(facts)}",
-        fix="Restore the script, or start a new study with --name.",
-        code="script-has-changed",
-    )
+    got, fix = what_changed(before, now)
+    rule, fix = "a resume needs the script that the study was started with", f"{fix}, or start a new study with --name."
+    raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code="script-has-changed")
 
 
 def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOptions) -> StudyIdentity:

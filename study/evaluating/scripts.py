@@ -9,6 +9,7 @@ from study.adopted.loading import adopted_by
 from study.errors import RecordError, SpaceError
 from study.evaluating.policies import ChosenPolicy
 from study.options import say_that_it_runs
+from study.space.script import what_changed
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ def script_as_recorded(spec: StudySpec, *, way_out: str) -> Adopted:
     say_that_it_runs(str(spec.config))
     adopted = adopted_by(spec)
     assert adopted is not None
+    assert spec.script is not None
     if adopted.facts != spec.script:
-        file = adopted.facts.source.file
-        rule, fix = "must be the script that the study was started with", f"Restore {file}, {way_out}."
-        raise RecordError(where=file, rule=rule, got="another text", fix=fix, code="script-has-changed")
+        got, fix = what_changed(spec.script.model_dump(mode="json"), adopted.facts.model_dump(mode="json"))
+        where, rule = adopted.facts.source.file, "must be the script that the study was started with"
+        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, {way_out}.", code="script-has-changed")
     return adopted
 
 

@@ -5,6 +5,7 @@ Commands that only read a study need nothing else of the script.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -40,6 +41,8 @@ class ScriptSource(Model):
     """Name of the file, or of the module, without its folder: studies are alike wherever the file lies."""
     sha256: str
     """Of the file's content, in hexadecimal."""
+    modules: dict[str, str] = Field({})
+    """Module of the user's own that the script imports -> SHA-256 of the files of it that were imported."""
 
 
 class OwnPart(Model):
@@ -82,6 +85,8 @@ class ScriptFacts(Model):
     """Learners among which RLlib divides a batch, at least one."""
     own_parts: list[OwnPart] = Field([])
     """What of RLlib the script replaces by its own."""
+    settings: dict[str, Any] = Field({})
+    """Other options of RLlib that the script sets -> value; a digest of a long one, a name where there is no JSON."""
     stop: dict[str, Any] = Field({})
     """Its stop criteria, by RLlib's names of results."""
     runner_obstacle: str = ""
@@ -117,3 +122,32 @@ class ScriptFacts(Model):
             elif math.isfinite(value) and parameter.allows(value) and float(value) == float(parameter.kind(value)):
                 found[name] = parameter.kind(value)
         return found
+
+
+def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str]:
+    """Return in words how a script differs from the one that a study was started with, and what to restore.
+
+    Args:
+        before: Its facts at the start of the study, as JSON values.
+        now: Those of now.
+    """
+    file, (old, new) = now["source"]["file"], (dict(_flat(each)) for each in (before, now))
+    same_text = old["source.sha256"] == new["source.sha256"]
+    if same_text and (unknown := sorted(now.keys() - before.keys())):
+        got = f"a start by another version of this program, which did not record {', '.join(unknown)}"
+        return got, "Go on with the version that began the study: its commit is in the records"
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    facts = [name for name in names if name not in ("source.file", "source.sha256")]
+    if not same_text:
+        return f"another {file}: {', '.join(facts) or 'text that changes none of its facts'}", f"Restore {file}"
+    fix = "Restore what it imports and reads: modules, files, environment variables"
+    return f"the same {file}, which gives other {', '.join(facts)}", fix
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested mappings, with their places."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{place}.{name}" if place else str(name))
+    else:
+        yield place, value

@@ -8,6 +8,7 @@ honour is listed here by name: an option that is in no list, and does not have R
 where it is.
 """
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -234,7 +235,12 @@ def _name(kind: Any) -> str:
 
 
 def _short(space: Any) -> str:
-    return f"Box of shape {space.shape}, {space.dtype}" if isinstance(space, Box) else str(space)[:80]
+    return f"Box of shape {space.shape}, {space.dtype}" if isinstance(space, Box) else space_text(space)[:80]
+
+
+def space_text(space: Any) -> str:
+    """Return the text of a space on one line, without an address in memory; empty where there is none."""
+    return "" if space is None else re.sub(" at 0x[0-9a-f]+", "", " ".join(str(space).split()))
 
 
 # --- the configuration of a trial ----------------------------------------------------------------------------------
@@ -439,7 +445,7 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
     said = {attribute(name) for name, value in setting.items() if script.get(name) != value}
     if setting.get(END_FRACTION, 1.0) != 1:
         said.add("lr")
-    if more := sorted(found.keys() - _SET_ALWAYS - said):
+    if more := sorted(found.keys() - SET_ALWAYS - said):
         rule, fix = (
             "a trial differs from the script in what the space says alone",
             "Report this as a fault of the program.",
@@ -447,7 +453,7 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
         raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix, code="differs-from-script")
 
 
-_SET_ALWAYS = _names(
+SET_ALWAYS = _names(
     "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
     "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
     "create_local_env_runner sync_filters_on_rollout_workers_timeout_s",

@@ -196,8 +196,14 @@ class TrialRun:
         packed: Callable[[], bytes]
         if spec.script is not None:
             state = state_of(algorithm)
-            agent = spec.evaluation.agent
-            result = evaluate_script(config, state, spec, agent=agent, first_episode=first_episode)
+            result = evaluate_script(
+                config,
+                state,
+                spec,
+                agent=spec.evaluation.agent,
+                first_episode=first_episode,
+                beside=algorithm.env_runner_group.local_env_runner,
+            )
             packed = functools.partial(pack_script_policy, algorithm, state)
         else:
             module = algorithm.policy()

@@ -60,6 +60,7 @@ def evaluate_script(
     agent: str | None = None,
     keep_actions: int = 0,
     first_episode: int = 0,
+    beside: EnvRunner | None = None,
 ) -> EvaluationResult:
     """Play `spec.evaluation.episodes` episodes on the fixed evaluation seeds with RLlib's runner of a configuration.
 
@@ -72,6 +73,8 @@ def evaluate_script(
         agent: Whose rewards are counted, where several agents act; None: the sum over all.
         keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
+        beside: A runner of the algorithm that trains; None outside of a trial. What an algorithm of the script's own
+            puts on its runners, such as an actor that callbacks use, the runner that plays has too.
 
     Raises:
         TrialError: A reward is not finite, the environment, a connector, a module or a callback raised, there is no
@@ -84,7 +87,7 @@ def evaluate_script(
         agent=agent,
         keep_actions=keep_actions,
     )
-    played_apart(lambda: _play(config, state, spec, games, first_episode), spec)
+    played_apart(lambda: _play(config, state, spec, games, first_episode, beside), spec)
     played = [games.played[episode] for episode in range(episodes)]
     return EvaluationResult(
         returns=tuple(game.total for game in played),
@@ -95,11 +98,20 @@ def evaluate_script(
     )
 
 
-def _play(config: AlgorithmConfig, state: State | None, spec: StudySpec, games: "_Games", first_episode: int) -> None:
+def _play(
+    config: AlgorithmConfig,
+    state: State | None,
+    spec: StudySpec,
+    games: "_Games",
+    first_episode: int,
+    beside: EnvRunner | None,
+) -> None:
     """Play every episode of `games`."""
     num_envs = min(MAX_SIDE_BY_SIDE, len(games.seeds))
     try:
         with runner_of(config, num_envs=num_envs, explore=spec.evaluation.stochastic) as runner:
+            for name, value in ({} if beside is None else vars(beside)).items():
+                vars(runner).setdefault(name, value)
             _seed_generators(spec.evaluation.seed)
             if state is None:
                 _play_at_random(runner, games, spec.evaluation.seed, first_episode)
@@ -115,6 +127,8 @@ def _play(config: AlgorithmConfig, state: State | None, spec: StudySpec, games: 
             raise games.fault from error
         rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
         fix = "See the traceback: it names the line."
+        if beside is None and isinstance(original(error), AttributeError):
+            fix += " What an algorithm of the script's own puts on its runners is there while it trains alone."
         raise TrialError(where="evaluation", rule=rule, got=got, fix=fix, code="evaluation-failed") from error
 
 

@@ -1,5 +1,6 @@
 """RLlib's own runner plays the evaluation episodes: the same ones as ours, with every part and state of RLlib's."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -214,6 +215,16 @@ def test_a_callback_that_raises_is_told_by_its_line() -> None:
     state = state_in(config)
     with pytest.raises(TrialError, match="ZeroDivisionError: in my callback"):
         evaluate_script(config.callbacks(on_episode_step=broken), state, spec())
+
+
+def test_what_an_algorithm_puts_on_its_runners_is_there_for_callbacks() -> None:
+    config = configured(Recalls)
+    state, seen = state_in(config), []
+    config.callbacks(on_episode_end=lambda *, env_runner, **_: env_runner.of_my_algorithm.append(1))
+    evaluate_script(config, state, spec(evaluation__episodes=3), beside=SimpleNamespace(of_my_algorithm=seen))  # type: ignore[arg-type]
+    assert len(seen) >= 3
+    with pytest.raises(TrialError, match=r"of_my_algorithm.* is there while it trains alone"):
+        evaluate_script(config, state, spec())
 
 
 def test_a_training_s_random_numbers_stay_as_they_were() -> None:

@@ -9,6 +9,7 @@ from ray import cloudpickle
 from study.adopted.reading import Reading, read_script
 from study.cluster.shipping import runtime_env
 from study.errors import SpaceError
+from study.space.script import what_changed
 from tests.adopted import forked_readings
 
 PPO = """
@@ -196,6 +197,51 @@ tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"x": Stop(
     assert [each.what for each in facts.own_parts if each.part == "other"] == ["policies_to_train: a, b, c"]
 
 
+def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
+    (tmp_path / "mine.py").write_text("LEVEL = 1")
+    (tmp_path / "level.json").write_text('{"hard": 1}')
+    code = (
+        PPO
+        + """
+import gymnasium, json, mine, pathlib
+class Space(gymnasium.spaces.Box): __repr__ = object.__repr__
+class Env(gymnasium.Wrapper):
+    def __init__(self, context):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.observation_space = Space(-9, 9, (4,))
+config.environment(Env, env_config=json.loads((pathlib.Path(__file__).parent / "level.json").read_text()))
+"""
+    )
+    first = read(code).adopted.facts
+    assert first.settings == {"env_config": {"hard": 1}}
+    assert first.observation_space == "<__main__.Space object>"
+    assert {*first.source.modules} == {"mine"}
+    (tmp_path / "level.json").write_text('{"hard": 2}')
+    (tmp_path / "mine.py").write_text("LEVEL = 2")
+    changed = read(code + "\n").adopted.facts
+    same_text = changed.model_copy(update={"source": changed.source.model_copy(update={"sha256": first.source.sha256})})
+    old, new = (each.model_dump(mode="json") for each in (first, same_text))
+    got, fix = what_changed(old, new)
+    assert got.endswith("other settings.env_config.hard, source.modules.mine") and "Restore what it imports" in fix
+    got, fix = what_changed({name: value for name, value in old.items() if name != "overridden"}, new)
+    assert got.endswith("did not record overridden") and "the version that began the study" in fix
+
+
+def test_the_floor_is_that_of_the_environment_that_evaluates(read):
+    code = """
+        import gymnasium
+        from ray.rllib.algorithms.ppo import PPOConfig
+        class Pays(gymnasium.RewardWrapper):
+            def __init__(self, context):
+                super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=5))
+                self.pays = context["pays"]
+            def reward(self, reward): return self.pays
+        config = PPOConfig().environment(Pays, env_config={"pays": 100.0})
+        config.evaluation(evaluation_config={"env_config": {"pays": 1.0}})
+    """
+    assert read(code, episodes=2).returns == (5.0, 5.0)
+
+
 def test_a_vector_of_environments_gets_its_number(read):
     code = """
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -264,7 +310,12 @@ BAD = {
     "script-needs-module": "import no_such_package_at_all",
     "script-arguments": "import argparse\np = argparse.ArgumentParser()\n"
     "p.add_argument('--num-agents', required=True)\np.parse_args()",
-    "script-exits": "import sys\nsys.exit(3)",
+    "script-exits": "import sys\nprint('no --lr')\nsys.exit(3)",
+    "script-asks": "input('how many? ')",
+    "part-of-a-package": "from . import settings",
+    "training-goes-on": PPO + "algo = config.build_algo()\nalgo.restore_from_path('x')\nalgo.train()",
+    "rllib-replaced": PPO + "from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner\n"
+    "def loss(self, **_): return 0.0\nPPOTorchLearner.compute_loss_for_module = loss\nconfig.build_algo().train()",
     "script-ends-process": "import os\nprint('bye')\nos._exit(4)",
     "script-is-killed": "import os\nos.kill(os.getpid(), 9)",
     "script-never-returns": "while True: pass",
@@ -304,6 +355,9 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
         "nested-search": "unreadable-training",
         "search-in-model": "unreadable-training",
         "script-is-killed": "script-ends-process",
+        "script-asks": "script-raises",
+        "part-of-a-package": "script-raises",
+        "training-goes-on": "unreadable-training",
         "module-of-another-place": "runtime-env",
         "folder-of-the-training": "script-changes-folder",
         "folder-of-processes": "script-changes-folder",
@@ -319,6 +373,8 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
     }
     if code in lines:
         assert fault.where == f"--config: my_train.py, line {lines[code]}"
+    if code in ("script-exits", "script-asks", "part-of-a-package"):
+        assert "--lr" in fault.got or "--config" in fault.fix
 
 
 def test_what_cannot_be_pickled_is_named(read):
@@ -335,11 +391,13 @@ def test_what_cannot_be_pickled_is_named(read):
         (":make", {}, "configuration-arguments"),
         (":number", {}, "not-a-configuration"),
         (":nothing", {}, "not-a-configuration"),
+        (":two", {}, "several-configurations"),
         (":9", {}, "no-such-configuration"),
     ],
 )
 def test_a_name_that_is_no_configuration_says_so(name, kwargs, code, read):
     script = PPO + "number = 3\ndef make(lr): return config\ndef nothing(): return None\n"
+    script += "def two():\n    first = config.build_algo()\n    second = config.build_algo()\n    second.train()\n"
     with pytest.raises(SpaceError) as caught:
         read(script, name, kwargs=kwargs)
     assert [fault.code for fault in caught.value.faults] == [code]
