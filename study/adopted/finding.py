@@ -203,7 +203,8 @@ class _Search:
         for name, module in sorted(sys.modules.items()):
             if name.startswith("ray.rllib."):
                 classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
-                for place in (module, *classes):
+                places: list[Any] = [module, *classes]
+                for place in places:
                     for attribute, value in vars(place).items():
                         if str(getattr(value, "__module__", "")).partition(".")[0] in own:
                             return f"{place.__name__}.{attribute}"

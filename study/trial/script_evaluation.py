@@ -128,7 +128,7 @@ def _play(
         rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
         fix = "See the traceback: it names the line."
         if beside is None and isinstance(original(error), AttributeError):
-            fix += " What an algorithm of the script's own puts on its runners is there while it trains alone."
+            fix += " What an algorithm of the script's own puts on its runners is there only while it trains."
         raise TrialError(where="evaluation", rule=rule, got=got, fix=fix, code="evaluation-failed") from error
 
 
