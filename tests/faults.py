@@ -139,8 +139,8 @@ FAULTS = (
     Fault(
         subject="records",
         what="a last line that is no record is cut off without a word",
-        old="if not _BEGINNING.startswith(torn):",
-        new="if torn.startswith(_BEGINNING):",
+        old="if not _BEGINNING.startswith(written[: len(_BEGINNING)]):",
+        new="if written.startswith(_BEGINNING):",
         tests=("test_records.py", "test_corrupt_state.py"),
     ),
     Fault(

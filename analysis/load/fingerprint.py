@@ -7,7 +7,6 @@ from the space and the setting, what really ran from the built algorithm, where 
 import hashlib
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -51,38 +50,57 @@ _THREADS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What the fingerprints of all trials of one session share.
+def fingerprints(
+    spec: Mapping[str, Any],
+    provenances: Sequence[Mapping[str, Any]],
+    kinds: Sequence[tuple[int, str | None, str, int | None]],
+    settings: Sequence[Mapping[str, Value]],
+    read_back: Sequence[str | None],
+) -> tuple[list[str], list[str | None]]:
+    """Return the fingerprint and the engine of each trial of a study.
 
-    Attributes:
+    Args:
         spec: `StudySpec.to_json()` of whichever version wrote the study.
-        provenance: Of the driver that started the trial.
+        provenances: Of the drivers, per session.
+        kinds: Session, variant, execution and learners of each trial: trials of one kind are built alike.
+        settings: Of each trial.
+        read_back: `effective_part` of each trial as JSON; one that never came up, None, takes that of its kind's first.
     """
+    first: dict[Hashable, str] = {}
+    for kind, part in zip(kinds, read_back, strict=True):
+        if part is not None:
+            first.setdefault(kind, part)
+    parts = [first.get(kind, "{}") if part is None else part for kind, part in zip(kinds, read_back, strict=True)]
+    contents = {part: orjson.loads(part) for part in set(parts)}
+    shared = {kind[:2]: common(spec, provenances[kind[0]], kind[1]) for kind in set(kinds)}
+    texts = [
+        fingerprint(shared[kind[:2]], asked(setting, execution=kind[2], num_learners=kind[3]), contents[part])
+        for kind, setting, part in zip(kinds, settings, parts, strict=True)
+    ]
+    engines = {part: engine_of_part(content) for part, content in contents.items()}
+    return texts, [engines[part] for part in parts]
 
-    spec: Mapping[str, Any]
-    provenance: Mapping[str, Any]
 
-    def common(self, variant: str | None = None) -> dict[str, Any]:
-        """Return the entries that all trials of a variant share."""
-        spec, provenance = _as_run(self.spec, variant), self.provenance
-        versions = provenance.get("versions") or {}
-        physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
-        told = spec.get("environment")
-        environment = told if isinstance(told, Mapping) else {}
-        return {
-            "algorithm": spec.get("algorithm"),
-            "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment},
-            "network": spec.get("model"),
-            "evaluation": spec.get("evaluation"),
-            "runner": spec.get("runner"),
-            "learner": spec.get("learner"),
-            "rllib": spec.get("rllib") or {},
-            "script": _script(spec),
-            "versions": {name: versions[name] for name in _PACKAGES if versions.get(name)},
-            "cpu_model": provenance.get("cpu_model"),
-            "smt": logical > physical if physical and logical else None,
-        }
+def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str | None = None) -> dict[str, Any]:
+    """Return the entries that all trials of a session and a variant share."""
+    spec = _as_run(spec, variant)
+    versions = provenance.get("versions") or {}
+    physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
+    told = spec.get("environment")
+    environment = told if isinstance(told, Mapping) else {}
+    return {
+        "algorithm": spec.get("algorithm"),
+        "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment},
+        "network": spec.get("model"),
+        "evaluation": spec.get("evaluation"),
+        "runner": spec.get("runner"),
+        "learner": spec.get("learner"),
+        "rllib": spec.get("rllib") or {},
+        "script": _script(spec),
+        "versions": {name: versions[name] for name in _PACKAGES if versions.get(name)},
+        "cpu_model": provenance.get("cpu_model"),
+        "smt": logical > physical if physical and logical else None,
+    }
 
 
 def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
@@ -145,20 +163,6 @@ def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) 
 def engine_of_part(part: Mapping[str, Any]) -> str | None:
     """Return the engine by what `effective_part` returned, or by a whole fingerprint; None where it does not tell."""
     return engine_of({**(part.get("effective_runner") or {}), **(part.get("effective_learner") or {})})
-
-
-def borrowed(parts: Sequence[str | None], kinds: Sequence[Hashable]) -> list[str]:
-    """Return what was read back of each trial; one that never came up takes that of the first one of its kind.
-
-    Args:
-        parts: Per trial, None where nothing was read back.
-        kinds: Per trial: what is built alike is of one kind.
-    """
-    first: dict[Hashable, str] = {}
-    for kind, part in zip(kinds, parts, strict=True):
-        if part is not None:
-            first.setdefault(kind, part)
-    return [first.get(kind, "") if part is None else part for kind, part in zip(kinds, parts, strict=True)]
 
 
 def node_types(hostnames: Iterable[str], *, oar: bool) -> list[str]:

@@ -64,15 +64,6 @@ class StoredRun:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """One value of a metric's history."""
-
-    step: int
-    time_ms: int
-    value: float
-
-
 class Store:
     """An MLflow store, open for reading."""
 
@@ -117,11 +108,10 @@ class Store:
         """Return whether an experiment has an active run."""
         return bool(self._ask(lambda: self._client.search_runs([experiment.id], "", ViewType.ACTIVE_ONLY, 1)))
 
-    def history(self, run_id: str, key: str) -> list[Logged]:
-        """Return all values of one metric of one run, by step and time."""
+    def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """Return all steps and values of one metric of one run, by step and time."""
         values = self._ask(lambda: self._client.get_metric_history(run_id, key))
-        logged = [Logged(step=each.step, time_ms=each.timestamp, value=each.value) for each in values]
-        return sorted(logged, key=lambda each: (each.step, each.time_ms))
+        return [(each.step, each.value) for each in sorted(values, key=lambda each: (each.step, each.timestamp))]
 
     def json_artifact(self, run_id: str, name: str) -> dict[str, Any] | None:
         """Return a JSON file among a run's artifacts; None where it cannot be had: artifacts live apart from runs."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -34,34 +33,27 @@ Row = dict[str, float | None]
 """One iteration: metrics by name, `env_steps` among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
-class Histories:
-    """Reads iterations out of metric histories."""
+def iterations_of(store: Store, run: StoredRun, names: Sequence[str] = TIMED) -> list[Row]:
+    """Return the run's iterations in their order, with some metrics; one without a value there is absent.
 
-    store: Store
-    names: Sequence[str] = field(default=TIMED)
-
-    def of(self, run: StoredRun) -> list[Row]:
-        """Return the run's iterations in their order; a metric without a value there is absent.
-
-        The step of a point is the environment steps so far, which grow from iteration to iteration; what the end of a
-        trial adds has the last step again and is no iteration.
-        """
-        if _CLOCK not in run.metrics:
-            return []
-        rows: dict[int, Row] = {}
-        for name in (_CLOCK, *(name for name in self.names if name != _CLOCK)):
-            if name not in run.metrics:
-                continue
-            for each in self.store.history(run.id, name):
-                if name == _CLOCK:
-                    rows.setdefault(each.step, {"env_steps": each.step})
-                if each.step in rows:
-                    rows[each.step].setdefault(name, each.value)
-        ordered = [rows[step] for step in sorted(rows)]
-        for row in ordered:
-            row["rest_time_s"] = _rest(row)
-        return ordered
+    The step of a point is the environment steps so far, which grow from iteration to iteration; what the end of a
+    trial adds has the last step again and is no iteration.
+    """
+    if _CLOCK not in run.metrics:
+        return []
+    rows: dict[int, Row] = {}
+    for name in (_CLOCK, *(name for name in names if name != _CLOCK)):
+        if name not in run.metrics:
+            continue
+        for step, value in store.history(run.id, name):
+            if name == _CLOCK:
+                rows.setdefault(step, {"env_steps": step})
+            if step in rows:
+                rows[step].setdefault(name, value)
+    ordered = [rows[step] for step in sorted(rows)]
+    for row in ordered:
+        row["rest_time_s"] = _rest(row)
+    return ordered
 
 
 def _rest(row: Mapping[str, float | None]) -> float | None:
@@ -79,11 +71,10 @@ def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd
     Raises:
         TrackingError: MLflow does not answer.
     """
-    histories = Histories(store, (*_ALL, _WALL_CLOCK))
     lines = [
         {"trial": int(run.tags[TRIAL]), "iteration": number, **row}
         for run in runs
-        for number, row in enumerate(histories.of(run), start=1)
+        for number, row in enumerate(iterations_of(store, run, (*_ALL, _WALL_CLOCK)), start=1)
     ]
     return frame_of_lines(lines, ITERATION_COLUMNS, where=where)
 
@@ -101,15 +92,15 @@ def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> p
         if "eval_return" not in run.metrics:
             continue
         clock: dict[int, float] = {}
-        for each in store.history(run.id, _WALL_CLOCK) if _WALL_CLOCK in run.metrics else ():
-            clock.setdefault(each.step, each.value)  # what the end of a trial adds has the last step again
+        for step, value in store.history(run.id, _WALL_CLOCK) if _WALL_CLOCK in run.metrics else ():
+            clock.setdefault(step, value)  # what the end of a trial adds has the last step again
         lines += [
             {
                 "trial": int(run.tags[TRIAL]),
-                "env_steps": each.step,
-                _WALL_CLOCK: clock.get(each.step),
-                "eval_return": each.value,
+                "env_steps": step,
+                _WALL_CLOCK: clock.get(step),
+                "eval_return": value,
             }
-            for each in store.history(run.id, "eval_return")
+            for step, value in store.history(run.id, "eval_return")
         ]
     return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)

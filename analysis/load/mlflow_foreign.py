@@ -90,7 +90,7 @@ def _is_rllib(run: StoredRun) -> bool:
 
 
 def _iterations(store: Store, run: StoredRun) -> Iterations:
-    return iterations_of(run.metrics, lambda key: [(each.step, each.value) for each in store.history(run.id, key)])
+    return iterations_of(run.metrics, partial(store.history, run.id))
 
 
 def _line(number: int, run: StoredRun, name: str, iterations: Iterations | None) -> dict[str, Any]:
@@ -159,11 +159,11 @@ def _all_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> 
         key, steps_key = found.first(names.METRICS[names.EVAL_RETURN]), found.first(names.METRICS["env_steps"])
         if key is None:
             continue
-        steps = {each.step: each.value for each in store.history(run.id, steps_key)} if steps_key else {}
-        for each in store.history(run.id, key):
-            if np.isfinite(each.value):
-                at = steps.get(each.step)
-                lines.append({"trial": number, "env_steps": None if at is None else int(at), "eval_return": each.value})
+        steps = dict(store.history(run.id, steps_key)) if steps_key else {}
+        for step, value in store.history(run.id, key):
+            if np.isfinite(value):
+                at = steps.get(step)
+                lines.append({"trial": number, "env_steps": None if at is None else int(at), "eval_return": value})
     return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)
 
 

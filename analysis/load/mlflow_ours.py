@@ -10,7 +10,7 @@ from functools import partial
 import pandas as pd
 
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
-from analysis.load.mlflow_details import Histories, our_evaluations, our_iterations
+from analysis.load.mlflow_details import iterations_of, our_evaluations, our_iterations
 from analysis.load.mlflow_rows import effective_of, our_runs
 from analysis.load.mlflow_sheet import identity_of, sessions_of
 from analysis.load.problems import label_problems, outcome_problems, session_problems
@@ -57,8 +57,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
     spec, unread = (None, [UNKNOWN]) if content is None else spec_of(identity)
     sessions = sessions_of(parent, store)
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
-    history = Histories(store) if read else None
-    frame = our_runs(identity, spec, runs, sessions, history, where=where)
+    frame = our_runs(identity, spec, runs, sessions, partial(iterations_of, store) if read else None, where=where)
     counts = Counter(frame["status"])
     planned = max(int(parent.tags.get("num_trials", 0)), len(runs))
     return StudyData(

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -12,9 +11,9 @@ import pandas as pd
 
 from analysis.load.arrays import frame_of_lines
 from analysis.load.columns import RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
+from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.mlflow_client import StoredRun
-from analysis.load.mlflow_details import Histories, Row
+from analysis.load.mlflow_details import Row
 from analysis.load.sheet import Session
 from study.errors import RecordError
 from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
@@ -40,61 +39,51 @@ _SHORT_S = 2.0
 """A trial's summary is made some milliseconds before its end is recorded: below this, a percent of the duration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Context:
-    """What all runs of a study share."""
-
-    identity: StudyIdentity
-    sessions: Sequence[Session]
-    workloads: Sequence[Workload]
-    """Per session."""
-    where: str
-
-    def session(self, started: float | None) -> int:
-        """Return which driver started a trial, by its time."""
-        begun = [session.started for session in self.sessions]
-        return max(bisect_right(begun, started or 0.0) - 1, 0)
-
-
 def our_runs(
     identity: StudyIdentity,
     spec: StudySpec | None,
     runs: Sequence[StoredRun],
     sessions: Sequence[Session],
-    histories: Histories | None,
+    iterations: Callable[[StoredRun], list[Row]] | None,
     *,
     where: str,
 ) -> pd.DataFrame:
     """Return one row per trial with the columns of `RUN_COLUMNS`; what MLflow does not hold is NA.
 
+    Args:
+        identity: Of the study.
+        spec: Its space, if it is known.
+        runs: One per trial.
+        sessions: Of the study.
+        iterations: Reads those of a run; None where histories are not to be read.
+        where: Store and experiment, for messages.
+
     Raises:
         RecordError: A parameter is not of its type; names store, run and column.
         TrackingError: MLflow does not answer.
     """
-    workloads = [Workload(spec=identity.spec, provenance=each.opened.provenance) for each in sessions]
-    context = _Context(identity=identity, sessions=sessions, workloads=workloads, where=where)
-    lines = [_line(run, context) | (_timed(histories.of(run)) if histories else _implied(run)) for run in runs]
+    lines = [
+        {"study": identity.name, **_line(run, where), **(_timed(iterations(run)) if iterations else _implied(run))}
+        for run in runs
+    ]
     if spec is not None:
         _add_resources(lines, spec)
-    _add_fingerprints(lines, [effective_of(run) for run in runs], context)
+    _add_fingerprints(lines, [effective_of(run) for run in runs], identity.spec, sessions)
     return frame_of_lines(lines, RUN_COLUMNS, where=where)
 
 
-def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
+def _line(run: StoredRun, where: str) -> dict[str, Any]:
     params, tags = run.params, run.tags
-    setting: dict[str, Value] = {
-        name: _number(params[name], name, run, context.where) for name in PARAMETERS if name in params
-    }
+    setting: dict[str, Value] = {name: _number(params[name], name, run, where) for name in PARAMETERS if name in params}
     status = tags.get("status", "running")  # what no end was recorded of; MLflow's own KILLED may be the mirror's
     timing, reason = tags.get("timing"), tags.get("timing_reason")
     if status == "running" and timing is not None:
         timing, reason = None, f"not settled yet: {reason}"
     execution = params.get("execution", "real")
-    stands_for = _optional(params, "stands_for_runners", run, context.where)
+    stands_for = _optional(params, "stands_for_runners", run, where)
     nodes, effective = tags.get("nodes"), effective_of(run) or {}
     learners = effective.get(LEARNERS)
     return {
-        "study": context.identity.name,
         "trial": int(tags[TRIAL]),
         "attempt": int(tags.get(ATTEMPT, 1)),
         "status": status,
@@ -103,9 +92,9 @@ def _line(run: StoredRun, context: _Context) -> dict[str, Any]:
         "variant": params.get("variant"),
         "digest": params.get("setting"),
         "anchor": None if params.get("anchor") == _NONE else params.get("anchor"),
-        "seed": _optional(params, "seed", run, context.where),
+        "seed": _optional(params, "seed", run, where),
         **setting,
-        LEARNERS: _optional(params, LEARNERS, run, context.where) if learners is None else learners,
+        LEARNERS: _optional(params, LEARNERS, run, where) if learners is None else learners,
         "learner_threads": effective.get("torch_threads_learner"),
         "stands_for_runners": None if stands_for == setting.get(SCALE) else stands_for,
         "num_nodes": len(nodes.split(", ")) if nodes else None,
@@ -129,24 +118,28 @@ def effective_of(run: StoredRun) -> dict[str, Any] | None:
 
 
 def _add_fingerprints(
-    lines: Sequence[dict[str, Any]], effective: Sequence[Mapping[str, Any] | None], context: _Context
+    lines: Sequence[dict[str, Any]],
+    effective: Sequence[Mapping[str, Any] | None],
+    spec: Mapping[str, Any],
+    sessions: Sequence[Session],
 ) -> None:
-    sessions = [context.session(line["started"]) for line in lines]
-    read = [
-        None if each is None else effective_part(each, context.sessions[session].opened.provenance)
-        for each, session in zip(effective, sessions, strict=True)
-    ]
-    kinds = [
-        (session, line["variant"], line["execution"], line[LEARNERS])
-        for line, session in zip(lines, sessions, strict=True)
-    ]
-    parts = borrowed([None if part is None else fingerprint(part) for part in read], kinds)
-    for line, session, part in zip(lines, sessions, parts, strict=True):
-        setting = {name: line[name] for name in PARAMETERS if name in line}
-        own = asked(setting, execution=line["execution"], num_learners=line[LEARNERS])
-        common = context.workloads[session].common(line["variant"])
-        content = orjson.loads(part or "{}")
-        line["fingerprint"], line["engine"] = fingerprint(common, own, content), engine_of_part(content)
+    begun, provenances = [each.started for each in sessions], [each.opened.provenance for each in sessions]
+    started = [max(bisect_right(begun, line["started"] or 0.0) - 1, 0) for line in lines]
+    texts, engines = fingerprints(
+        spec,
+        provenances,
+        [
+            (session, line["variant"], line["execution"], line[LEARNERS])
+            for line, session in zip(lines, started, strict=True)
+        ],
+        [{name: line[name] for name in PARAMETERS if name in line} for line in lines],
+        [
+            None if each is None else fingerprint(effective_part(each, provenances[session]))
+            for each, session in zip(effective, started, strict=True)
+        ],
+    )
+    for line, text, engine in zip(lines, texts, engines, strict=True):
+        line |= {"fingerprint": text, "engine": engine}
 
 
 def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:

@@ -18,6 +18,7 @@ import orjson
 from study.errors import RecordError
 from study.records.records import (
     KINDS,
+    RESTORE,
     SCHEMA,
     Evaluation,
     Record,
@@ -25,6 +26,7 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
     check_seq,
+    check_torn,
     open_records,
     parse_line,
     raw_lines,
@@ -32,8 +34,6 @@ from study.records.records import (
 )
 from study.records.shapes import is_moment, misfit
 
-_BEGINNING = b'{"schema":'
-"""How every line begins."""
 _NUM_HEAD, _NUM_FIELDS = 4, 6
 """Entries of an iteration's line: schema, seq, time and kind, and the fields of the record."""
 _FIELDS = itemgetter("trial", "attempt", "iteration", "env_steps", "wall_time_s", "metrics")
@@ -123,7 +123,7 @@ class Scan:
                 where=f"{self.path}: line {number}",
                 rule="a trial must have started before",
                 got=f"trial {trial}",
-                fix="Restore the file from a backup, or start a new study with --name.",
+                fix=RESTORE,
                 code="record-of-unstarted-trial",
             )
 
@@ -139,7 +139,7 @@ class Scan:
             where=where,
             rule="a record must have the fields of its kind, each of its type",
             got=f"{raw[:200]!r}…",
-            fix="Restore the file from a backup, or start a new study with --name.",
+            fix=RESTORE,
             code="malformed-record",
         )
 
@@ -152,21 +152,10 @@ class Scan:
         with open_records(self.path) as file:
             for number, raw in enumerate(raw_lines(file, self.path), start=1):
                 if not raw.endswith(b"\n"):
-                    self._keep_torn(raw, number)
+                    check_torn(raw, f"{self.path}: line {number}", first=number == 1)
+                    self.torn_bytes = len(raw)
                     return
                 yield raw
-
-    def _keep_torn(self, raw: bytes, number: int) -> None:
-        written = raw.rstrip(b"\0") if number > 1 else raw  # a power cut leaves zeros in place of what was lost
-        if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
-            raise RecordError(
-                where=f"{self.path}: line {number}",
-                rule="the last line must be a record or its beginning",
-                got=f"{raw[:40]!r}",
-                fix="Restore the file from a backup, or start a new study with --name.",
-                code="last-line-not-a-record",
-            )
-        self.torn_bytes = len(raw)
 
 
 @contextmanager

@@ -1,21 +1,24 @@
 """Ledger and sums -> the frame `runs`. Imports pandas, no engine."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import RUN_COLUMNS
-from analysis.load.fingerprint import Workload, asked, borrowed, effective_part, engine_of_part, fingerprint
-from analysis.load.timed_sums import Sums
+from analysis.load.details import Evaluations
+from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
+from analysis.load.record_scan import Scan
+from analysis.load.sheet import Session
+from analysis.load.timed_sums import TimedSums
 from study.metrics import METRICS
+from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import TrialBuilt
+from study.records.records import Evaluation, Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.throughput import LEARNERS
 
@@ -37,7 +40,7 @@ class Built:
     def of(cls, record: TrialBuilt, provenance: Mapping[str, Any], parts: dict[str, str]) -> "Built":
         """Return it; `parts` keeps one copy of each text."""
         effective = record.effective
-        part = orjson.dumps(effective_part(effective, provenance), option=orjson.OPT_SORT_KEYS).decode()
+        part = fingerprint(effective_part(effective, provenance))
         return cls(
             num_learners=effective.get("num_learners"),
             learner_threads=effective.get("torch_threads_learner"),
@@ -46,25 +49,49 @@ class Built:
         )
 
 
-@dataclass(slots=True, kw_only=True)
 class Trials:
-    """What one pass over the records has found, by trial."""
+    """What one pass over the records finds, by trial."""
 
-    ledger: Ledger
-    slots: Mapping[int, int]
-    """Trial -> place of its latest attempt in `sums`."""
-    sums: Sums
-    built: Mapping[int, Built]
-    session: Mapping[int, int]
-    """Trial -> place of the driver, in `workloads`, that started its latest attempt."""
-    workloads: Sequence[Workload]
-    num_learners: int | None
-    """Learners by the space."""
-    rows: list[TrialRow] = field(init=False)
+    def __init__(self, identity: StudyIdentity, path: Path) -> None:
+        """Read the records.
 
-    def __post_init__(self) -> None:
-        """Put the trials in the order of the plan."""
+        Raises:
+            RecordError: They cannot be trusted.
+        """
+        self.ledger = Ledger()
+        self.evaluations = Evaluations(path)
+        self.sessions: list[Session] = []
+        self.built: dict[int, Built] = {}
+        self.session: dict[int, int] = {}
+        """Trial -> place of the driver, in `sessions`, that started its latest attempt."""
+        self._parts: dict[str, str] = {}
+        sums = TimedSums(str(path))
+        self.scan = Scan(path=path).run(sums.add, self._take)
+        self.sums = sums.finish(self.scan.num_attempts)
         self.rows = [self.ledger.rows[number] for number in sorted(self.ledger.rows)]
+        """In the order of the plan."""
+        self.place = np.array([self.scan.slots[row.trial] for row in self.rows], dtype=np.int64)
+        """Of each row's latest attempt, in `sums`."""
+        self.spec = identity.spec
+
+    def _take(self, record: Record, moment: float, slot: int) -> None:
+        if self.sessions:
+            self.sessions[-1].last = moment
+        match record:
+            case StudyOpened():
+                self.sessions.append(Session(opened=record, started=moment, last=moment))
+            case StudyClosed():
+                if self.sessions:
+                    self.sessions[-1].closed = record
+            case TrialStarted():
+                self.session[record.trial] = max(len(self.sessions) - 1, 0)
+                self.built.pop(record.trial, None)
+            case TrialBuilt():
+                provenance = self.sessions[-1].opened.provenance if self.sessions else {}
+                self.built[record.trial] = Built.of(record, provenance, self._parts)
+            case Evaluation():
+                self.evaluations.add(record, slot)
+        self.ledger.apply(record, moment)
 
 
 def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
@@ -125,7 +152,9 @@ def _unsettled(row: TrialRow) -> bool:
 def _learners(trials: Trials) -> list[Any]:
     """Return each trial's learner processes as built, else as asked for."""
     built = [trials.built.get(row.trial) for row in trials.rows]
-    asked_for = [row.setting.get(LEARNERS, trials.num_learners) for row in trials.rows]
+    resources = trials.spec.get("resources")
+    by_space = resources.get("num_learners") if isinstance(resources, Mapping) else None
+    asked_for = [row.setting.get(LEARNERS, by_space) for row in trials.rows]
     return [
         ask if each is None or each.num_learners is None else each.num_learners
         for each, ask in zip(built, asked_for, strict=True)
@@ -154,8 +183,7 @@ def _of_summaries(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
 
 def _of_sums(trials: Trials) -> dict[str, Any]:
     """Return what the iterations add up to, in the order of the rows; NaN and -1 where there is nothing."""
-    place = np.array([trials.slots[row.trial] for row in trials.rows], dtype=np.int64)
-    sums = trials.sums
+    sums, place = trials.sums, trials.place
     timed = sums.timed_iterations[place]
     none = timed == 0
     return {
@@ -169,35 +197,27 @@ def _of_sums(trials: Trials) -> dict[str, Any]:
 
 
 def _fingerprints(trials: Trials, learners: Sequence[Any]) -> tuple[list[str], list[str | None]]:
-    """Return fingerprints and engines; of a trial that never came up, what was read back from another like it."""
-
-    @cache
-    def common(session: int, variant: str) -> dict[str, Any]:
-        return trials.workloads[session].common(variant)
-
     kinds = [
         (trials.session[row.trial], row.variant, row.execution, num_learners)
         for row, num_learners in zip(trials.rows, learners, strict=True)
     ]
     built = [trials.built.get(row.trial) for row in trials.rows]
-    parts = borrowed([each.part if each else None for each in built], kinds)
-    read = {part: orjson.loads(part or "{}") for part in set(parts)}
-    texts = []
-    for row, (session, variant, execution, num_learners), part in zip(trials.rows, kinds, parts, strict=True):
-        own = asked(row.setting, execution=execution, num_learners=num_learners)
-        texts.append(fingerprint(common(session, variant), own, read[part]))
-    engines = {part: engine_of_part(content) for part, content in read.items()}
-    return texts, [engines[part] for part in parts]
+    return fingerprints(
+        trials.spec,
+        [session.opened.provenance for session in trials.sessions],
+        kinds,
+        [row.setting for row in trials.rows],
+        [each.part if each else None for each in built],
+    )
 
 
 def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
     """Take rates from the timed iterations wherever the records have them, and totals so far where no end is known."""
     rate = frame["timed_env_steps"].astype("Float64") / frame["timed_s"]
     frame["env_steps_per_s"] = rate.where(frame["timed_s"] > 0).fillna(frame["env_steps_per_s"])
-    place = np.array([trials.slots[row.trial] for row in trials.rows], dtype=np.int64)
     begun = frame["iterations"].notna()
     for name, total in (("wall_time_s", trials.sums.wall_time_s), ("env_steps", trials.sums.env_steps)):
-        so_far = pd.Series(total[place], index=frame.index).astype(frame[name].dtype)
+        so_far = pd.Series(total[trials.place], index=frame.index).astype(frame[name].dtype)
         frame[name] = frame[name].fillna(so_far.where(begun))
     return frame
 

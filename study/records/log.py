@@ -16,10 +16,7 @@ import orjson
 
 from study.errors import RecordError
 from study.records.chain import heads
-from study.records.records import RESTORE, SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
-
-_BEGINNING = b'{"schema":'
-"""How every line begins."""
+from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, check_torn, read_lines
 
 
 class RecordLog:
@@ -45,26 +42,14 @@ class RecordLog:
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
-            self._check_torn(end)
+            try:
+                with path.open("rb") as file:
+                    file.seek(end)
+                    check_torn(file.read(), str(path), first=not end)
+            except RecordError:
+                os.close(self._file)
+                raise
             os.ftruncate(self._file, end)
-
-    def _check_torn(self, end: int) -> None:
-        """Refuse to cut off anything but the beginning of a record.
-
-        Raises:
-            RecordError: The last line is something else.
-        """
-        with self.path.open("rb") as file:
-            file.seek(end)
-            torn = file.read(len(_BEGINNING))
-        if end:
-            torn = torn.rstrip(b"\0")  # what a power cut leaves of bytes that never reached the disk
-        if not _BEGINNING.startswith(torn):
-            os.close(self._file)
-            rule = "the last line must be a record or the beginning of one"
-            raise RecordError(
-                where=str(self.path), rule=rule, got=f"{torn!r}…", fix=RESTORE, code="last-line-not-a-record"
-            )
 
     def append(self, record: Record) -> Line:
         """Write one record.

@@ -26,6 +26,8 @@ MAX_LINE = 64_000_000
 """Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
 
 RESTORE = "Restore the file from a backup, or start a new study with --name."
+_BEGINNING = b'{"schema":'
+"""How every line begins."""
 """What to do about records that cannot be trusted."""
 
 Status = Literal["finished", "failed", "interrupted"]
@@ -352,6 +354,18 @@ def check_seq(line: Line, expected: int, where: str) -> None:
         raise RecordError(
             where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE, code="records-out-of-order"
         )
+
+
+def check_torn(torn: bytes, where: str, *, first: bool) -> None:
+    """Refuse a last line that is not complete, unless it is the beginning of a record.
+
+    Raises:
+        RecordError: It is something else.
+    """
+    written = torn if first else torn.rstrip(b"\0")  # a power cut leaves zeros in place of what was lost
+    if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
+        rule, got = "the last line must be a record or the beginning of one", f"{torn[:40]!r}"
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="last-line-not-a-record")
 
 
 def restore_returns(content: dict[str, Any]) -> None:

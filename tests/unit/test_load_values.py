@@ -11,7 +11,7 @@ import pytest
 from analysis import load
 from analysis.load.arrays import frame_of
 from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS, check
-from analysis.load.fingerprint import Workload, asked, effective_part, fingerprint, node_types
+from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
 from analysis.load.foreign_settings import Settings, settings_of
 from analysis.load.rllib_names import METRICS, TIMERS, Keys
 from study.errors import AnalysisError, RecordError
@@ -92,11 +92,11 @@ MEASURE = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 3.0}
 def test_a_variant_is_the_workload_of_the_space_that_it_runs_under(variant):
     spec = holdup.holdup_spec(holdup__measure=MEASURE)
 
-    def common(spec, variant=None):
-        return Workload(spec=spec.to_json(), provenance={}).common(variant)
+    def of(spec, variant=None):
+        return common(spec.to_json(), {}, variant)
 
-    assert common(spec, variant) == common(spec_of(spec, variant))
-    assert len({fingerprint(common(spec, each)) for each in get_args(Variant)}) == 3
+    assert of(spec, variant) == of(spec_of(spec, variant))
+    assert len({fingerprint(of(spec, each)) for each in get_args(Variant)}) == 3
 
 
 def test_trials_that_wait_are_another_workload_than_those_that_do_not(tmp_path):
@@ -126,9 +126,7 @@ def test_hardware_and_versions_of_the_session_are_in_the_fingerprint():
     setting = {"num_env_runners": 2, "minibatch_size": 64, "lr": 0.1}
 
     def of(**provenance):
-        return fingerprint(
-            Workload(spec={}, provenance=provenance).common(), asked(setting, execution="real", num_learners=0)
-        )
+        return fingerprint(common({}, provenance), asked(setting, execution="real", num_learners=0))
 
     assert of(cpu_model="A", physical_cpus=8, logical_cpus=8) != of(cpu_model="B", physical_cpus=8, logical_cpus=8)
     assert of(physical_cpus=8, logical_cpus=16) != of(physical_cpus=8, logical_cpus=8)
