@@ -145,7 +145,7 @@ class Study:
         key = TABLES.get(name, name)
         if key not in TABLES.values():
             raise unknown("table", name, TABLES, code="unknown-table")
-        return table_of(key, self.data, self.results)
+        return table_of(key, self.results)
 
     def plot(self, name: str, ax: "Axes | None" = None) -> "Figure":
         """Return a figure of the report by name, such as `efficiency`, and draw it on `ax` where that is given.
@@ -174,7 +174,7 @@ class Study:
         """Every table of the report; one without rows says why."""
         from analysis.tables.catalogue import all_tables
 
-        return all_tables(self.data, self.results)
+        return all_tables(self.results)
 
     def report(self, out: str | Path) -> Path:
         """Write the report, with every table and figure as files, and return its page.

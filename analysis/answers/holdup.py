@@ -13,7 +13,7 @@ from analysis.estimates import Results, Row
 from analysis.estimates.certificate import estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.parameters import SCALE
 from study.text import listed

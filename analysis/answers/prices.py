@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from analysis.estimates import Row
 from analysis.scaling.blocks import scaled
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.statistics import Estimate
 

@@ -26,7 +26,7 @@ from analysis.answers.words import (
 from analysis.estimates import Results, Row
 from analysis.estimates.settings import learning_runs
 from analysis.load.study_data import StudyData
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.numbers import overlap
 from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.domains import Range

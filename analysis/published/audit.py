@@ -10,7 +10,7 @@ from math import isfinite, nan
 import pandas as pd
 
 from analysis.scaling.efficiency import serial_fraction
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table, make_frame
 from study.errors import AnalysisError
 

@@ -14,7 +14,7 @@ from analysis.report.limits import Limit, acknowledgement, limits
 from analysis.scaling.results import Scaling
 from analysis.scaling.selection import at_their_scale
 from analysis.tables.catalogue import all_tables
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table
 from study.engine import engines_in_words
 
@@ -140,7 +140,7 @@ def make_report(
         price_per_cpu_hour: What a CPU-hour costs, in any currency.
     """
     data, results = study.data, study.results
-    tables = all_tables(data, results)
+    tables = all_tables(results)
     figures = all_figures(study, importance=importance)
     answer = answer_of(study, price_per_cpu_hour)
     return build(data, tables, figures, answer=answer, refusals=tuple(_refusals(results)), clip=clip)

@@ -25,11 +25,12 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
 
 
 def _short(path: Path) -> "Table | str":
+    from analysis.estimates import Results
     from analysis.load import from_folder
-    from analysis.tables.scaling import strong_scaling
+    from analysis.tables.catalogue import table_of
 
     try:
-        table = strong_scaling(from_folder(path))
+        table = table_of("T2", Results(from_folder(path)))
     except StudyError as error:
         return f"None: {error}"
     if table.empty:

@@ -1,6 +1,6 @@
 """Columns that several tables have, and the commands that tables recommend. Pure."""
 
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 
 THROUGHPUT_COMMAND = "python run_study.py --space throughput.yaml"
 FIRST_COMMAND = f"{THROUGHPUT_COMMAND} (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"

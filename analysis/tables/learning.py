@@ -13,7 +13,7 @@ from analysis.scaling.results import GoodputGroup, GoodputRow
 from analysis.tables import definitions as words
 from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUNS, count, estimate, text
 from analysis.tables.numbers import in_words, overlap
-from analysis.tables.table import Layout, Table, of_engine
+from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 from study.text import count as counted
 
@@ -73,8 +73,7 @@ PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 # --- T8 -----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def steps_to_target(data: StudyData, results: Results) -> Table:
+def steps_to_target(results: Results) -> Table:
     """T8: steps, time and cost to the target against the batch."""
     found = results.goodput
     if isinstance(found, str):
@@ -86,7 +85,7 @@ def steps_to_target(data: StudyData, results: Results) -> Table:
             "runs: python run_study.py --space cartpole_ppo.yaml"
         )
         return TARGET.without(why, n_failed=found.n_failed, excluded=found.excluded)
-    labels = _labels(pairs, data)
+    labels = _labels(pairs, results.data)
     named = labels if len(found.groups) > 1 else [""] * len(pairs)
     return TARGET.table(
         [row for _, row in pairs],
@@ -159,18 +158,17 @@ def _horizons(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], labels: Sequence
 # --- T11 ----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def hold_up(data: StudyData, results: Results) -> Table:
+def hold_up(results: Results) -> Table:
     """T11: the settings of the confirmation, the rules of the verdict as notes, or what is missing."""
     failed, content = results.num_failed, results.certificate
     if isinstance(content, str):
         return CERTIFICATE.without(content, n_failed=failed)
     try:
-        return _certificate(content, data)
+        return _certificate(content, results.data)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         damage = (
             f"No certificate. certificate.json must be one, got a damaged file ({type(error).__name__}: {error}). "
-            f"Fix: python -m study certificate write {shlex.quote(data.source)}"
+            f"Fix: python -m study certificate write {shlex.quote(results.data.source)}"
         )
         return CERTIFICATE.without(damage, n_failed=failed)
 

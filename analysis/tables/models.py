@@ -13,14 +13,13 @@ from analysis.estimates.fits import COSTLY, MOST_RUNS, ModelResults
 from analysis.estimates.predictions import MOST_EXTRAPOLATED, fitted, prediction_rows
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names
-from analysis.load import StudyData
 from analysis.models.comparison import ModelError
 from analysis.models.derived import MARGINAL_THRESHOLD
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.columns import FIRST_COMMAND, count, estimate, text
 from analysis.tables.numbers import in_words, overlap
-from analysis.tables.table import Layout, Table, of_engine
+from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 from study.text import count as counted
 
@@ -78,8 +77,7 @@ ENOUGH = MARGINAL_THRESHOLD
 # --- T9 -----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def model_comparison(data: StudyData, results: Results) -> Table:
+def model_comparison(results: Results) -> Table:
     """T9: median hold-out error of every model on every split that the runs allow."""
     found = results.models
     errors = attempt(lambda: found.errors)
@@ -175,8 +173,7 @@ class Advice:
     """What the conclusion says of it; empty for a line that stays in the table."""
 
 
-@of_engine
-def recommendation(data: StudyData, results: Results) -> Table:
+def recommendation(results: Results) -> Table:
     """T10: what to do, each line measured or predicted, with its interval."""
     found = results.models
     notes: list[str] = []

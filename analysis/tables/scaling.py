@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.estimates.results import Results
-from analysis.load import StudyData
 from analysis.scaling.results import AllocationRow, Decomposition, Drift, Refusal, Scaling
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
@@ -24,7 +23,7 @@ from analysis.tables.columns import (
     text,
 )
 from analysis.tables.numbers import in_words
-from analysis.tables.table import FAILED, Layout, Table, left_out, of_engine
+from analysis.tables.table import FAILED, Layout, Table, left_out
 
 MOST_REFUSALS = 12
 """Refusals that a table tells; of the rest, how many there are."""
@@ -142,14 +141,12 @@ CONFOUND = Layout(
 # --- T2, T3 -------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def strong_scaling(data: StudyData, results: Results) -> Table:
+def strong_scaling(results: Results) -> Table:
     """T2: speed-up and efficiency at fixed batch, or the refusal in words."""
     return _scaling(STRONG, results.strong, _drift(results.drift))
 
 
-@of_engine
-def weak_scaling(data: StudyData, results: Results) -> Table:
+def weak_scaling(results: Results) -> Table:
     """T3: weak efficiency, the env steps per runner fixed, or the refusal in words."""
     return _scaling(WEAK, results.weak, ())
 
@@ -231,10 +228,9 @@ def _notes(found: Scaling) -> Iterator[str]:
 # --- T2b ----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def not_measured(data: StudyData, results: Results) -> Table:
+def not_measured(results: Results) -> Table:
     """T2b: oversubscribed, emulated and tainted rows by scale, with the range of their rates."""
-    runs = at_their_scale(data.runs)
+    runs = at_their_scale(results.data.runs)
     label = runs["timing"].astype(object).fillna("no label")
     # Lanes of 46 runners in one stock runner, or emulated in one process: two clocks, of one scale.
     stands_for = runs["stands_for_runners"].notna()
@@ -280,8 +276,7 @@ def _range(cell: pd.DataFrame) -> dict[str, object]:
 # --- T4 -----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def trials_against_runners(data: StudyData, results: Results) -> Table:
+def trials_against_runners(results: Results) -> Table:
     """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
     found = results.allocation
     if isinstance(found, str) or not found:
@@ -316,8 +311,7 @@ def _best_allocation(found: Sequence[AllocationRow]) -> str:
 # --- T7 -----------------------------------------------------------------------------------------------------------
 
 
-@of_engine
-def decomposition(data: StudyData, results: Results) -> Table:
+def decomposition(results: Results) -> Table:
     """T7: the decomposition of every refused comparison, or the command for the cells that are missing."""
     found = results.strong
     if isinstance(found, str):

@@ -10,9 +10,9 @@ from analysis.load import RUN_COLUMNS, StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
 from analysis.tables import definitions as words
+from analysis.tables.cells import TableColumn
 from analysis.tables.columns import text
-from analysis.tables.grid import TableColumn
-from analysis.tables.table import Layout, Table, of_engine
+from analysis.tables.table import Layout, Table
 from study.space.parameters import PARAMETERS, SCALE
 from study.text import count as counted
 
@@ -68,9 +68,9 @@ OUTCOME = ("final_return", "score", "env_steps_to_target", "env_steps_per_s", "w
 OF_A_TRIAL = ("trial", *SETTING, "seed", "stage", *OUTCOME, "status", "timing", "reason")
 
 
-@of_engine
-def study_sheet(data: StudyData, results: Results) -> Table:
+def study_sheet(results: Results) -> Table:
     """T1: the fingerprint, hardware, versions and scheduler job of a study."""
+    data = results.data
     rows = [*_head(data), *_entries(data.sheet), *_sessions(data.sheet), *_fingerprint(data)]
     return SHEET.table(
         rows,
@@ -83,9 +83,9 @@ def study_sheet(data: StudyData, results: Results) -> Table:
     )
 
 
-@of_engine
-def every_trial(data: StudyData, results: Results) -> Table:
+def every_trial(results: Results) -> Table:
     """The trials: setting, seed, what came out, and what its clock is worth."""
+    data = results.data
     runs = at_their_scale(data.runs)
     if runs.empty:
         return Layout(key=TRIALS, title="Every trial").without("No trial has started.")

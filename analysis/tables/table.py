@@ -3,37 +3,123 @@
 A table never computes: it takes results, checks that they can be printed honestly, and hands itself to the writers.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import wraps
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isinf
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.results import Results
-from analysis.load import StudyData
 from analysis.tables import writers
-from analysis.tables.grid import SUFFIXES, Grid, TableColumn
+from analysis.tables.cells import SUFFIXES, Body, TableColumn, cell
+from study.errors import AnalysisError
 from study.statistics import Estimate
+
+MOST_ROWS = 300
+"""Maximum rows rendered; the CSV has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(Grid):
-    """A table that writes itself."""
+class Table:
+    """A table with everything that must be read with it.
+
+    Rules: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
+    an interval are there or neither, and a table without rows says why in its conclusion.
+    """
+
+    key: str
+    """Such as `T2`."""
+    title: str
+    frame: pd.DataFrame
+    columns: tuple[TableColumn, ...]
+    definitions: tuple[str, ...] = ()
+    n: int = 0
+    """Runs that the rows rest on."""
+    n_failed: int = 0
+    excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Reason -> runs that were left out for it, the failed ones apart."""
+    conclusion: str
+    """One plain sentence with its interval, or why there is none."""
+    notes: tuple[str, ...] = ()
+    engine: str = ""
+    """Of the runs, see `study.engine`; empty where the rows are of no run."""
+    first: tuple[str, ...] = ()
+    """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
+    most_rows: int = MOST_ROWS
+    """Rows that people are shown."""
+
+    def __post_init__(self) -> None:
+        if faults := [*self._faults()]:
+            raise AnalysisError(
+                where=f"table {self.key}",
+                rule="; ".join(faults),
+                fix="Declare the columns that the frame has.",
+                code="table-inconsistent",
+            )
+
+    def _faults(self) -> Iterable[str]:
+        if not self.conclusion.strip():
+            yield "a conclusion must be there, got none"
+        if not len(self.frame.columns):
+            return
+        declared = {name for column in self.columns for name in column.names}
+        if foreign := [str(name) for name in self.frame.columns if name not in declared]:
+            yield f"every column must be declared, got {', '.join(foreign)}"
+        for column in self.columns:
+            needed = column.names[:3]  # `_n` may be missing
+            if missing := [name for name in needed if name not in self.frame]:
+                yield f"declared columns must be in the frame, got none of {', '.join(missing)}"
+            elif column.estimate and bool((self.frame[needed[1]].isna() != self.frame[needed[2]].isna()).any()):
+                yield f"{column.name} must have both ends of its interval or none, got one"
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show but the reason."""
+        return self.frame.empty
+
+    @property
+    def said(self) -> str:
+        """The conclusion as it stands where nothing else names the engine."""
+        return f"Engine {self.engine}: {self.conclusion}" if self.engine and not self.empty else self.conclusion
+
+    @property
+    def counts(self) -> str:
+        """What the table rests on and what it leaves out, in one sentence."""
+        runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
+        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
+        return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
+
+    @property
+    def more_rows(self) -> str:
+        """A sentence on the rows that people are not shown; empty where they see all."""
+        more = len(self.frame) - self.most_rows
+        return f"… and {more:,} more rows; the CSV has all of them." if more > 0 else ""
+
+    def body(self) -> Body:
+        """Return what people see: the columns that differ between rows, those that answer first, and the rest apart."""
+        name, *others = self.columns
+        order = [name, *sorted(others, key=lambda column: self._place(column.name))]
+        records = self.frame.head(self.most_rows).to_dict("records")
+        cells = [[cell(column, row) for column in order] for row in records]
+        same = [len(cells) > 1 and len({row[at].text for row in cells}) == 1 for at in range(len(order))]
+        same = [each and column.name != name.name and column.name not in self.first
+                for each, column in zip(same, order, strict=True)]  # fmt: skip
+        kept = [at for at, each in enumerate(same) if not each]
+        return Body(
+            columns=tuple(order[at] for at in kept),
+            rows=[[row[at] for at in kept] for row in cells],
+            constant=tuple((order[at], cells[0][at]) for at, each in enumerate(same) if each),
+        )
+
+    def _place(self, name: str) -> int:
+        return self.first.index(name) if name in self.first else len(self.first)
 
     def select(self, names: Collection[str]) -> "Table":
         """Return the table with some of its columns, those that exist, and without notes and definitions."""
         columns = tuple(column for column in self.columns if column.name in names)
         kept = [name for column in columns for name in column.names if name in self.frame]
         return replace(self, columns=columns, frame=self.frame[kept], notes=(), definitions=(), first=())
-
-    def of_engine(self, engine: str) -> "Table":
-        """Return the table with the engine that its numbers are of; its conclusion begins with it."""
-        if self.empty:
-            return replace(self, engine=engine)
-        return replace(self, engine=engine, conclusion=f"Engine {engine}: {self.conclusion}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a copy of the numbers."""
@@ -194,21 +280,3 @@ FAILED = "failed"
 def left_out(excluded: Mapping[str, int]) -> dict[str, int]:
     """Return the reasons without that of the failed runs, which each table counts apart."""
     return {reason: count for reason, count in excluded.items() if reason != FAILED}
-
-
-class Maker(Protocol):
-    """Makes a table of a study; of its results too, where somebody has them already."""
-
-    def __call__(self, data: StudyData, results: Results | None = None) -> Table:
-        """Return the table."""
-
-
-def of_engine(make: Callable[[StudyData, Results], Table]) -> Maker:
-    """Return the maker of a table with its results made where nobody has them, and its engine named."""
-
-    @wraps(make)
-    def made(data: StudyData, results: Results | None = None) -> Table:
-        results = results or Results(data)
-        return make(data, results).of_engine(results.engine)
-
-    return made

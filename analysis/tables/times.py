@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 from analysis.estimates.results import Results
-from analysis.load import StudyData
 from analysis.scaling.phases import stragglers
 from analysis.scaling.results import PhaseRow, Phases
 from analysis.tables import definitions as words
+from analysis.tables.cells import TableColumn
 from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, FIRST_COMMAND, RUNNERS, RUNS, WORKLOAD, estimate
-from analysis.tables.grid import TableColumn
 from analysis.tables.numbers import in_words
-from analysis.tables.table import Layout, Table, of_engine
+from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 
 NOTHING = f"No phases: no run is finished with a measured clock. Measure some: {FIRST_COMMAND}"
@@ -55,14 +54,12 @@ POP = Layout(
 )
 
 
-@of_engine
-def phases(data: StudyData, results: Results) -> Table:
+def phases(results: Results) -> Table:
     """T5: seconds per iteration by phase, with the closure residual."""
     return _of_phases(PHASES, results.phases)
 
 
-@of_engine
-def pop_tree(data: StudyData, results: Results) -> Table:
+def pop_tree(results: Results) -> Table:
     """T6: load balance x transfer x phase = useful share."""
     return _of_phases(POP, results.phases)
 

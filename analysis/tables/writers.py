@@ -5,12 +5,15 @@ import re
 import textwrap
 from collections.abc import Sequence
 from html import escape
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from analysis.tables.grid import Body, Cell, Grid, TableColumn
+from analysis.tables.cells import Body, Cell, TableColumn
 from study.harmless import csv_cell, markdown, one_line
+
+if TYPE_CHECKING:
+    from analysis.tables.table import Table
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -49,12 +52,12 @@ GAP = "  "
 # --- CSV ----------------------------------------------------------------------------------------------------------
 
 
-def to_csv(table: Grid) -> str:
+def to_csv(table: "Table") -> str:
     """Return every number at full precision; the `#` lines above them say what the table rests on.
 
     Read it with `pandas.read_csv(file, comment="#")`.
     """
-    said = [f"{table.key}. {table.title}", table.conclusion, table.counts]
+    said = [f"{table.key}. {table.title}", table.said, table.counts]
     said += [f"engine: {table.engine}"] if table.engine else []
     said += [*table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
@@ -79,14 +82,14 @@ def frame_to_csv(frame: pd.DataFrame, *, quoting: Literal[0, 2] = csv.QUOTE_MINI
 # --- Markdown -----------------------------------------------------------------------------------------------------
 
 
-def to_markdown(table: Grid, *, alone: bool = True) -> str:
+def to_markdown(table: "Table", *, alone: bool = True) -> str:
     """Return title, conclusion, the table in pipes, counts and notes.
 
     Args:
         table: The table.
         alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
     """
-    parts = [f"### {table.key}. {_in_pipes(table.title)}", one_line(_conclusion(table, alone))]
+    parts = [f"### {table.key}. {_in_pipes(table.title)}", one_line(table.said if alone else table.conclusion)]
     if not table.empty:
         body = table.body()
         parts += [one_line(body.above), pipes(body)]
@@ -117,7 +120,7 @@ def _in_pipes(text: str) -> str:
 # --- LaTeX --------------------------------------------------------------------------------------------------------
 
 
-def to_latex(table: Grid) -> str:
+def to_latex(table: "Table") -> str:
     """Return a `table` environment for booktabs and graphicx; a table wider than the page is shrunk to it."""
     body = None if table.empty else table.body()
     above = "" if body is None else body.above
@@ -128,7 +131,7 @@ def to_latex(table: Grid) -> str:
         "% \\usepackage{booktabs,graphicx}",
         "\\begin{table}[htbp]",
         "\\centering",
-        f"\\caption{{{latex(f'{table.title}. {table.conclusion}')}}}",
+        f"\\caption{{{latex(f'{table.title}. {table.said}')}}}",
         f"\\label{{tab:{table.key}}}",
         *(_tabular(body) if body is not None else ()),
         f"\\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {small}\\end{{minipage}}",
@@ -155,7 +158,7 @@ def _tabular(body: Body) -> list[str]:
 # --- HTML ---------------------------------------------------------------------------------------------------------
 
 
-def to_html(table: Grid, *, alone: bool = True) -> str:
+def to_html(table: "Table", *, alone: bool = True) -> str:
     """Return a `section` of class `study-table`: conclusion, table, counts, notes.
 
     Args:
@@ -165,7 +168,7 @@ def to_html(table: Grid, *, alone: bool = True) -> str:
     parts = [f'<section class="study-table" id="{escape(table.key)}">']
     if table.empty:
         parts.append(f'<h3 id="{escape(table.key)}-caption">{escape(_caption(table))}</h3>')
-    parts.append(f'<p class="conclusion">{prose(_conclusion(table, alone))}</p>')
+    parts.append(f'<p class="conclusion">{prose(table.said if alone else table.conclusion)}</p>')
     if not table.empty:
         parts.append(html_table(table, _caption(table)))
     parts.append(f'<p class="counts">{escape(f"{table.more_rows} {table.counts}".strip())}</p>')
@@ -176,7 +179,7 @@ def to_html(table: Grid, *, alone: bool = True) -> str:
     return "\n".join([*parts, "</section>"]) + "\n"
 
 
-def html_table(table: Grid, caption: str) -> str:
+def html_table(table: "Table", caption: str) -> str:
     """Return the table alone, with a caption and scopes, in a region that scrolls by itself and by keyboard."""
     label, body = f"{escape(table.key)}-caption", table.body()
     heads = "".join(_head(column, number) for column, number in zip(body.columns, body.numeric, strict=True))
@@ -197,11 +200,7 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _conclusion(table: Grid, alone: bool) -> str:
-    return table.conclusion if alone else table.conclusion.removeprefix(f"Engine {table.engine}: ")
-
-
-def _caption(table: Grid) -> str:
+def _caption(table: "Table") -> str:
     return f"{table.key}. {table.title}"
 
 
@@ -216,7 +215,7 @@ def _cell(cell: Cell, number: bool, tag: str) -> str:
     return f"<{tag}{kind}>{escape(cell.value)}{interval}</{tag.split()[0]}>"
 
 
-def _definitions(table: Grid) -> str:
+def _definitions(table: "Table") -> str:
     entries = "".join(f"<dt>{escape(each.heading)}</dt><dd>{prose(each.meaning)}</dd>" for each in table.columns)
     lines = "".join(f"<li>{prose(text)}</li>" for text in table.definitions)
     listed = f"<ul>{lines}</ul>" if lines else ""
@@ -227,9 +226,9 @@ def _definitions(table: Grid) -> str:
 # --- Text ---------------------------------------------------------------------------------------------------------
 
 
-def to_text(table: Grid, width: int) -> str:
+def to_text(table: "Table", width: int) -> str:
     """Return the table for a terminal: title, conclusion, aligned columns, counts."""
-    parts = [f"{table.key}. {table.title}", table.conclusion, table.counts]
+    parts = [f"{table.key}. {table.title}", table.said, table.counts]
     head, conclusion, counts = (wrapped(part, width) for part in parts)
     return "\n".join([head, conclusion, *([text_table(table, width)] if not table.empty else []), counts])
 
@@ -241,7 +240,7 @@ def wrapped(text: str, width: int) -> str:
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def text_table(table: Grid, width: int) -> str:
+def text_table(table: "Table", width: int) -> str:
     """Return aligned columns; a table that is too wide loses its intervals, then its widest columns are wrapped."""
     body = table.body()
     above = [f"  {wrapped(body.above, width - 2)}"] if body.above else []

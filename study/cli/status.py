@@ -256,7 +256,7 @@ def _efficiency(found: "ResultTable | str", width: int) -> Iterator[RenderableTy
     yield table([column.heading for column in body.columns], shown, fold=words, width=width)
     if body.above:
         yield Text(body.above)
-    yield Text(found.conclusion)
+    yield Text(found.said)
     yield Text(found.counts, style="dim")
 
 

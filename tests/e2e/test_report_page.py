@@ -12,7 +12,7 @@ import pytest
 
 import analysis
 from analysis.report import build, to_html
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table
 from study.cli.report import report_study
 from study.records.folder import StudyFolder

@@ -21,6 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from analysis import load
+from analysis.estimates.results import Results
 from analysis.status import StatusReader
 from analysis.status.efficiency import efficiency_so_far
 from analysis.tables.learning import hold_up
@@ -511,7 +512,7 @@ def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path
     assert name in said, said
     if name == "certificate.json":
         data = load.from_folder(target)
-        assert hold_up(data).conclusion
+        assert hold_up(Results(data)).conclusion
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "certificate.md"])
@@ -520,7 +521,7 @@ def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
     (target / name).unlink()
     (target / name).mkdir()
     assert name in told(verify, target)[1]
-    assert hold_up(load.from_folder(target)).title
+    assert hold_up(Results(load.from_folder(target))).title
 
 
 # --- packed studies, and the commands themselves ---------------------------------------------------------------------

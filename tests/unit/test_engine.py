@@ -97,12 +97,12 @@ def test_every_throughput_space_is_a_measuring_one():
 
 
 def test_every_table_and_figure_names_the_engine(study):
-    tables, figures = all_tables(study, Results(study)), all_figures(Study(study))
+    tables, figures = all_tables(Results(study)), all_figures(Study(study))
     assert [table.key for table in tables if not table.empty]
     for table in tables:
         assert table.engine == "batched+lean"
         assert "# engine: batched+lean\n" in table.to_csv()
-        assert table.empty or table.conclusion.startswith("Engine batched+lean: ")
+        assert table.empty or table.said.startswith("Engine batched+lean: ")
     drawn = [figure for figure in figures if figure.drawn]
     assert drawn
     for figure in drawn:

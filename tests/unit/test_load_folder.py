@@ -381,7 +381,7 @@ def test_a_damaged_line_is_refused_by_file_line_and_column(study, at, change, la
 def test_a_last_line_that_no_record_begins_with_is_refused(study):
     with study.records.open("ab") as file:
         file.write(b"<html>")
-    with pytest.raises(RecordError, match=r"line \d+: the last line must be a record or its beginning"):
+    with pytest.raises(RecordError, match=r"line \d+: the last line must be a record or the beginning of one"):
         load.from_folder(study.path)
 
 

@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from analysis import load
+from analysis.estimates.results import Results
 from analysis.scaling.speed_up import strong_scaling
 from analysis.tables.catalogue import all_tables
 from study.cli import commands as cli
@@ -137,7 +138,7 @@ def test_the_commands_in_the_texts_of_the_program_are_taken():
 def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(
         sentence
-        for table in all_tables(load.from_folder(EXAMPLES / name))
+        for table in all_tables(Results(load.from_folder(EXAMPLES / name)))
         for sentence in (table.conclusion, *table.notes)
     )
     for line in commands_in(text):

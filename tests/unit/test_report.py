@@ -15,7 +15,7 @@ from analysis.load import StudyData, from_folder
 from analysis.opened import Study
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.limits import GRID5000, acknowledgement, limits
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.table import Layout, Table
 from analysis.tables.writers import prose
 from study.errors import AnalysisError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.tables.grid import TableColumn
+from analysis.tables.cells import TableColumn
 from analysis.tables.numbers import estimate, in_words, plain
 from analysis.tables.table import Layout, Table, estimate_columns, make_frame
 from study.errors import AnalysisError

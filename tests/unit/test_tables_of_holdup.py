@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.estimates.results import Results
 from analysis.load import from_folder
 from analysis.tables.learning import hold_up
 from study.designs.holdup.certificate.making import make_certificate
@@ -25,7 +26,7 @@ def data(folder):
 
 @pytest.fixture(scope="module")
 def table(data):
-    return hold_up(data)
+    return hold_up(Results(data))
 
 
 def test_the_arms_are_those_of_the_certificate(folder, table):
@@ -44,9 +45,7 @@ def test_the_arms_are_those_of_the_certificate(folder, table):
 
 def test_the_verdict_is_the_conclusion_and_its_laws_are_notes(folder, table):
     verdict = make_certificate(folder).verdict
-    assert table.conclusion.startswith(
-        f"Engine unknown: At 6 runners the chosen setting {verdict.sentence}. Its mean score less"
-    )
+    assert table.conclusion.startswith(f"At 6 runners the chosen setting {verdict.sentence}. Its mean score less")
     assert ", ∞), n=13." in table.conclusion  # a lower bound: one-sided; the small scale needs no second half
     laws = [note for note in table.notes if note.startswith(("kept: ", "BROKEN: ", "not judged: "))]
     assert len(laws) == len(verdict.checks)
@@ -61,14 +60,16 @@ def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path
     certificate = make_certificate(folder).to_json()
     certificate["verdict"]["sentence"] = "was read from the file"
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
-    assert "the chosen setting was read from the file" in hold_up(replace(data, source=str(tmp_path))).conclusion
+    assert (
+        "the chosen setting was read from the file" in hold_up(Results(replace(data, source=str(tmp_path)))).conclusion
+    )
 
 
 def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
     spec = holdup.holdup_spec()
     records = holdup.study_records(spec)
     begun = holdup.write_study(tmp_path / "begun", spec, records[: len(records) // 4])
-    table = hold_up(from_folder(begun.path))
+    table = hold_up(Results(from_folder(begun.path)))
     assert table.empty
     assert "a certificate needs a confirmed study, got one at the stage" in table.conclusion
     assert "--resume" in table.conclusion
@@ -76,12 +77,12 @@ def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
 
 def test_a_damaged_certificate_is_told(data, tmp_path):
     (tmp_path / "certificate.json").write_text('{"verdict": ')
-    assert hold_up(replace(data, source=str(tmp_path))).conclusion.startswith("No certificate. ")
+    assert hold_up(Results(replace(data, source=str(tmp_path)))).conclusion.startswith("No certificate. ")
 
 
 def test_other_studies_have_none():
-    assert "asks for no setting that holds up" in hold_up(study(amdahl((1,)))).conclusion
+    assert "asks for no setting that holds up" in hold_up(Results(study(amdahl((1,))))).conclusion
 
 
 def test_mlflow_holds_no_records(data):
-    assert "read the study from its folder" in hold_up(replace(data, source="sqlite:///mlflow.db")).conclusion
+    assert "read the study from its folder" in hold_up(Results(replace(data, source="sqlite:///mlflow.db"))).conclusion

@@ -70,7 +70,7 @@ def advice(table):
 
 
 def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(results):
-    table = recommendation(results.data, results)
+    table = recommendation(results)
     found = advice(table)
     assert found["Fastest: highest throughput", "measured"].choice.startswith("32 runners")
     ceiling = found["Ceiling of the throughput, of all batches", "predicted, extrapolated"]
@@ -89,20 +89,20 @@ def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(result
 def test_what_was_measured_has_the_level_that_the_definitions_name(results):
     assert results.models.verdict.fixed_share.level == 0.95
     assert results.models.fit.level == 0.9
-    said = recommendation(results.data, results).definitions
+    said = recommendation(results).definitions
     assert any("(90 %)" in each and "Amdahl's law and the USL are 95 %" in each for each in said)
     assert any("95 % interval where no other level is named" in each for each in said)
 
 
 def test_the_end_of_a_search_is_no_advice(results, monkeypatch):
     monkeypatch.setattr(derived, "MOST_LIMIT", 2)
-    table = recommendation(results.data, results)
+    table = recommendation(results)
     assert ("Do not go beyond", "predicted") not in advice(table)
     assert any(note.startswith("No limit up to ") for note in table.notes)
 
 
 def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(results):
-    limit = advice(recommendation(results.data, results))["Do not go beyond", "measured"]
+    limit = advice(recommendation(results))["Do not go beyond", "measured"]
     strong = results.strong.groups[0].rows
     first = next(row for row in strong if row.marginal is not None and row.marginal.high < 0.5)
     before = strong[strong.index(first) - 1]
@@ -111,14 +111,14 @@ def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(re
 
 
 def test_the_conclusion_begins_with_what_binds(results):
-    text = recommendation(results.data, results).conclusion
-    assert text.startswith("Engine unknown: You are learner-bound: learning takes ")
+    text = recommendation(results).conclusion
+    assert text.startswith("You are learner-bound: learning takes ")
     assert "however many runners are added" in text
     assert "Do not go beyond n = " in text
 
 
 def test_models_are_compared_on_cells_that_they_did_not_see(results):
-    table = model_comparison(results.data, results)
+    table = model_comparison(results)
     frame = table.frame.set_index(["split", "model"])
     larger = frame.loc["n <= 16 predicts larger n"]
     assert {"iteration time", "Amdahl", "USL", "Ernest"} <= set(larger.index)
@@ -126,7 +126,7 @@ def test_models_are_compared_on_cells_that_they_did_not_see(results):
     assert larger.loc["iteration time", ["num_predicted", "num_held_out"]].tolist() == [2, 2]
     assert "iteration time 0.0" in table.conclusion
     assert table.conclusion.startswith(
-        "Engine unknown: Median error on held-out cells (`n <= 16 predicts larger n`), the least first: "
+        "Median error on held-out cells (`n <= 16 predicts larger n`), the least first: "
     )
     refused = frame.loc[("leave one (k, B, m, E) out", "Amdahl")]
     assert refused["num_predicted"] == 0
@@ -136,7 +136,7 @@ def test_models_are_compared_on_cells_that_they_did_not_see(results):
 
 
 def test_a_model_that_does_not_fit_its_own_runs_predicts_nothing():
-    table = recommendation(study(amdahl()))  # learning time that shrinks with the runners
+    table = recommendation(Results(study(amdahl())))  # learning time that shrinks with the runners
     assert set(table.frame["basis"]) == {"measured", "bound, extrapolated"}
     assert any("does not describe these runs" in note for note in table.notes)
 
@@ -147,7 +147,7 @@ def test_the_best_batch_of_each_scale_follows_from_steps_and_clock():
         "env_steps_to_target": lambda batch: round(least * (1 + batch / critical)),
         "env_steps": lambda batch: 10 * least,
     }
-    table = recommendation(study(obedient((1, 4, 16), (1_280, 2_560, 5_120), noise=0.002, **columns)))
+    table = recommendation(Results(study(obedient((1, 4, 16), (1_280, 2_560, 5_120), noise=0.002, **columns))))
     found = {key[0]: row for key, row in advice(table).items() if key[0].startswith("Best batch")}
     assert list(found) == ["Best batch at 1 runner", "Best batch at 4 runners", "Best batch at 16 runners"]
     for n, row in zip((1, 4, 16), found.values(), strict=True):
@@ -169,7 +169,7 @@ def test_the_critical_batch_rests_on_the_confirmation_where_there_is_one():
 
 def test_without_measured_runs_there_is_no_recommendation_but_a_command():
     rows = [run(index, runners=n, timing="emulated") for index, n in enumerate((1, 2))]
-    table = recommendation(study(rows))
+    table = recommendation(Results(study(rows)))
     assert table.empty
     assert table.conclusion.endswith(f"Measure first: {FIRST_COMMAND}")
     assert dict(table.excluded) == {"timing is emulated": 2}
@@ -214,7 +214,7 @@ def test_a_model_on_cell_means_sees_one_run_a_cell():
 def test_a_phase_without_time_costs_no_other_table_or_figure(name):
     data = study([row | {name: 0.0} for row in amdahl()])
     results = Results(data)
-    tables = {table.key: table for table in all_tables(data, results)}
+    tables = {table.key: table for table in all_tables(results)}
     assert all_figures(Study(data))
     assert "the speed-up is" in tables["T2"].conclusion
     refused = f"{name}: must be > 0 in every run" in " ".join(tables["T9"].notes)

@@ -38,7 +38,7 @@ def confounded(*, complete=False, blocks=2):
 
 
 def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
-    table = strong_scaling(study(amdahl(SCALES)))
+    table = strong_scaling(Results(study(amdahl(SCALES))))
     times = [0.2 + 3.0 / n for n in SCALES]
     speed_up = [times[0] / each for each in times]
     assert column(table, "num_env_runners") == list(SCALES)
@@ -51,14 +51,16 @@ def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
     assert column(table, "iteration_time_s")[0] == pytest.approx(3.2 * np.mean(NOISE[:3]))
     assert column(table, "n") == [3] * 5
     assert table.conclusion.startswith(
-        "Engine unknown: From 1 to 16 runners, the speed-up is 8.26 [8.26, 8.26]: 0.516 [0.516, 0.516] per runner and "
+        "From 1 to 16 runners, the speed-up is 8.26 [8.26, 8.26]: 0.516 [0.516, 0.516] per runner and "
         "0.972 [0.972, 0.972] per CPU; T(1) = 3.21 ["
     )
     assert table.notes[0].startswith("n_ref = 1, T(n_ref) = 3.21 [")
 
 
 def test_the_reference_row_is_no_estimate():
-    first = next(line for line in strong_scaling(study(amdahl())).to_markdown().splitlines() if "by definition" in line)
+    first = next(
+        line for line in strong_scaling(Results(study(amdahl()))).to_markdown().splitlines() if "by definition" in line
+    )
     assert first.startswith("| 1 | 1.00")
     assert first.count("1.00 (by definition)") == 3  # S, E_n, E_P
 
@@ -66,17 +68,17 @@ def test_the_reference_row_is_no_estimate():
 def test_where_environments_wait_there_is_no_efficiency_per_cpu():
     waits = {"environment": {"id": "Waiting-v0", "step_wait_ms": 2.0}}
     rows = [run(at, runners=n, iteration_time_s=4.0 / n, workload=waits) for at, n in enumerate((1, 2, 4))]
-    table = strong_scaling(study(rows))
+    table = strong_scaling(Results(study(rows)))
     assert column(table, "efficiency_n") == pytest.approx([1, 1, 1])
     assert not {name for name in table.frame if name.startswith(("efficiency_p", "marginal"))}
     assert "per CPU" not in table.conclusion
-    assert "of the ideal per CPU" not in recommendation(study(rows)).frame["value_unit"].tolist()
+    assert "of the ideal per CPU" not in recommendation(Results(study(rows))).frame["value_unit"].tolist()
 
 
 def test_the_fastest_cell_is_looked_for_in_all_workloads():
     rows = [run(n, runners=n, iteration_time_s=4.0 / n) for n in (1, 2, 4)]
     rows += [run(10 + n, runners=n, batch=6_400, iteration_time_s=4.0 / n) for n in (2, 4)]
-    table = recommendation(study(rows))
+    table = recommendation(Results(study(rows)))
     first = table.frame.iloc[0]
     assert first["question"] == "Fastest: highest throughput"
     assert first["choice"] == "4 runners (batch 6,400)"
@@ -86,7 +88,7 @@ def test_the_fastest_cell_is_looked_for_in_all_workloads():
 
 def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command():
     data = study(confounded(), sheet={"space": "lunarlander_nodes.yaml"})
-    table, parts = strong_scaling(data), decomposition(data)
+    table, parts = strong_scaling(Results(data)), decomposition(Results(data))
     assert table.empty
     assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")
     assert "batch (2,000 against 4,000)" in table.conclusion
@@ -99,7 +101,7 @@ def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command
 
 def test_with_the_missing_cells_the_ratio_is_taken_apart():
     data = study(confounded(complete=True))
-    table = decomposition(data)
+    table = decomposition(Results(data))
     factors = dict(zip(table.frame["part"], table.frame["factor"].astype(float), strict=True))
     logs = dict(zip(table.frame["part"], table.frame["log"].astype(object), strict=True))
     assert factors["total"] == pytest.approx(2.92)
@@ -109,7 +111,7 @@ def test_with_the_missing_cells_the_ratio_is_taken_apart():
     assert logs["runners"] + logs["workload"] == pytest.approx(logs["total"])
     assert table.n == 8
     assert "2.92 [" in table.conclusion
-    refused = [note for note in strong_scaling(data).notes if note.startswith("Refused")]
+    refused = [note for note in strong_scaling(Results(data)).notes if note.startswith("Refused")]
     assert len(refused) == 1
     assert "Taken apart (T7)" in refused[0]
 
@@ -123,7 +125,7 @@ def test_rows_that_are_not_measured_stand_apart_with_their_reason():
         run(53, runners=4, timing="tainted", status="failed"),
     ]
     data = study(rows)
-    apart, table = not_measured(data), strong_scaling(data)
+    apart, table = not_measured(Results(data)), strong_scaling(Results(data))
     assert 46 not in column(table, "num_env_runners")
     assert dict(table.excluded) == {"emulated": 1, "oversubscribed": 2}
     shown = apart.frame.set_index(["timing", "num_env_runners"])
@@ -131,7 +133,7 @@ def test_rows_that_are_not_measured_stand_apart_with_their_reason():
     assert shown.loc[("oversubscribed", 46), "reason"] == "3 processes on 2 cores"
     assert shown.loc[("tainted", 4), ["n", "n_failed"]].tolist() == [1, 1]
     assert "speed_up" not in apart.frame
-    assert apart.conclusion.startswith("Engine unknown: 4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
+    assert apart.conclusion.startswith("4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
     assert (apart.n, apart.n_failed) == (4, 1)
 
 
@@ -139,7 +141,7 @@ def test_a_run_of_unknown_scale_is_a_row_apart_and_not_lost():
     """As in other people's experiments."""
     unknown = run(50, timing=None) | {"num_env_runners": None, "num_cpus": None}
     data = study([*amdahl((1, 2)), unknown, run(51, runners=4, timing=None)])
-    apart = not_measured(data)
+    apart = not_measured(Results(data))
     assert apart.frame["n"].sum() == apart.n == 2
     assert column(apart, "num_env_runners") == [4, None]
 
@@ -147,14 +149,14 @@ def test_a_run_of_unknown_scale_is_a_row_apart_and_not_lost():
 def test_a_folded_run_is_shown_at_the_scale_that_it_stands_for():
     folded = run(1, timing="emulated", stands_for_runners=46, num_cpus=2)
     data = study([run(0), folded, run(2, runners=46, timing="emulated", num_cpus=1)])
-    shown = not_measured(data).frame
+    shown = not_measured(Results(data)).frame
     assert shown["num_env_runners"].tolist() == [46, 46]
     assert shown["num_cpus"].tolist() == ["1", "2"]
-    assert "at 2 scales from 1 to 46 runners" in study_sheet(data).conclusion
+    assert "at 2 scales from 1 to 46 runners" in study_sheet(Results(data)).conclusion
 
 
 def test_a_study_of_measured_rows_has_nothing_to_show_apart():
-    assert not_measured(study(amdahl())).conclusion == "None: every run has a measured clock."
+    assert not_measured(Results(study(amdahl()))).conclusion == "None: every run has a measured clock."
 
 
 def test_strong_scaling_says_whether_the_machine_drifted():
@@ -172,7 +174,7 @@ def test_strong_scaling_says_whether_the_machine_drifted():
             for trial, (seed, n) in enumerate(cells)
         ]
 
-    notes = [strong_scaling(study(anchored(drift))).notes[-1] for drift in (0.05, 0.0)]
+    notes = [strong_scaling(Results(study(anchored(drift)))).notes[-1] for drift in (0.05, 0.0)]
     assert notes[0].startswith("Drift of the machine: ") and "seconds per iteration drifted by +" in notes[0]
     assert "no drift is shown" in notes[1]
 
@@ -180,7 +182,7 @@ def test_strong_scaling_says_whether_the_machine_drifted():
 def test_the_pop_tree_names_the_cells_that_wait_for_one_runner():
     times = {"sampling_time_s": 3.0, "slowest_runner_time_s": 3.0, "mean_runner_time_s": 1.0}
     rows = [run(seed, runners=4, seed=seed, iteration_time_s=4.0, **times) for seed in (1, 2, 3)]
-    assert pop_tree(study(rows)).notes == (
+    assert pop_tree(Results(study(rows))).notes == (
         "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one.",
     )
 
@@ -198,31 +200,30 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
             [(row["trial"], step, step / 1_000, 0.0) for row in rows for step in range(every, 60_001, every)],
             columns=["trial", "env_steps", "wall_time_s", "eval_return"],
         ).astype({"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"})
-        return steps_to_target(study(rows, read_evaluations=lambda: seen))
+        return steps_to_target(Results(study(rows, read_evaluations=lambda: seen)))
 
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
     assert coarse.conclusion.startswith(
-        "Engine unknown: The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by "
+        "The fewest env steps to the target: 20,000 [0, 20,000] at 2 runners, batch 1,000, reached by "
         "5 of 5 runs; cannot be told from 2 runners, batch 4,000. The soonest, in s: "
     )
     assert "up to 20,000 env steps apart" in coarse.notes[0]
     assert fine.conclusion.startswith(
-        "Engine unknown: The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, "
-        "reached by 5 of 5 runs."
+        "The fewest env steps to the target: 20,000 [15,000, 20,000] at 2 runners, batch 1,000, reached by 5 of 5 runs."
     )
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
 
 def test_the_sheet_says_what_is_equal_and_what_differs():
     rows = [*amdahl((1, 2)), run(70, runners=2, workload={"threads": {"torch_threads_main": 2}, "num_epochs": 8})]
-    table = study_sheet(study(rows, problems=("Something is missing.",)))
+    table = study_sheet(Results(study(rows, problems=("Something is missing.",))))
     entries = {(group, entry): value for group, entry, value in table.frame.astype(str).itertuples(index=False)}
     assert entries["workload", "differs: num_epochs"] == "4; 8"
     assert entries["software", "versions"] == "ray 2.60.0"
     assert entries["study", "clocks"] == "7 measured"
     assert table.notes == ("Something is missing.",)
     assert table.conclusion == (
-        "Engine unknown: invented: 7 trials on Waiting-v0 at 2 scales from 1 to 2 runners, 2 workloads; 7 of them with "
+        "invented: 7 trials on Waiting-v0 at 2 scales from 1 to 2 runners, 2 workloads; 7 of them with "
         "a measured clock."
     )
 
@@ -255,7 +256,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_gives_every_table_with_a_sentence(name):
     rows, words = BAD_INPUT[name]
-    tables = all_tables(study(rows))
+    tables = all_tables(Results(study(rows)))
     assert (
         [table.key for table in tables]
         == list(TABLES)
@@ -275,7 +276,7 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
 
 def test_results_are_computed_once_for_all_tables():
     results = Results(study(amdahl((1, 2))))
-    all_tables(results.data, results)
+    all_tables(results)
     assert results.strong is results.strong
     assert {"strong", "weak", "phases", "allocation", "goodput", "models"} <= set(vars(results))
 
@@ -285,6 +286,6 @@ def test_what_the_data_do_not_allow_is_the_sentence_of_its_error():
     broken = data.runs.assign(fingerprint=data.runs["fingerprint"].astype(object).map(lambda _: json.dumps([1])))
     data = study([], name="broken")
     object.__setattr__(data, "runs", broken)
-    table = strong_scaling(data)
+    table = strong_scaling(Results(data))
     assert table.empty
     assert "must be the JSON text of an object" in table.conclusion
