@@ -206,9 +206,9 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
         if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or shown == plain(default.get(name)):
             continue
         text = json.dumps(shown, sort_keys=True)
-        found[name.strip("_")] = (
-            shown if len(text) <= _LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        )
+        if len(text) > _LONGEST or "NaN" in text or "Infinity" in text:  # these two are no JSON
+            shown = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        found[name.strip("_")] = shown
     return found
 
 
@@ -316,6 +316,8 @@ def plain(value: Any) -> Any:
     """Return a value as JSON has it; what has no JSON by its name, which is the same at every reading."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -325,16 +327,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, map(plain, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: shown for name, shown in _fields(value) if shown is not None}
+        return dict(_fields(value))
     return _name(value)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass as JSON; None for those that are as its class has them."""
+    """Yield the fields of a dataclass that differ from what its class has: name -> value as JSON."""
     for each in dataclasses.fields(value):
-        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        shown = plain(getattr(value, each.name, None))
-        yield each.name, None if shown == plain(default) else shown
+        if (shown := plain(getattr(value, each.name, None))) != plain(each.default):
+            yield each.name, shown
 
 
 def is_for_several(environment: Any) -> bool:

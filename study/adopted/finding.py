@@ -5,6 +5,7 @@
 """
 
 import argparse
+import contextlib
 import faulthandler
 import hashlib
 import importlib
@@ -104,8 +105,6 @@ def main(folder: str) -> NoReturn:
             answer = {"crash": "".join(traceback.format_exception(error))}
         faulthandler.cancel_dump_traceback_later()
     (place / "answer.json").write_text(json.dumps(answer))
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)  # threads and exit handlers of the script may wait for ever
 
 
@@ -205,7 +204,7 @@ class _Search:
                 classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
                 places: list[Any] = [module, *classes]
                 for place in places:
-                    for attribute, value in vars(place).items():
+                    for attribute, value in list(vars(place).items()):
                         if str(getattr(value, "__module__", "")).partition(".")[0] in own:
                             return f"{place.__name__}.{attribute}"
         return None
@@ -348,8 +347,8 @@ class _Search:
 
     def _last_line(self) -> str:
         """Return what the script wrote last, in words."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(ValueError):  # the script may have closed it
+            sys.stdout.flush()
         written = (self.place / "output.txt").read_text(errors="replace").split("\n")
         return next((f", after it wrote: {line.strip()}" for line in reversed(written) if line.strip()), "")
 

@@ -9,7 +9,6 @@ other value has changed.
 import ast
 import difflib
 import hashlib
-import importlib.util
 import io
 import re
 import shlex
@@ -180,19 +179,15 @@ def _file_of(spec: StudySpec) -> Path:
     target = Target.parse(str(spec.config))
     if target.file is not None:
         return target.file
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = importlib.util.find_spec(target.module)
-    except ModuleNotFoundError:
-        found = None
-    finally:
-        sys.path.pop(0)
-    if found is None or found.origin is None:
+    # Not by Python's own search, which would run the packages around the module.
+    places = [Path(folder, *target.module.split(".")) for folder in ("", *sys.path)]
+    files = (file for place in places for file in (place / "__init__.py", place.with_suffix(".py")))
+    if (found := next((file.resolve() for file in files if file.is_file()), None)) is None:
         rule, fix = "the script must be there", "Start in the folder in which the study was started."
         raise SpaceError.of(
             "command line", where="config", rule=rule, got=target.module, fix=fix, code="no-such-script"
         )
-    return Path(found.origin)
+    return found
 
 
 # --- the text ----------------------------------------------------------------------------------------------------

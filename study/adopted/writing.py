@@ -135,14 +135,14 @@ def _environment(facts: ScriptFacts, floor: tuple[float, str] | None) -> Iterato
 
 
 def _target(facts: ScriptFacts) -> tuple[str, float] | None:
-    """Return the stop criterion that is a return, with its value."""
+    """Return the stop criterion that is a return, with its value: one of the environment that evaluates."""
+    other = facts.settings.get("evaluation_config", {})
+    elsewhere = isinstance(other, str) or bool({"env", "env_config"} & other.keys())
     for name, value in facts.stop.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if (
-            name.rpartition("/")[2] in ("episode_return_mean", "episode_reward_mean")
-            and is_number
-            and math.isfinite(value)
-        ):
+        is_return = name.rpartition("/")[2] in ("episode_return_mean", "episode_reward_mean")
+        is_there = not elsewhere or name.startswith("evaluation/")
+        if is_return and is_there and is_number and math.isfinite(value):
             return name, float(value)
     return None
 

@@ -14,6 +14,7 @@ from study.records.request import TrialRequest
 from study.records.timing import Label
 from study.space.cells import Cell
 from study.space.domains import Choices, Domain, Range
+from study.space.parameters import SCALE
 from study.space.settings import larger_batches
 from study.space.spec import Execution, StudySpec
 from study.space.variants import Variant
@@ -198,7 +199,7 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
     facts = spec.script
     if facts is None:
         return
-    values = facts.defaults
+    values = {**facts.defaults, SCALE: facts.values.get(SCALE, 0)}  # without runners a main process samples
     said = ", ".join(
         f"{name} {_in_words(domain)}{f' (script: {values[name]:g})' if name in values else ''}"
         for name, domain in spec.set_by_study.items()

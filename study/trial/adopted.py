@@ -94,7 +94,7 @@ _ANYWHERE = _names(
     "_is_frozen _is_atari _validate_config algo_class env env_config observation_space action_space seed",
     "num_env_runners num_envs_per_env_runner num_learners num_cpus_per_env_runner num_cpus_per_learner",
     "num_gpus_per_learner num_cpus_for_main_process num_gpus num_aggregator_actors_per_learner",
-    "placement_strategy train_batch_size _train_batch_size_per_learner sample_timeout_s log_level",
+    "simple_optimizer placement_strategy train_batch_size _train_batch_size_per_learner sample_timeout_s log_level",
     "log_sys_usage logger_creator logger_config disable_env_checking validate_env_runners_after_construction",
     "create_local_env_runner create_env_on_local_worker restart_failed_env_runners ignore_env_runner_failures",
     "max_num_env_runner_restarts delay_between_env_runner_restarts_s",
@@ -219,6 +219,8 @@ def _is_plain(spec: RLModuleSpec, config: AlgorithmConfig) -> bool:
 
 
 _ABSENT = object()
+_NEVER = 10**9
+"""Iterations between evaluations of RLlib's own: more than a trial has."""
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -396,7 +398,13 @@ def _set_resources(
         restart_failed_env_runners=False, ignore_env_runner_failures=False, restart_failed_sub_environments=False
     )
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
-    config.evaluation(evaluation_interval=None, evaluation_num_env_runners=0, evaluation_parallel_to_training=False)
+    # Only where an interval is given has an algorithm evaluation runners, on which its own `setup` can put things.
+    own_setup = not config.algo_class.setup.__module__.startswith("ray.")
+    config.evaluation(
+        evaluation_interval=_NEVER if own_setup else None,
+        evaluation_num_env_runners=0,
+        evaluation_parallel_to_training=False,
+    )
     if _algorithm(config.algo_class) is not MeasuredWhole:  # an iteration is one step
         config.reporting(
             min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0, min_sample_timesteps_per_iteration=0

@@ -196,13 +196,14 @@ class TrialRun:
         packed: Callable[[], bytes]
         if spec.script is not None:
             state = state_of(algorithm)
+            runners = algorithm.eval_env_runner_group
             result = evaluate_script(
                 config,
                 state,
                 spec,
                 agent=spec.evaluation.agent,
                 first_episode=first_episode,
-                beside=algorithm.env_runner_group.local_env_runner,
+                beside=None if runners is None else runners.local_env_runner,
             )
             packed = functools.partial(pack_script_policy, algorithm, state)
         else:

@@ -73,8 +73,8 @@ def evaluate_script(
         agent: Whose rewards are counted, where several agents act; None: the sum over all.
         keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
-        beside: A runner of the algorithm that trains; None outside of a trial. What an algorithm of the script's own
-            puts on its runners, such as an actor that callbacks use, the runner that plays has too.
+        beside: The evaluation runner of the algorithm that trains, if it has one. What an algorithm of the script's
+            own puts on that, such as an actor that callbacks use, the runner that plays has too.
 
     Raises:
         TrialError: A reward is not finite, the environment, a connector, a module or a callback raised, there is no
@@ -127,8 +127,9 @@ def _play(
             raise games.fault from error
         rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
         fix = "See the traceback: it names the line."
-        if beside is None and isinstance(original(error), AttributeError):
-            fix += " What an algorithm of the script's own puts on its runners is there only while it trains."
+        if isinstance(original(error), AttributeError):
+            fix += " What an algorithm of the script's own gives to its runners is here only while it trains, and only "
+            fix += "if it gives it to those of its `eval_env_runner_group` too."
         raise TrialError(where="evaluation", rule=rule, got=got, fix=fix, code="evaluation-failed") from error
 
 

@@ -223,7 +223,7 @@ def test_what_an_algorithm_puts_on_its_runners_is_there_for_callbacks() -> None:
     config.callbacks(on_episode_end=lambda *, env_runner, **_: env_runner.of_my_algorithm.append(1))
     evaluate_script(config, state, spec(evaluation__episodes=3), beside=SimpleNamespace(of_my_algorithm=seen))  # type: ignore[arg-type]
     assert len(seen) >= 3
-    with pytest.raises(TrialError, match=r"of_my_algorithm.* is there only while it trains"):
+    with pytest.raises(TrialError, match=r"of_my_algorithm.* is here only while it trains"):
         evaluate_script(config, state, spec())
 
 

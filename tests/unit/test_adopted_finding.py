@@ -254,7 +254,7 @@ def test_a_vector_of_environments_gets_its_number(read):
 
 
 def test_a_script_that_ends_its_process_where_it_would_train_has_come_to_its_training(read):
-    code = PPO + "import sys\ntry: config.build_algo().train()\nexcept: sys.exit(1)\n"
+    code = PPO + "import sys\nsys.stdout.close()\ntry: config.build_algo().train()\nexcept: sys.exit(1)\n"
     assert read(code).adopted.facts.found_as == "build_algo"
 
 

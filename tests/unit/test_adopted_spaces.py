@@ -108,6 +108,18 @@ def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
     assert (spec.budget.env_steps, spec.budget.time_s) == budget
 
 
+def test_a_stop_criterion_that_is_no_limit_is_named_and_one_of_another_environment_is_no_target():
+    stop = {"training_iteration": 500, "env_runners/episode_return_mean": 400.0}
+    known = facts(stop=stop, algorithm="SAC", base_algorithm="SAC", settings={"evaluation_config": {"env": "Easy-v0"}})
+    text = space_text(known, {}, config="my_train.py")
+    assert "training_iteration is no number of steps: a trial has 100 batches" in " ".join(
+        text.replace("#", "").split()
+    )
+    assert "target" not in text
+    same = facts(stop=stop, settings={"evaluation_config": {"explore": False}})
+    assert "target: 400" in space_text(same, {}, config="my_train.py")
+
+
 def test_a_floor_has_as_many_digits_as_its_interval():
     floor = floor_of([20.0, 22.0, 24.0, 26.0], num_cut=1)
     assert floor == (23, "random policy: 23 [18.89, 27.11] over 4 episodes, 1 of them cut")

@@ -94,7 +94,9 @@ def test_where_a_value_goes(text: str, expected: str | None) -> None:
 
 @pytest.mark.minutes
 def test_the_patch_is_a_few_lines_that_patch_takes_and_that_say_what_the_trial_had(tmp_path: Path) -> None:
-    spec, own = study_of(tmp_path)
+    (tmp_path / "beside.txt").write_text("")
+    reads = 'open(__file__.replace("my_train.py", "beside.txt")).close()\n\nif __name__'
+    spec, own = study_of(tmp_path, SCRIPT.replace("if __name__", reads))
     patched = patched_script(spec, {**own, "num_env_runners": 2, "lr": 0.01, "num_epochs": 7}, may_run=True)
     assert patched.why == ""
     assert [(each.method, *each.names, each.value) for each in patched.changes] == [
@@ -152,6 +154,17 @@ def test_a_script_that_was_changed_is_refused_and_one_that_must_not_run_is_not_r
     (tmp_path / "my_train.py").write_text(SCRIPT + "# more\n")
     with pytest.raises(RecordError, match="another text"):
         patched_script(spec, own, may_run=False)
+
+
+def test_the_file_of_a_module_is_found_without_running_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("raise RuntimeError")
+    monkeypatch.chdir(tmp_path)
+    spec, own = study_of(tmp_path / "pkg")
+    named = spec.model_copy(update={"config": "pkg.my_train:config"})
+    assert "lr=0.01" in str(patched_script(named, {**own, "lr": 0.01}, may_run=False).after)
 
 
 def test_a_learning_rate_that_falls_becomes_rllib_s_schedule(tmp_path: Path) -> None:

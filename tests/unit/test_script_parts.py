@@ -117,6 +117,7 @@ NEITHER: dict[str, Change] = {
         model_config={"fcnet_hiddens": [8, 8, 8], "vf_share_layers": True}
     ),
     "the same in a specification": lambda config: config.rl_module(rl_module_spec=RLModuleSpec()),
+    "checked by the script": lambda config: (config.validate(), config)[1],
     "shorter episodes": lambda config: config.environment(env_config={"max_episode_steps": 9}),
 }
 
@@ -226,6 +227,18 @@ def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connecto
     config = adopted(own_script().env_runners(create_local_env_runner=False))
     assert config.create_local_env_runner
     assert config.differs_from_script["create_local_env_runner"] == ["False", "True"]
+
+
+class WithSetup(PPO):
+    def setup(self, config: AlgorithmConfig) -> None:
+        super().setup(config)
+
+
+@pytest.mark.parametrize(("algorithm", "has_runners"), [(PPO, False), (WithSetup, True)])
+def test_an_algorithm_with_a_setup_of_its_own_has_runners_for_evaluation(algorithm: type, has_runners: bool) -> None:
+    script = own_script()
+    script.algo_class = algorithm
+    assert bool(adopted(script).evaluation_interval) is has_runners
 
 
 class OwnRunner(SingleAgentEnvRunner):
