@@ -4,7 +4,7 @@ The same words stand at the end of the terminal, at the top of the report, in ML
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 
 from analysis.tables.table import Table
@@ -33,7 +33,7 @@ class Unknown:
     """What to type; empty where no command of this project helps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
     """What a study says, for somebody who reads nothing else.
 
@@ -57,7 +57,7 @@ class Answer:
     facts: tuple[str, ...] = ()
     numbers: tuple[Number, ...] = ()
     rows: Table | None = None
-    prices: Table | None = field(default=None, repr=False)
+    prices: Table | None = None
     unknown: tuple[Unknown, ...] = ()
     figure: str = ""
 
@@ -96,7 +96,7 @@ class Answer:
     def _repr_markdown_(self) -> str:
         return self.to_markdown()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.to_text()
 
     def _markdown(self) -> Iterator[str]:

@@ -20,7 +20,7 @@ MOST_ROWS = 300
 """Maximum rows rendered; the CSV has all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Table:
     """A table with everything that must be read with it.
 
@@ -145,7 +145,7 @@ class Table:
         """Return the table for a terminal: title, aligned columns, conclusion, every line at most `width` letters."""
         return writers.to_text(self, width)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
