@@ -4,7 +4,7 @@ Models are fitted to the workload with most runs. Where a question needs one set
 runner), it is the one that ran at most scales.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -42,14 +42,6 @@ MOST_FOLDS = 12
 COSTLY = ("Gaussian process",)
 """Models that are fitted to the means of cells."""
 SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtScale:
-    """A best batch and the scale that it is for."""
-
-    num_env_runners: int
-    best: BestBatch
 
 
 class ModelResults:
@@ -122,10 +114,7 @@ class ModelResults:
         splits = (leave_one_scale_out(seen), larger_scales(seen), leave_settings_out(seen))
         rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in MODELS.items()}
         return compare(
-            seen,
-            rng=np.random.default_rng(SEED),
-            splits=[merged(each, most=MOST_FOLDS) for each in splits],
-            models=rivals,
+            seen, [merged(each, most=MOST_FOLDS) for each in splits], rivals, rng=np.random.default_rng(SEED)
         )
 
     @cached_property
@@ -150,13 +139,12 @@ class ModelResults:
         return fit_critical_batch(batch, steps, reached, rng=np.random.default_rng(SEED))
 
     @cached_property
-    def best_batches(self) -> tuple[AtScale, ...]:
+    def best_batches(self) -> tuple[BestBatch, ...]:
         """The batch that reaches the target soonest at each scale of the setting."""
         scales = np.array(self.scales, dtype=np.float64)
         one = self.cell.take(np.zeros(scales.size, dtype=np.int64))
         cells = Cells(**{name: getattr(one, name) for name in one.__slots__} | {"num_env_runners": scales})
-        found = best_batch(self.fit, cells, self.critical)
-        return tuple(AtScale(num_env_runners=n, best=best) for n, best in zip(self.scales, found, strict=True))
+        return best_batch(self.fit, cells, self.critical)
 
 
 def thinned(seen: Observations, *, most: int) -> Observations:

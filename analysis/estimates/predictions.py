@@ -204,11 +204,11 @@ def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Itera
         )
     best = attempt(lambda: found.best_batches)
     for each in best if not isinstance(best, str) else ():
-        basis = "extrapolated" if each.best.extrapolated else "predicted"
+        basis = "extrapolated" if each.extrapolated else "predicted"
         yield Row(
             cell=replace(place.cell(each.num_env_runners), train_batch_size=None),
             quantity="best_train_batch_size",
-            estimate=each.best.train_batch_size,
+            estimate=each.train_batch_size,
             basis=basis,
             engine=place.engine,
         )

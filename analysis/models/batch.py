@@ -62,11 +62,13 @@ class BestBatch:
     """The batch that reaches the target soonest at one n.
 
     Attributes:
+        num_env_runners: n.
         train_batch_size: B*, env steps.
         time_to_target_s: Training seconds to the target with it.
         extrapolated: Whether B* lies outside the fitted batches.
     """
 
+    num_env_runners: int
     train_batch_size: Estimate
     time_to_target_s: Estimate
     extrapolated: bool
@@ -174,6 +176,7 @@ def best_batch(fit: IterationTimeFit, cells: Cells, critical: CriticalBatch) -> 
         time_s = critical.least_steps.value * (np.sqrt(d) + np.sqrt(c / critical.critical_batch.value)) ** 2
         found.append(
             BestBatch(
+                num_env_runners=int(cells.num_env_runners[index]),
                 train_batch_size=estimate(best, bests),
                 time_to_target_s=estimate(float(time_s), times),
                 extrapolated=not batches.min() <= best <= batches.max(),

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.models.observations import FACTORS, BoolArray, Observations
-from analysis.models.rivals import MODELS, Model
+from analysis.models.rivals import Model
 from study.errors import AnalysisError
 from study.statistics import FEWEST_RUNS, NUM_RESAMPLES, Estimate, FloatArray
+
+SMALL = 16
+"""Most runners of the scales that predict the larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +87,11 @@ def leave_one_scale_out(observations: Observations) -> Split:
     return Split(name="leave one n out", folds=folds)
 
 
-def larger_scales(observations: Observations, *, most: int = 16) -> Split:
-    """Return one fold: fitted on at most so many runners, the larger scales held out."""
-    fitted = observations.cells.num_env_runners <= most
+def larger_scales(observations: Observations) -> Split:
+    """Return one fold: fitted on at most `SMALL` runners, the larger scales held out."""
+    fitted = observations.cells.num_env_runners <= SMALL
     folds = ((fitted, ~fitted),) if fitted.any() and not fitted.all() else ()
-    return Split(name=f"n <= {most} predicts larger n", folds=folds)
+    return Split(name=f"n <= {SMALL} predicts larger n", folds=folds)
 
 
 def leave_settings_out(observations: Observations) -> Split:
@@ -103,10 +106,10 @@ def leave_settings_out(observations: Observations) -> Split:
 
 def compare(
     observations: Observations,
+    splits: Sequence[Split],
+    models: Mapping[str, Model],
     *,
     rng: np.random.Generator,
-    splits: Sequence[Split] | None = None,
-    models: Mapping[str, Model] | None = None,
     level: float = 0.95,
     num_resamples: int = NUM_RESAMPLES,
 ) -> tuple[ModelError, ...]:
@@ -114,19 +117,17 @@ def compare(
 
     Args:
         observations: Runs of one workload.
+        splits: One without folds gives no row.
+        models: By name, such as `analysis.models.rivals.MODELS`.
         rng: Source of the resamples, and of the Gaussian process's restarts.
-        splits: Those asked for; None for the three of this module. One without folds gives no row.
-        models: By name; None for `MODELS`.
         level: Nominal coverage of the intervals over cells.
         num_resamples: Resamples of those intervals.
     """
-    if splits is None:
-        splits = (leave_one_scale_out(observations), larger_scales(observations), leave_settings_out(observations))
     return tuple(
         _errors(name, model, split, observations, rng, level, num_resamples)
         for split in splits
         if split.folds
-        for name, model in (MODELS if models is None else models).items()
+        for name, model in models.items()
     )
 
 

@@ -71,35 +71,18 @@ def _amdahl(theta: FloatArray, num_env_runners: npt.ArrayLike) -> FloatArray:
     return np.asarray(1 / (theta[0] + theta[1] / scales), dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GustafsonFit:
-    """X(n) = X1 (s + (1 - s) n), fitted with the steps per runner fixed.
+def fit_gustafson(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike) -> FloatArray:
+    """Fit Gustafson's law X(n) = a + b n, a, b >= 0, with the steps per runner fixed, by least relative error.
 
-    s is the share of an iteration that grows with the batch however many runners there are; where the learner's
-    work grows with the batch the law does not hold. A rival in the comparison of models: no interval.
-
-    Attributes:
-        theta: X = theta[0] + theta[1] n, env steps per second, shape (2,).
-    """
-
-    theta: FloatArray
-
-    @property
-    def serial_fraction(self) -> float:
-        """s, in [0, 1], of the scaled iteration."""
-        return float(self.theta[0] / self.theta.sum())
-
-    def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
-        """Return env steps per second, in the shape of `num_env_runners`."""
-        return np.asarray(self.theta[0] + self.theta[1] * np.asarray(num_env_runners, dtype=np.float64))
-
-
-def fit_gustafson(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike) -> GustafsonFit:
-    """Fit Gustafson's law by least relative error; the fraction cannot leave [0, 1].
+    a / (a + b) is the serial fraction: the share of an iteration that grows with the batch however many runners there
+    are; where the learner's work grows with the batch the law does not hold. A rival in the comparison of models.
 
     Args:
         num_env_runners: n of each run, shape (runs,).
         env_steps_per_s: Throughput of each run, shape (runs,), with the steps per runner fixed.
+
+    Returns:
+        a and b, env steps per second.
 
     Raises:
         AnalysisError: Fewer than two distinct scales, or a number that is not positive.
@@ -108,39 +91,25 @@ def fit_gustafson(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike
         Gustafson, Communications of the ACM 31 (1988).
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s)
-    features = np.column_stack([np.ones_like(scales), scales])
-    theta = nonnegative(features, rates)
-    return GustafsonFit(theta=theta)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErnestFit:
-    """T = t0 + t1 B / n + t2 ln n + t3 n, all >= 0, for one workload at any batch.
-
-    A rival in the comparison of models: no interval.
-
-    Attributes:
-        theta: t0 to t3, in the order of `TERMS`, shape (4,).
-    """
-
-    theta: FloatArray
-
-    def iteration_time_s(self, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
-        """Return seconds per iteration, shape (cells,)."""
-        return np.asarray(_features(num_env_runners, train_batch_size) @ self.theta, dtype=np.float64)
+    return nonnegative(np.column_stack([np.ones_like(scales), scales]), rates)
 
 
 def fit_ernest(
     num_env_runners: npt.ArrayLike,
     train_batch_size: npt.ArrayLike,
     iteration_time_s: npt.ArrayLike,
-) -> ErnestFit:
-    """Fit Ernest's model by non-negative least squares on relative error.
+) -> FloatArray:
+    """Fit Ernest's model T = t0 + t1 B / n + t2 ln n + t3 n of one workload by least relative error, all >= 0.
+
+    A rival in the comparison of models.
 
     Args:
         num_env_runners: n of each run, shape (runs,).
         train_batch_size: B of each run in env steps, shape (runs,).
         iteration_time_s: Time of each run's iterations, shape (runs,).
+
+    Returns:
+        t0 to t3, in the order of `TERMS`, shape (4,).
 
     Raises:
         AnalysisError: Fewer than two distinct scales, or a number that is not positive.
@@ -150,7 +119,12 @@ def fit_ernest(
     """
     times_s = np.asarray(iteration_time_s, dtype=np.float64)
     as_curve_data(num_env_runners, 1 / times_s)
-    return ErnestFit(theta=nonnegative(_features(num_env_runners, train_batch_size), times_s))
+    return nonnegative(_features(num_env_runners, train_batch_size), times_s)
+
+
+def ernest_time_s(theta: npt.ArrayLike, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
+    """Return seconds per iteration, shape (cells,), for theta = (t0, t1, t2, t3)."""
+    return np.asarray(_features(num_env_runners, train_batch_size) @ np.asarray(theta), dtype=np.float64)
 
 
 def _features(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:

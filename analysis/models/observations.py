@@ -183,7 +183,7 @@ class Selection:
 
 
 def from_runs(runs: "pd.DataFrame") -> Selection:
-    """Return the runs of a study whose clock means something, grouped by workload.
+    """Return the runs of a study whose times may be used (`analysis.scaling.selection`), grouped by workload.
 
     A workload is the fingerprint without what the models take as numbers (runners, environments per runner, batch,
     minibatch, epochs, learners, the known wait of a step) and without what leaves the clock alone (learning rate and
@@ -192,25 +192,18 @@ def from_runs(runs: "pd.DataFrame") -> Selection:
     Args:
         runs: The frame that `analysis.load` makes, one row per trial.
     """
-    from analysis.scaling.selection import BESIDE, beside_others  # pandas: whoever has a frame has it
+    from analysis.scaling.selection import select  # pandas: whoever has a frame has it
 
-    excluded: Counter[str] = Counter()
+    selection = select(runs)
+    excluded = Counter(selection.excluded)
+    runs = runs.loc[selection.runs.index]
+    numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len", "seed")}
     members: dict[str, list[int]] = {}
     waits_s = np.zeros(len(runs))
-    numbers = {name: _numbers(runs, name) for name in (*FACTORS, *TIMES, *RUNNER_TIMES, "episode_len", "seed")}
-    statuses, given, beside = _texts(runs, "status"), _texts(runs, "timing"), beside_others(runs)
-    for row, text in enumerate(_texts(runs, "fingerprint")):
+    for row, text in enumerate(runs["fingerprint"]):
         missing = [name for name in (*FACTORS[:5], *TIMES) if not np.isfinite(numbers[name][row])]
-        if statuses[row] != "finished":
-            excluded[f"status is {statuses[row] or 'not known'}"] += 1
-        elif given[row] != "measured":
-            excluded[f"timing is {given[row] or 'not known'}"] += 1
-        elif beside[row]:
-            excluded[BESIDE] += 1
-        elif missing:
+        if missing:
             excluded[f"no {missing[0]}"] += 1
-        elif not text:
-            excluded["no fingerprint"] += 1
         else:
             label, waits_s[row] = _workload(text)
             members.setdefault(label, []).append(row)
@@ -248,9 +241,3 @@ def _numbers(runs: "pd.DataFrame", name: str) -> FloatArray:
     if name not in runs:
         return np.full(len(runs), np.nan)
     return np.asarray(runs[name].to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _texts(runs: "pd.DataFrame", name: str) -> list[str]:
-    if name not in runs:
-        return [""] * len(runs)
-    return ["" if gone else str(value) for value, gone in zip(runs[name], runs[name].isna(), strict=True)]

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.models.gaussian_process import fit_gaussian_process
 from analysis.models.iteration_time import fit_iteration_time
-from analysis.models.laws import AmdahlFit, GustafsonFit, fit_amdahl, fit_ernest, fit_gustafson
+from analysis.models.laws import AmdahlFit, ernest_time_s, fit_amdahl, fit_ernest, fit_gustafson
 from analysis.models.observations import FACTORS, Cells, Observations
 from analysis.models.usl import USLFit, fit_usl
 from study.errors import AnalysisError
@@ -27,20 +27,29 @@ def _iteration_time(fitted: Observations, where: Cells, rng: np.random.Generator
     return fit_iteration_time(fitted).iteration_time_s(where), [""] * len(where)
 
 
-def _law(fit: Callable[..., AmdahlFit | GustafsonFit | USLFit], fixed: str) -> Model:
-    """Return a law of n as a model; `fixed` is what it must keep fixed besides `_OTHERS`."""
+def _law(fit: Callable[..., AmdahlFit | USLFit]) -> Model:
+    """Return a law of n at a fixed batch as a model."""
 
     def predict(seen: Observations, cells: Cells) -> FloatArray:
         law = fit(seen.cells.num_env_runners, seen.env_steps_per_s)
         return cells.train_batch_size / law.throughput(cells.num_env_runners)
 
-    return lambda fitted, where, rng: _by_workload(fitted, where, (*_OTHERS, fixed), predict)
+    return lambda fitted, where, rng: _by_workload(fitted, where, (*_OTHERS, "train_batch_size"), predict)
+
+
+def _gustafson(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
+    def predict(seen: Observations, cells: Cells) -> FloatArray:
+        fixed, of_runner = fit_gustafson(seen.cells.num_env_runners, seen.env_steps_per_s)
+        rates: FloatArray = fixed + of_runner * cells.num_env_runners
+        return cells.train_batch_size / rates
+
+    return _by_workload(fitted, where, (*_OTHERS, _STEPS), predict)
 
 
 def _ernest(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
     def predict(seen: Observations, cells: Cells) -> FloatArray:
-        model = fit_ernest(seen.cells.num_env_runners, seen.cells.train_batch_size, seen.iteration_time_s)
-        return model.iteration_time_s(cells.num_env_runners, cells.train_batch_size)
+        theta = fit_ernest(seen.cells.num_env_runners, seen.cells.train_batch_size, seen.iteration_time_s)
+        return ernest_time_s(theta, cells.num_env_runners, cells.train_batch_size)
 
     return _by_workload(fitted, where, _OTHERS, predict)
 
@@ -89,9 +98,9 @@ def _table(cells: Cells, factors: Sequence[str]) -> FloatArray:
 
 MODELS: Mapping[str, Model] = {
     "iteration time": _iteration_time,
-    "Amdahl": _law(fit_amdahl, "train_batch_size"),
-    "USL": _law(fit_usl, "train_batch_size"),
-    "Gustafson": _law(fit_gustafson, _STEPS),
+    "Amdahl": _law(fit_amdahl),
+    "USL": _law(fit_usl),
+    "Gustafson": _gustafson,
     "Ernest": _ernest,
     "Gaussian process": _gaussian_process,
 }

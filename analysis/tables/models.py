@@ -101,9 +101,9 @@ def model_comparison(results: Results) -> Table:
 
 
 def left_out_by_models(found: ModelResults) -> dict[str, int]:
-    """Return the reasons for which runs are in no fit, the failed ones apart, and the runs of smaller workloads."""
+    """Return the reasons for which runs are in no fit, and the runs of smaller workloads."""
     selection = found.selection
-    excluded = {reason: number for reason, number in selection.excluded.items() if reason != "status is failed"}
+    excluded = dict(selection.excluded)
     others = sum(len(group) for group in selection.groups[1:])
     more = len(selection.groups[0]) - len(found.observations) if selection.groups else 0
     excluded |= {"of another workload than the one with most runs": others} if others else {}
@@ -341,11 +341,11 @@ def _predicted(results: Results, notes: list[str]) -> Iterator[Advice]:
     for each in best:
         yield Advice(
             question=f"Best batch at {counted(each.num_env_runners, 'runner')}",
-            choice=f"about {each.best.train_batch_size.value:,.0f} env steps",
-            value=each.best.train_batch_size,
+            choice=f"about {each.train_batch_size.value:,.0f} env steps",
+            value=each.train_batch_size,
             value_unit="env steps",
-            basis=BASES["extrapolated" if each.best.extrapolated else "predicted"],
-            note=f"target after {in_words(each.best.time_to_target_s)} s",
+            basis=BASES["extrapolated" if each.extrapolated else "predicted"],
+            note=f"target after {in_words(each.time_to_target_s)} s",
         )
 
 

@@ -17,6 +17,10 @@ SCALES, SETTINGS = (1, 4, 16, 40), ((4, 4000, 256, 4), (8, 8000, 512, 10))
 QUICK = {name: model for name, model in MODELS.items() if name != "Gaussian process"}
 
 
+def every_split(seen):
+    return [leave_one_scale_out(seen), larger_scales(seen), leave_settings_out(seen)]
+
+
 def rows(found, split=None):
     return {each.model: each for each in found if split is None or each.split == split}
 
@@ -33,8 +37,8 @@ def test_what_was_measured_in_held_out_runs_changes_no_prediction(make):
     seen = planted(np.random.default_rng(0), cells=grid(SCALES, SETTINGS), runs=2)
     for fold in make(seen).folds[-2:]:
         one = Split(name="one fold", folds=(fold,))
-        honest = compare(seen, rng=np.random.default_rng(1), splits=[one])
-        other = compare(disturbed(seen, fold[1]), rng=np.random.default_rng(1), splits=[one])
+        honest = compare(seen, [one], MODELS, rng=np.random.default_rng(1))
+        other = compare(disturbed(seen, fold[1]), [one], MODELS, rng=np.random.default_rng(1))
         for before, after in zip(honest, other, strict=True):
             for here, there in zip(before.cells, after.cells, strict=True):
                 assert here.cell == there.cell
@@ -105,7 +109,8 @@ def test_errors_by_hand():
 
 
 def test_every_model_has_a_row_and_one_that_cannot_says_why():
-    found = compare(planted(np.random.default_rng(0), cells=grid(SCALES, SETTINGS)), rng=np.random.default_rng(0))
+    seen = planted(np.random.default_rng(0), cells=grid(SCALES, SETTINGS))
+    found = compare(seen, every_split(seen), MODELS, rng=np.random.default_rng(0))
     assert len(found) == 3 * len(MODELS)
     unseen = rows(found, "leave one (k, B, m, E) out")
     assert unseen["iteration time"].num_predicted == 8
@@ -119,7 +124,7 @@ def test_every_model_has_a_row_and_one_that_cannot_says_why():
 
 def test_the_iteration_time_model_beats_its_rivals_on_planted_data():
     seen = planted(np.random.default_rng(2))
-    larger = rows(compare(seen, rng=np.random.default_rng(0), splits=[larger_scales(seen)]))
+    larger = rows(compare(seen, [larger_scales(seen)], MODELS, rng=np.random.default_rng(0)))
     ours = larger["iteration time"].median_error
     assert ours.value < 0.02
     for name in ("Amdahl", "USL", "Ernest", "Gaussian process"):
@@ -147,6 +152,6 @@ def test_gustafson_is_fitted_where_the_steps_per_runner_are_fixed():
 
 def test_too_few_scales_is_a_reason_and_no_exception():
     seen = planted(np.random.default_rng(0), cells=grid((1, 2, 8), settings=((4, 4000, 256, 4),)))
-    found = rows(compare(seen, rng=np.random.default_rng(0)), "leave one n out")
+    found = rows(compare(seen, every_split(seen), MODELS, rng=np.random.default_rng(0)), "leave one n out")
     assert "at least 3 different numbers of runners, got 2" in next(iter(found["USL"].not_applicable))
     assert found["Amdahl"].num_predicted == 3

@@ -44,6 +44,10 @@ def frame(*changes):
         "sync_time_s": 0.05,
         "rest_time_s": 0.05,
         "episode_len": None,
+        "timed_iterations": 5,
+        "timed_env_steps": 4_000,
+        "timed_s": 10.0,
+        "seed": None,
         "fingerprint": fingerprint(),
     }
     texts = ("status", "timing", "fingerprint", "anchor", "stage")
@@ -90,9 +94,9 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
         )
     )
     assert selection.excluded == {
-        "status is failed": 1,
-        "timing is oversubscribed": 1,
-        "timing is not known": 1,
+        "failed": 1,
+        "oversubscribed": 1,
+        "timing unknown": 1,
         "no learning_time_s": 1,
         "no fingerprint": 1,
     }

@@ -172,7 +172,7 @@ def test_without_measured_runs_there_is_no_recommendation_but_a_command():
     table = recommendation(Results(study(rows)))
     assert table.empty
     assert table.conclusion.endswith(f"Measure first: {FIRST_COMMAND}")
-    assert dict(table.excluded) == {"timing is emulated": 2}
+    assert dict(table.excluded) == {"emulated": 2}
 
 
 def test_of_many_runs_equally_many_of_each_cell_are_fitted():
