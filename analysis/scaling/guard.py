@@ -24,7 +24,6 @@ def refusals(
     measured: pd.DataFrame,
     *,
     kind: Kind,
-    growing: tuple[str, ...],
     excluded: Mapping[str, int],
     level: float,
     space: str | None,
@@ -40,7 +39,6 @@ def refusals(
     Args:
         measured: Selected runs, with the column `key` of equal workload.
         kind: strong or weak.
-        growing: Fields that may grow with the scale in weak scaling.
         excluded: Reason -> runs that were not selected.
         level: Nominal coverage of intervals.
         space: Space file for commands; None: there are none.
@@ -62,7 +60,7 @@ def refusals(
         # That a study did not grow its batch is no confound: told once, where there is no weak scaling at all.
         apart = scales[1:2] if sum(map(len, keys.values())) == len(set().union(*keys.values())) else []
     for scale in apart:
-        first, second = _most_alike(present, scales[0], scale, growing)
+        first, second = _most_alike(present, scales[0], scale, kind)
         found.append(_refusal(measured, present, first, second, kind, level=level, run=run))
     if kind == "strong":
         # Only the widest square of a workload is a comparison that anybody would make.
@@ -99,8 +97,9 @@ def _nothing_to_compare(
     )
 
 
-def _most_alike(present: Iterable[Cell], small: int, large: int, growing: tuple[str, ...]) -> tuple[Cell, Cell]:
+def _most_alike(present: Iterable[Cell], small: int, large: int, kind: Kind) -> tuple[Cell, Cell]:
     """Return a cell of each scale whose fingerprints differ in the fewest fields; with more runs on a tie."""
+    growing = (BATCH,) if kind == "weak" else ()
     ones, others = (
         sorted((cell for cell in present if cell.num_env_runners == scale), key=lambda cell: -cell.n)[:MOST_COMPARED]
         for scale in (small, large)

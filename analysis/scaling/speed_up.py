@@ -1,16 +1,17 @@
 """Strong and weak scaling: speed-up and efficiency at equal workload, or a refusal. Imports pandas and pure parts."""
 
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import pandas as pd
 
 from analysis.scaling import guard
 from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, ratio_of_totals, scaled
 from analysis.scaling.efficiency import efficiency, karp_flatt, karp_flatt_trend, marginal, reading
-from analysis.scaling.fingerprint import BATCH, fields, labels
+from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
 from analysis.scaling.selection import as_int, select
-from analysis.scaling.workload import GROWING, workload_keys
 from study.statistics import Estimate
 
 ALONE = "no run of equal workload at another scale"
@@ -37,7 +38,7 @@ def strong_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None
         The groups, largest first; refusals where scales have no workload in common, where the extremes of a complete
         2x2 invite a naive comparison, or where there is nothing to compare.
     """
-    return _scaling(runs, "strong", (), level=level, space=space)
+    return _scaling(runs, "strong", level=level, space=space)
 
 
 def weak_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None = None) -> Scaling:
@@ -52,20 +53,19 @@ def weak_scaling(runs: pd.DataFrame, *, level: float = 0.95, space: str | None =
         level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
     """
-    return _scaling(runs, "weak", GROWING, level=level, space=space)
+    return _scaling(runs, "weak", level=level, space=space)
 
 
 def _scaling(
     runs: pd.DataFrame,
     kind: Kind,
-    growing: tuple[str, ...],
     *,
     level: float,
     space: str | None,
 ) -> Scaling:
     selection = select(runs)
-    measured = selection.runs.assign(key=workload_keys(selection.runs, growing))
-    failed = selection.failed.assign(key=workload_keys(selection.failed, growing))
+    measured = selection.runs.assign(key=_workloads(selection.runs, kind))
+    failed = selection.failed.assign(key=_workloads(selection.failed, kind))
     excluded = dict(selection.excluded)
     scales = measured.groupby("key", sort=False)["num_env_runners"]
     several = measured["key"].map(scales.nunique()) > 1
@@ -81,13 +81,32 @@ def _scaling(
         kind=kind,
         level=level,
         groups=tuple(groups),
-        refusals=guard.refusals(
-            measured, kind=kind, growing=growing, excluded=selection.excluded, level=level, space=space
-        ),
+        refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded, level=level, space=space),
         excluded=excluded,
         n=len(inside),
         n_failed=selection.n_failed,
     )
+
+
+def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
+    """Return, per run, the JSON text that runs of equal workload share; NA without a fingerprint or a batch.
+
+    In strong scaling the fingerprint; in weak scaling that with the env steps per runner in place of the batch.
+    """
+    fingerprints = runs["fingerprint"].astype(object)
+    if kind == "strong" or not len(runs):
+        return fingerprints
+
+    @cache
+    def key(fingerprint: str, batch: int, scale: int) -> str:
+        return replaced(fingerprint, (BATCH,), {"env_steps_per_runner": round(batch / scale, 6)})
+
+    names = [BATCH, "num_env_runners"]
+    known = fingerprints.notna() & runs[names].notna().all(axis=1)
+    result = pd.Series(pd.NA, index=runs.index, dtype=object)
+    parts = [fingerprints[known], *(runs.loc[known, name] for name in names)]
+    result[known] = [key(str(text), int(b), int(n)) for text, b, n in zip(*parts, strict=True)]
+    return result
 
 
 def _count(excluded: dict[str, int], reason: str, number: int) -> None:
