@@ -399,7 +399,7 @@ def _set_resources(
     )
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
     # Only where an interval is given has an algorithm evaluation runners, on which its own `setup` can put things.
-    own_setup = not config.algo_class.setup.__module__.startswith("ray.")
+    own_setup = not config.algo_class.setup.__module__.startswith("ray.rllib.algorithms.")
     config.evaluation(
         evaluation_interval=_NEVER if own_setup else None,
         evaluation_num_env_runners=0,
