@@ -214,10 +214,12 @@ def test_a_job_is_read_from_the_variables_of_its_scheduler():
         scheduler="slurm", id="7", cluster="c", restarts=2, node_list="n[1-2]", cpus_per_node="4(x2)", ends_at=99
     )
     oar = job_of("oar", {"OAR_JOB_ID": "8", "OAR_NODEFILE": "/n"})
-    assert (oar.id, oar.node_file, oar.ends_at) == ("8", Path("/n"), None)
+    assert (oar.scheduler, oar.id, oar.node_file, oar.ends_at) == ("oar", "8", Path("/n"), None)
     assert job_of("oar", {"OAR_JOB_ID": "8", "OAR_JOB_WALLTIME_SECONDS": "60"}).ends_at > 60
-    assert current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"}).node_file == Path("/n")
-    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"}).id == "pod-1"
+    pbs = current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"})
+    assert (pbs.scheduler, pbs.id, pbs.node_file) == ("pbs", "9.host", Path("/n"))
+    pod = current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"})
+    assert (pod.scheduler, pod.id) == ("kubernetes", "pod-1")
     assert job_of("oar", slurm) is None
 
 

@@ -11,9 +11,10 @@ import pytest
 from study.adopted.patching import Change, _with_value, changes_of, patched_script
 from study.errors import RecordError
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts, ScriptSource
+from study.space.script import ScriptFacts
 from study.space.space_file import Source
 from study.space.spec import StudySpec
+from tests.script_facts import facts
 
 SCRIPT = """#!/usr/bin/env python
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -38,16 +39,9 @@ def facts_of(text: bytes, changes: dict[str, Any], **values: Any) -> ScriptFacts
     of_rllib = {"lambda": 1.0, "clip_param": 0.3, "vf_clip_param": 10.0, "kl_coeff": 0.2, "kl_target": 0.01}
     of_rllib |= {"entropy_coeff": 0.0, "vf_loss_coeff": 1.0, "grad_clip": None, "num_epochs": 30}
     given = {**of_rllib, "num_env_runners": 1, "train_batch_size": 2000, "lr": 3e-4, "gamma": 0.98}
-    source = ScriptSource(file="my_train.py", sha256=hashlib.sha256(text).hexdigest())
-    return ScriptFacts(
-        source=source,
-        found_as="module level",
-        algorithm="PPO",
-        base_algorithm="PPO",
-        environment="CartPole-v1",
-        values={**given, "minibatch_size": 128, "num_envs_per_env_runner": 1, **values},
-        **changes,
-    )
+    given |= {"minibatch_size": 128, "num_envs_per_env_runner": 1, **values}
+    source = {"file": "my_train.py", "sha256": hashlib.sha256(text).hexdigest()}
+    return facts(source=source, values=given, **changes)
 
 
 def study_of(
@@ -56,16 +50,16 @@ def study_of(
     """Return the space of a script that is written to a folder, and the setting with the script's own values."""
     file = folder / "my_train.py"
     file.write_text(text, encoding=encoding)
-    facts = facts_of(file.read_bytes(), changes or {}, **values)
+    found = facts_of(file.read_bytes(), changes or {}, **values)
     content = {
         "config": str(file),
-        "script": facts.model_dump(mode="json"),
+        "script": found.model_dump(mode="json"),
         "environment": {"floor": 0, "reference": 500, "target": 450},
         "parameters": {"num_env_runners": [1, 2], "lr": {"low": 1e-5, "high": 1e-2}},
         "budget": {"env_steps": 20_000},
         "search": {"num_trials": 4},
     }
-    return parse_space(Source(name="test", content=content, lines={})), dict(facts.defaults)
+    return parse_space(Source(name="test", content=content, lines={})), dict(found.defaults)
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,9 @@ def test_a_missing_git_is_no_error(tmp_path, monkeypatch):
     assert module._git(tmp_path) is None
 
 
-@pytest.mark.parametrize(("variable", "name"), [("SLURM_JOB_ID", "slurm"), ("OAR_JOB_ID", "oar"), ("PBS_JOBID", "pbs")])
-def test_the_batch_job_is_named(monkeypatch, variable, name):
-    monkeypatch.setenv(variable, "4711")
-    assert provenance()["scheduler"] == {"name": name, "job": "4711"}
-
-
-def test_kubernetes_is_named(monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("HOSTNAME", "pod-1")
-    assert provenance()["scheduler"] == {"name": "kubernetes", "job": "pod-1"}
+def test_the_batch_job_is_named(monkeypatch):
+    monkeypatch.setenv("OAR_JOB_ID", "4711")
+    assert provenance()["scheduler"] == {"name": "oar", "job": "4711"}
 
 
 def test_variables_are_kept_but_no_secret(monkeypatch):

@@ -117,10 +117,6 @@ def test_the_digest_follows_content_and_names_but_no_caches(mine):
     assert len({first, second, module.digest}) == 3
 
 
-def test_nothing_to_ship_asks_ray_for_nothing():
-    assert runtime_env(()) is None
-
-
 def test_variables_of_a_script_travel_and_what_it_removes_stays_as_a_node_has_it():
     assert runtime_env((), {"DIFFICULTY": "hard", "HOME": None}) == {"env_vars": {"DIFFICULTY": "hard"}}
     assert runtime_env(()) is None
