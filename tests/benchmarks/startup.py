@@ -19,33 +19,25 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("stock", "real", "emulated")
-PHASES = ("process", "import", "prepare", "runners", "learner", "rest")
-"""Process and placement; imports of the main process; up to the runners' creation; until they are up; the learner;
-what is left. In seconds of wall clock, and they add up to the total."""
 
 
 class Start:
     """Starts one algorithm in a process of its own. The only actor here, and it is pickled by value."""
 
-    def stock(self, num_runners: int, seed: int | None) -> dict[str, Any]:
-        laps = Laps()
+    def begin(self, kind: str, num_runners: int, spec: dict[str, Any]) -> None:
+        self._algorithm = self._stock(num_runners) if kind == "stock" else self._trial(num_runners, spec, kind)
+
+    def end(self) -> None:
+        self._algorithm.stop()
+
+    def _stock(self, num_runners: int) -> Any:
         from ray.rllib.algorithms.ppo import PPOConfig
 
-        laps.end("import")
-        laps.watch()
-        config = PPOConfig().environment("Acrobot-v1").debugging(seed=seed, log_level="ERROR")
+        config = PPOConfig().environment("Acrobot-v1").debugging(seed=1, log_level="ERROR")
         config.env_runners(num_env_runners=num_runners, num_envs_per_env_runner=8)
-        algorithm = config.build_algo()
-        return laps.result(algorithm)
+        return config.build_algo()
 
-    def real(self, num_runners: int, spec: dict[str, Any]) -> dict[str, Any]:
-        return self._trial(num_runners, spec, "real")
-
-    def emulated(self, num_runners: int, spec: dict[str, Any]) -> dict[str, Any]:
-        return self._trial(num_runners, spec, "emulated")
-
-    def _trial(self, num_runners: int, spec: dict[str, Any], execution: str) -> dict[str, Any]:
-        laps = Laps()
+    def _trial(self, num_runners: int, spec: dict[str, Any], execution: str) -> Any:
         os.environ["OMP_NUM_THREADS"] = "1"  # as `StudyTrial.setup` does
         from study.trial.trainable import StudyTrial
 
@@ -62,67 +54,7 @@ class Start:
         from study.trial.messages import TrialConfig
         from study.trial.run import TrialRun
 
-        laps.end("import")
-        laps.watch()
-        run = TrialRun(TrialConfig.unpacked(config), started_s=time.perf_counter())
-        return laps.result(run._algorithm)
-
-
-class Laps:
-    """Wall-clock time of every phase in the main process."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.started_s = self._last_s = time.perf_counter()
-
-    def end(self, phase: str) -> None:
-        """Add the time since the previous end to a phase."""
-        now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last_s
-        self._last_s = now
-
-    def watch(self) -> None:
-        """Let RLlib's own steps end the phases."""
-        from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-        from ray.rllib.env.env_runner_group import EnvRunnerGroup
-
-        self._around(EnvRunnerGroup, "__init__", before="prepare", after="runners")
-        self._around(AlgorithmConfig, "build_learner_group", before="rest", after="learner")
-
-    def _around(self, owner: type, name: str, *, before: str, after: str) -> None:
-        original = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self.end(before)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.end(after)
-
-        setattr(owner, name, timed)
-
-    def result(self, algorithm: Any) -> dict[str, Any]:
-        """Return times, CPU seconds and peak memory, and stop the algorithm."""
-        self.end("rest")
-        total_s = time.perf_counter() - self.started_s
-
-        def used(_: Any = None) -> tuple[float, float]:
-            import resource
-            import time
-
-            return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-        main = used()
-        runners = algorithm.env_runner_group.foreach_env_runner(used, local_env_runner=False)
-        algorithm.stop()
-        return {
-            "phases": self.seconds,
-            "inside_s": total_s,
-            "cpu_main_s": main[0],
-            "cpu_runners_s": sum(cpu for cpu, _ in runners),
-            "rss_main_mib": main[1],
-            "rss_runner_mib": max((rss for _, rss in runners), default=0.0),
-        }
+        return TrialRun(TrialConfig.unpacked(config), started_s=time.perf_counter())._algorithm
 
 
 def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +63,8 @@ def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
     return {**StudySpec.model_validate(spec).fixed, "train_batch_size": 1024, "lr": 1e-3}
 
 
-def measure(kind: str, num_runners: int, argument: Any) -> dict[str, Any]:
-    """Start one algorithm in a new placement group, as Tune would; return its phases, CPU seconds and memory."""
+def measure(kind: str, num_runners: int, spec: dict[str, Any]) -> float:
+    """Start one algorithm in a new placement group, as Tune would; return the seconds."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -141,26 +73,15 @@ def measure(kind: str, num_runners: int, argument: Any) -> dict[str, Any]:
     group = placement_group([{"CPU": 1}] * (1 if kind == "emulated" else num_runners + 1), strategy="PACK")
     place = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
     actor = ray.remote(num_cpus=1)(Start).options(scheduling_strategy=place).remote()
-    ray.get(actor.__ray_ready__.remote())
-    process_s = time.perf_counter() - started_s
     try:
-        result: dict[str, Any] = ray.get(getattr(actor, kind).remote(num_runners, argument))
+        ray.get(actor.begin.remote(kind, num_runners, spec))
+        start_s = time.perf_counter() - started_s
+        ray.get(actor.end.remote())
     finally:
         ray.kill(actor)
         remove_placement_group(group)
-    result["phases"]["process"] = process_s
-    result["start_s"] = process_s + result["inside_s"]
     time.sleep(1.0)  # let the killed processes go
-    return result
-
-
-def summary(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Return medians."""
-    names = ("start_s", "cpu_main_s", "cpu_runners_s", "rss_main_mib", "rss_runner_mib")
-    medians = {name: statistics.median(result[name] for result in results) for name in names}
-    for phase in PHASES:
-        medians[phase] = statistics.median(result["phases"].get(phase, 0.0) for result in results)
-    return {name: round(value, 2) for name, value in medians.items()}
+    return start_s
 
 
 def main() -> None:
@@ -175,31 +96,23 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)
     about = machine()
     spec = load_space(Path(__file__).with_name("acrobot.yaml")).to_json()
-    arguments: dict[str, Any] = {"stock": 1, "real": spec, "emulated": spec}
     table: dict[str, dict[str, Any]] = {}
+    print(f"{'runners':>7}" + "".join(f"{kind + ' s':>12}" for kind in KINDS))
     for num_runners in options.runners:
-        results: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+        results: dict[str, list[float]] = {kind: [] for kind in KINDS}
         with private_ray(num_cpus=num_runners + 1):
-            measure("stock", num_runners, arguments["stock"])  # fills the file caches
+            measure("stock", num_runners, spec)  # fills the file caches
             for repetition in range(options.repetitions):
                 for kind in alternated(KINDS, repetition):
-                    results[kind].append(measure(kind, num_runners, arguments[kind]))
-        row: dict[str, Any] = {kind: summary(values) for kind, values in results.items()}
+                    results[kind].append(measure(kind, num_runners, spec))
+        row: dict[str, Any] = {kind: round(statistics.median(values), 2) for kind, values in results.items()}
+        print(f"{num_runners:>7}" + "".join(f"{row[kind]:>12.2f}" for kind in KINDS))
         for kind in ("real", "emulated"):
             pairs = zip(results["stock"], results[kind], strict=True)
-            row[f"stock_over_{kind}"] = asdict(Spread.of((a["start_s"] / b["start_s"] for a, b in pairs), digits=2))
+            row[f"stock_over_{kind}"] = asdict(Spread.of((a / b for a, b in pairs), digits=2))
         table[str(num_runners)] = row
-    print_table(table)
     record = {"benchmark": "startup", "repetitions": options.repetitions, "runners": table}
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch"])}))
-
-
-def print_table(table: dict[str, dict[str, Any]]) -> None:
-    names = ["start_s", *PHASES, "cpu_main_s", "cpu_runners_s", "rss_runner_mib"]
-    print(f"{'runners':>7}  {'kind':<9}" + "".join(f"{name:>15}" for name in names))
-    for num_runners, row in table.items():
-        for kind in KINDS:
-            print(f"{num_runners:>7}  {kind:<9}" + "".join(f"{row[kind][name]:>15.2f}" for name in names))
 
 
 if __name__ == "__main__":
