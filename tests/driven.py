@@ -6,15 +6,15 @@ from typing import Any
 
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
 from study.records.log import RecordLog
 from study.records.records import Record, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
+from tests.spaces import cluster
 
-CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=64_000),))
-ROOMY = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=32, physical_cpus=32, memory_mb=64_000),))
+CLUSTER, ROOMY = cluster(local=(5, 2)), cluster(local=32)
 
 
 class Driven:

@@ -17,7 +17,7 @@ from study.designs.starts import start_of
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
-from study.planning.shape import ClusterShape, NodeShape
+from study.planning.shape import ClusterShape
 from study.records.chain import following
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
@@ -41,6 +41,7 @@ from study.space.parameters import Value
 from study.space.settings import resolve
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
+from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
 
 BEGUN = 1_700_000_000.0
@@ -69,9 +70,9 @@ PROVENANCE = {
     "command": ["/home/somebody/run_study.py", "--space", "/home/somebody/space.yaml"],
     "environment": {"RAY_TMPDIR": "/home/somebody/tmp"},
 }
-CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=4, physical_cpus=4, memory_mb=8000),))
+CLUSTER = cluster_of(n0=4, memory_mb=8000)
 """Too small for six real runners."""
-LARGE_CLUSTER = ClusterShape(nodes=(NodeShape(address="n0", num_cpus=8, physical_cpus=8, memory_mb=8000),))
+LARGE_CLUSTER = cluster_of(n0=8, memory_mb=8000)
 
 Outcome = Callable[[TrialRequest, Mapping[str, Value]], float | None]
 """Final return of a trial, in [0, 500]; None where it fails."""

@@ -1,10 +1,11 @@
-"""Small specs for tests."""
+"""Small specs and clusters for tests."""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
 from study.designs.registry import design_of
+from study.planning.shape import ClusterShape, NodeShape
 from study.records.request import TrialRequest
 from study.space.parsing import parse_space
 from study.space.space_file import Source
@@ -53,3 +54,17 @@ def spec(**changes: Any) -> StudySpec:
 def requests_of(spec: StudySpec) -> tuple[TrialRequest, ...]:
     """Return the trials of a study that are known before anything has run."""
     return design_of(spec).requests(spec)
+
+
+def cluster(
+    *, memory_mb: int = 64_000, num_gpus: float = 0, niceness: int = 0, **nodes: int | tuple[int, int]
+) -> ClusterShape:
+    """Return a cluster that nobody has: address -> the CPUs that Ray hands out there, and cores where they differ."""
+    alike: dict[str, Any] = {"memory_mb": memory_mb, "num_gpus": num_gpus, "niceness": niceness}
+    sizes = {address: (each, each) if isinstance(each, int) else each for address, each in nodes.items()}
+    return ClusterShape(
+        nodes=tuple(
+            NodeShape(address=address, num_cpus=cpus, physical_cpus=cores, **alike)
+            for address, (cpus, cores) in sizes.items()
+        )
+    )

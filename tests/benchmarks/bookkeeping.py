@@ -194,12 +194,11 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
 
     from study.cli.display import PlainDisplay
     from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
-    from study.planning.shape import LOCAL, ClusterShape, NodeShape
     from tests.benchmarks.trivial import report
     from tests.driven import Driven
+    from tests.spaces import cluster
 
-    node = NodeShape(address=LOCAL, num_cpus=side_by_side, physical_cpus=side_by_side, memory_mb=10**6)
-    session = Driven(folder, parsed(num_trials, sampler), cluster=ClusterShape(nodes=(node,)))
+    session = Driven(folder, parsed(num_trials, sampler), cluster=cluster(local=side_by_side, memory_mb=10**6))
     conductor = session.conductor
     asks = Meter(conductor._proposer, "ask")
     display = PlainDisplay(Console(file=io.StringIO(), width=140))

@@ -14,7 +14,6 @@ from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape, NodeShape
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import differences
@@ -26,7 +25,7 @@ from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner
 from tests.integration.trials import trial_config
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 
 
 def config(rllib: dict[str, Any] | None = None, **changes: Any) -> PPOConfig:
@@ -172,8 +171,7 @@ def test_without_jax_the_lean_learner_serves_and_the_plan_says_so(monkeypatch: p
     assert config().learner_class is LeanPPOLearner
     lacking = spec()
     assert engine_of_space(lacking) == "batched+lean"
-    machine = ClusterShape(nodes=(NodeShape(address="n", num_cpus=4, physical_cpus=4, memory_mb=16_000, num_gpus=0),))
-    said = [line for line in remarks(lacking, make_plan(lacking, machine)) if "JAX" in line]
+    said = [line for line in remarks(lacking, make_plan(lacking, cluster(n=4))) if "JAX" in line]
     assert len(said) == 1
 
 

@@ -1,18 +1,16 @@
 """The trial under Ray Tune: resources, the way of an error to the driver, and nothing left behind."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
-from ray._private.state import actors as actor_table
 
 from study.errors import TrialError
 from study.records.records import Evaluation, Iteration
 from study.trial.messages import RESULT, TrialResult
 from study.trial.trainable import StudyTrial
-from tests.integration.trials import trial_config
+from tests.integration.trials import live_runners, trial_config
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -30,17 +28,6 @@ def fit(folder: Path, config: dict[str, Any], **tune_config: Any) -> list[Any]:
         ),
     )
     return list(tuner.fit())
-
-
-def assert_no_runner_is_left() -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        left = [each for each in actor_table().values() if each["ActorClassName"].endswith("EnvRunner")]
-        left = [each for each in left if each["State"] != "DEAD"]
-        if not left or time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
-    assert not left
 
 
 def test_a_trial_asks_for_a_cpu_of_each_process() -> None:
@@ -63,7 +50,7 @@ def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
     assert reported.progress == 1
     assert reported.policy
     assert [type(record) for record in reported.records] == [Iteration, Evaluation]
-    assert_no_runner_is_left()
+    assert not live_runners(10)
 
 
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
@@ -93,4 +80,4 @@ def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> No
         "start-up: all 2 env runners must be up within startup_timeout_s=4 s, they are not. "
         "Fix: Raise resources.startup_timeout_s, or look at the nodes."
     )
-    assert_no_runner_is_left()
+    assert not live_runners(10)

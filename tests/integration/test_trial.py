@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from ray._private.state import actors as actor_table
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -27,7 +26,7 @@ from study.trial.evaluation import evaluate
 from study.trial.messages import TrialConfig, TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
-from tests.integration.trials import KINDS, trial_config
+from tests.integration.trials import KINDS, live_runners, trial_config
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
@@ -53,17 +52,6 @@ def play(trial: TrialRun) -> list[TrialResult]:
 
 def of_kind(results: list[TrialResult], kind: str) -> list[Any]:
     return [record for result in results for record in result.records if isinstance(record, KINDS[kind])]
-
-
-def live_runners() -> list[Any]:
-    """Return the runners that Ray has not seen die within a second."""
-    deadline = time.monotonic() + 1
-    while True:
-        actors = actor_table().values()
-        alive = [each for each in actors if each["ActorClassName"].endswith("EnvRunner") and each["State"] != "DEAD"]
-        if not alive or time.monotonic() > deadline:
-            return alive
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
-"""Configurations of short trials for integration tests. Imports no Ray."""
+"""Configurations of short trials for integration tests. Ray is imported where it is asked."""
 
+import time
 from typing import Any
 
 from study.records.records import Evaluation, Iteration
@@ -44,3 +45,16 @@ def trial_config(
         "trial": 3,
         "attempt": 1,
     }
+
+
+def live_runners(patience_s: float = 1) -> list[Any]:
+    """Return the runners that Ray has not seen die meanwhile."""
+    from ray._private.state import actors as actor_table
+
+    deadline = time.monotonic() + patience_s
+    while True:
+        actors = actor_table().values()
+        alive = [each for each in actors if each["ActorClassName"].endswith("EnvRunner") and each["State"] != "DEAD"]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.05)

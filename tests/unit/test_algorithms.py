@@ -6,13 +6,13 @@ import pytest
 
 from study.errors import Fault, SpaceError
 from study.planning.needs import execution_of
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
 from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
 from study.space.spec import StudySpec
+from tests.spaces import cluster
 
 SPACE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
@@ -163,10 +163,8 @@ def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> N
 
 
 def test_asynchronous_trials_are_never_emulated() -> None:
-    node = NodeShape(address=LOCAL, num_cpus=2, physical_cpus=2, memory_mb=10_000)
-    cluster = ClusterShape(nodes=(node,))
-    assert execution_of(space("PPO"), 4, cluster) == "emulated"
-    assert execution_of(space("IMPALA"), 4, cluster) == "real"
+    assert execution_of(space("PPO"), 4, cluster(local=2)) == "emulated"
+    assert execution_of(space("IMPALA"), 4, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])

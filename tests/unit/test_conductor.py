@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.ledger import fold
 from study.records.records import TrialEnded, read_lines
 from study.records.table import table_row
 from tests.driven import ROOMY, Driven, assert_whole, records
 from tests.reported import built, evaluation, iteration, report
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 
 
 class Session(Driven):
@@ -116,9 +115,8 @@ def test_emulated_trials_reserve_the_main_process_alone_and_run_side_by_side(tmp
 
 
 def test_no_more_trials_run_side_by_side_than_there_are_gpus(tmp_path):
-    nodes = (NodeShape(address=LOCAL, num_cpus=8, physical_cpus=8, memory_mb=64_000, num_gpus=1),)
     space = spec(execution="emulated", resources__num_gpus_per_learner=0.3)
-    session = Session(tmp_path, space, cluster=ClusterShape(nodes=nodes))
+    session = Session(tmp_path, space, cluster=cluster(local=8, num_gpus=1))
     started = [session.conductor.next_trial() for _ in range(4)]
     assert [trial is None for trial in started] == [False, False, False, True]
     session.finish(started[0].trial)

@@ -18,16 +18,15 @@ from study.console import say
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.cautions import cautions
 from study.records.ledger import Ledger
 from study.records.records import Evaluation, StudyClosed
 from study.records.state import ledger_of
 from study.text import cpu_hours
 from tests import synthetic
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 
-SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=5, physical_cpus=2, memory_mb=24_000),))
+SMALL = cluster(local=(5, 2), memory_mb=24_000)
 
 
 def printed(show, *values, width, terminal=False, **options):

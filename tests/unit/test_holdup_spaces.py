@@ -6,14 +6,13 @@ from study.designs.holdup.baselines import default_setting, fixed_baselines, sca
 from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.options import all_overrides
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.request import digest_of
 from study.space.parsing import load_space
 from study.space.settings import overlay, resolve, rounded, runnable
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 from tests.unit.test_stages import HOLDUP, space
 
-CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=2, physical_cpus=2, memory_mb=64_000),))
+CLUSTER = cluster(local=2)
 
 
 @pytest.mark.parametrize("name", ["normalize_observations", "normalize_rewards"])

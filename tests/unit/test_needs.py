@@ -16,13 +16,11 @@ from study.planning.needs import (
     num_gpus,
     processes,
 )
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 
 
 def machine(cores, *, num_cpus=0, memory_mb=64_000):
-    node = NodeShape(address=LOCAL, num_cpus=max(cores, num_cpus), physical_cpus=cores, memory_mb=memory_mb)
-    return ClusterShape(nodes=(node,))
+    return cluster(local=(max(cores, num_cpus), cores), memory_mb=memory_mb)
 
 
 def bundles(space, scale, execution):

@@ -9,20 +9,17 @@ import pytest
 from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.hosts.load import NodeLoad
-from study.planning.shape import ClusterShape, NodeShape
 from study.records import log as records_module
 from study.records.ledger import fold
 from study.records.records import TrialBuilt, TrialEnded, read_lines
 from study.records.table import table_row
 from study.space.spec import StudySpec
 from tests.reported import built, iteration, report
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
 
-CLUSTER = ClusterShape(
-    nodes=tuple(NodeShape(address=name, num_cpus=4, physical_cpus=4, memory_mb=64_000) for name in ("n0", "n1"))
-)
+CLUSTER = cluster(n0=4, n1=4)
 
 
 def place(process, number, host, *runners):

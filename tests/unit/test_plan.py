@@ -6,18 +6,8 @@ from hypothesis import strategies as st
 
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.parsing import load_space
-from tests.spaces import requests_of, spec
-
-
-def cluster(*nodes, memory_mb=64_000):
-    return ClusterShape(
-        nodes=tuple(
-            NodeShape(address=f"n{i}", num_cpus=cpus, physical_cpus=cores, memory_mb=memory_mb)
-            for i, (cpus, cores) in enumerate(nodes)
-        )
-    )
+from tests.spaces import cluster, requests_of, spec
 
 
 @given(st.integers(3, 60), st.integers(0, 5))
@@ -74,21 +64,21 @@ def test_a_grid_has_every_cell_on_every_seed():
 @pytest.mark.parametrize(
     ("nodes", "memory_mb", "words"),
     [
-        ([(4, 4)], 64_000, "4 runners need 5 CPUs at once, the cluster has 4"),
-        ([(8, 8)], 1_300, "2 runners need 1500 MB"),
-        ([(2, 2), (2, 2)], 64_000, "4 runners need 5 CPUs"),
+        ({"n0": 4}, 64_000, "4 runners need 5 CPUs at once, the cluster has 4"),
+        ({"n0": 8}, 1_300, "2 runners need 1500 MB"),
+        ({"n0": 2, "n1": 2}, 64_000, "4 runners need 5 CPUs"),
     ],
 )
 def test_a_trial_that_can_never_fit_is_refused_with_the_ways_out(nodes, memory_mb, words):
     with pytest.raises(ClusterError, match=words) as caught:
-        make_plan(spec(execution="real"), cluster(*nodes, memory_mb=memory_mb))
+        make_plan(spec(execution="real"), cluster(**nodes, memory_mb=memory_mb))
     assert "or set execution: emulated" in str(caught.value)
-    make_plan(spec(), cluster(*nodes, memory_mb=memory_mb))
+    make_plan(spec(), cluster(**nodes, memory_mb=memory_mb))
 
 
 def test_an_emulated_trial_that_cannot_fit_is_refused_too():
     with pytest.raises(ClusterError, match="1 runners need 3 CPUs") as caught:
-        make_plan(spec(resources__num_cpus_for_main_process=3), cluster((2, 2)))
+        make_plan(spec(resources__num_cpus_for_main_process=3), cluster(n0=2))
     assert "emulated" not in str(caught.value)
 
 
@@ -97,12 +87,12 @@ def test_a_bundle_must_fit_on_one_node_not_only_in_the_sum():
         parameters__num_env_runners=[1], resources__num_cpus_per_env_runner=3, search__num_trials=1, execution="real"
     )
     with pytest.raises(ClusterError, match="on one node"):
-        make_plan(wide, cluster((2, 2), (2, 2)))
-    make_plan(wide, cluster((1, 1), (3, 3)))
+        make_plan(wide, cluster(n0=2, n1=2))
+    make_plan(wide, cluster(n0=1, n1=3))
 
 
 def test_memory_is_checked_per_node_where_the_runners_must_sit():
-    tight = cluster((8, 8), (0, 0), memory_mb=1500)  # 3 GB in all, but only one node has CPUs
+    tight = cluster(n0=8, n1=0, memory_mb=1500)  # 3 GB in all, but only one node has CPUs
     with pytest.raises(ClusterError, match="on one node"):
         make_plan(spec(execution="real"), tight)
 
@@ -110,39 +100,37 @@ def test_memory_is_checked_per_node_where_the_runners_must_sit():
 def test_a_gpu_that_the_cluster_does_not_have_is_refused_rather_than_awaited():
     asking = spec(resources__num_gpus_per_learner=1, resources__num_learners=2, parameters__minibatch_size=64)
     with pytest.raises(ClusterError, match="needs 2 of the cluster's GPUs at once, there are 0"):
-        make_plan(asking, cluster((8, 8)))
-    nodes = (NodeShape(address="g", num_cpus=8, physical_cpus=8, memory_mb=64_000, num_gpus=2),)
-    make_plan(asking, ClusterShape(nodes=nodes))
+        make_plan(asking, cluster(n0=8))
+    make_plan(asking, cluster(n0=8, num_gpus=2))
 
 
 def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_one():
     scaling = load_space("scaling")
 
-    def largest(cores):
-        nodes = (NodeShape(address=LOCAL, num_cpus=cores, physical_cpus=cores, memory_mb=64_000),)
-        return make_plan(scaling, ClusterShape(nodes=nodes)).scale(46)
+    def largest(**nodes):
+        return make_plan(scaling, cluster(**nodes)).scale(46)
 
-    here, there = largest(2), largest(48)
+    here, there = largest(local=2), largest(local=48)
     assert (here.execution, here.num_cpus, here.label.timing) == ("emulated", 1, "emulated")
     assert (there.execution, there.num_cpus, there.label.timing) == ("real", 47, "measured")
     assert here.memory_mb < 1000 < there.memory_mb
-    assert make_plan(scaling, cluster((24, 24), (24, 24))).scale(46).execution == "real"
-    assert make_plan(scaling, cluster((94, 47))).scale(46).execution == "real"
-    assert make_plan(scaling, cluster((94, 46))).scale(46).execution == "emulated"
+    assert largest(n0=24, n1=24).execution == "real"
+    assert largest(n0=(94, 47)).execution == "real"
+    assert largest(n0=(94, 46)).execution == "emulated"
 
 
 def test_seconds_are_no_budget_where_runners_are_emulated():
     with pytest.raises(ClusterError, match=r"budget.time_s: .*46 runners would be emulated"):
         make_plan(
             spec(parameters__num_env_runners=[1, 46], budget__time_s=60.0, parameters__train_batch_size=400),
-            cluster((2, 2)),
+            cluster(n0=2),
         )
-    make_plan(spec(budget__time_s=60.0), cluster((8, 8)))
+    make_plan(spec(budget__time_s=60.0), cluster(n0=8))
 
 
 def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
     def reuses(**changes):
-        return make_plan(spec(**changes), cluster((8, 2))).reuses_processes
+        return make_plan(spec(**changes), cluster(n0=(8, 2))).reuses_processes
 
     assert reuses(execution="emulated")
     assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
@@ -151,10 +139,10 @@ def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
 
 
 def test_more_processes_than_cores_is_planned_and_said():
-    plan = make_plan(spec(execution="real"), cluster((3, 3), (2, 2)))
+    plan = make_plan(spec(execution="real"), cluster(n0=3, n1=2))
     labels = [(scale.num_env_runners, scale.label.timing) for scale in plan.scales]
     assert labels == [(1, "measured"), (2, "measured"), (4, "measured")]
-    plan = make_plan(spec(execution="real"), cluster((3, 2), (2, 2)))
+    plan = make_plan(spec(execution="real"), cluster(n0=(3, 2), n1=2))
     assert {(scale.label.timing, scale.label.reason) for scale in plan.scales[:2]} == {
         ("oversubscribed", "n0: Ray hands out 3 CPUs, 2 cores")
     }

@@ -12,12 +12,12 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.mirrors.mlflow_content import trial_params
-from study.planning.shape import ClusterShape, NodeShape
 from study.space.domains import smallest
 from study.space.parsing import load_space, parse_space
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
+from tests.spaces import cluster
 from tests.synthetic import started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ FOLDERS = (
 NAMES = ("README.md", "search_spaces/fields.md", *(f"{folder}/README.md" for folder in FOLDERS))
 PAGES = {name: (ROOT / name).read_text() for name in NAMES}
 SPACES = {file.name: file.read_text() for file in SHIPPED.glob("*.yaml")}
-LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
+LARGE = cluster(n=200, memory_mb=256_000, num_gpus=8)
 
 
 def test_the_field_reference_is_the_schema():

@@ -22,11 +22,11 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
-from study.planning.shape import ClusterShape, NodeShape
 from study.space.cells import cells_of
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
 from tests.planted import Truth, planted_runs
+from tests.spaces import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "analysis"
@@ -34,7 +34,7 @@ START = re.compile(r"python3? (?:-m study|run_study\.py)(?=[ `'\"]|$)")
 PAGES = sorted(
     path for path in ROOT.rglob("*.md") if not {".venv", ".git", "node_modules", "testbed"} & set(path.parts)
 )
-LARGE = ClusterShape(nodes=(NodeShape(address="n", num_cpus=200, physical_cpus=200, memory_mb=256_000, num_gpus=8),))
+LARGE = cluster(n=200, memory_mb=256_000, num_gpus=8)
 PLACEHOLDER = "STUDY"
 """Stands for what the program fills in."""
 

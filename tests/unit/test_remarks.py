@@ -6,15 +6,14 @@ from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.planning.needs import memory_mb
 from study.planning.plan import remarks
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
+from study.planning.shape import LOCAL
 from study.space.parsing import parse_space
 from study.space.space_file import Source
-from tests.spaces import spec
+from tests.spaces import cluster, spec
 
 
 def said(space, *, cpus=2, cores=2, address=LOCAL, niceness=0):
-    node = NodeShape(address=address, num_cpus=cpus, physical_cpus=cores, memory_mb=64_000, niceness=niceness)
-    return list(remarks(space, make_plan(space, ClusterShape(nodes=(node,)))))
+    return list(remarks(space, make_plan(space, cluster(**{address: (cpus, cores)}, niceness=niceness))))
 
 
 def test_a_plan_that_fits_needs_no_remark():

@@ -12,7 +12,6 @@ from study.driver.opening import _check_script
 from study.errors import RecordError, SpaceError
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.ledger import best_per_scale
 from study.space.parsing import parse_space
 from study.space.settings import runnable
@@ -20,6 +19,7 @@ from study.space.space_file import Source
 from study.space.spec import digest_of
 from study.text import number
 from tests.script_facts import facts, script_spec
+from tests.spaces import cluster
 
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
 APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
@@ -166,15 +166,10 @@ def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
     }
 
 
-def cluster_of(cores: int) -> ClusterShape:
-    return ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=cores, physical_cpus=cores, memory_mb=16_000),))
-
-
 def test_runners_are_emulated_only_where_the_batched_runner_can_serve() -> None:
-    assert execution_of(script_spec(), 46, cluster_of(2)) == "emulated"
-    assert (
-        execution_of(script_spec(facts(runner_obstacle="callbacks are the script's own")), 46, cluster_of(2)) == "real"
-    )
+    assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
+    own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
+    assert execution_of(own, 46, cluster(local=2)) == "real"
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
@@ -208,7 +203,7 @@ def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
     found = facts(
         own_parts=parts, runner_obstacle="callbacks are the script's own", schedules=["entropy_coeff"], values=values
     )
-    lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster_of(8))))
+    lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster(local=8))))
     first = next(line for line in lines if line.startswith("Script: "))
     assert "num_env_runners 1 and 2 (script: 0)" in first and "lr 0.001 and 0.002 (script: 0.001)" in first
     assert "num_epochs" not in first

@@ -16,16 +16,14 @@ from study.designs.registry import make_plan
 from study.designs.throughput.blocks import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.space.cells import BASE_CELL, cells_of
 from study.space.parsing import load_space
-from tests.spaces import requests_of
+from tests.spaces import cluster, requests_of
 from tests.throughput import throughput_spec
 
 
 def machine(cores, cpus=64, memory_mb=64_000):
-    nodes = (NodeShape(address=LOCAL, num_cpus=cpus, physical_cpus=cores, memory_mb=memory_mb),)
-    return ClusterShape(nodes=nodes)
+    return cluster(local=(cpus, cores), memory_mb=memory_mb)
 
 
 def blocks_of(spec):

@@ -11,16 +11,16 @@ from rich.console import Console
 
 from study.cli.tables import print_throughput
 from study.mirrors.mlflow_content import study_params, trial_name, trial_params
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.ledger import PHASES, best_per_scale
 from study.records.records import TrialStarted
 from study.records.table import table_row
 from study.space.cells import BASE_CELL
 from tests.driven import Driven, assert_whole, records, rows
 from tests.reported import built, iteration, report
+from tests.spaces import cluster
 from tests.throughput import throughput_spec
 
-CLUSTER = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=8, physical_cpus=2, memory_mb=64_000),))
+CLUSTER = cluster(local=(8, 2))
 SMALL = {
     "throughput__blocks": 2,
     "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},

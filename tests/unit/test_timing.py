@@ -4,11 +4,11 @@ import pytest
 
 from study.hosts.load import NodeLoad
 from study.planning.needs import label_at_start
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.timing import Label, Reserved, disturbances, label_at_end, reserved_on
+from tests.spaces import cluster as cluster_of
 from tests.spaces import spec
 
-SMALL = ClusterShape(nodes=(NodeShape(address=LOCAL, num_cpus=47, physical_cpus=2, memory_mb=64_000),))
+SMALL = cluster_of(local=(47, 2))
 WAITING = {"environment__step_wait_ms": 2.5}
 MEASURED = Label(timing="measured", reason="2 CPUs reserved of 2 cores")
 PROVISIONAL = Label(timing="measured", reason="environments wait 2.5 ms a step", provisional=True)
@@ -54,11 +54,7 @@ def test_an_emulated_trial_says_so_whatever_the_cores():
 
 
 def test_an_overclaimed_node_among_several_is_not_measured():
-    nodes = (
-        NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),
-        NodeShape(address="b", num_cpus=8, physical_cpus=2, memory_mb=64_000),
-    )
-    cluster = ClusterShape(nodes=nodes)
+    cluster = cluster_of(a=8, b=(8, 2))
     assert start(cluster, scale=1, nodes={"a": 2}).timing == "measured"
     planned = start(cluster, scale=1)  # nobody knows yet where Ray will place it: nothing is promised
     shared = start(cluster, scale=1, nodes={"a": 1, "b": 1})
@@ -69,7 +65,7 @@ def test_an_overclaimed_node_among_several_is_not_measured():
 
 def test_a_node_that_nobody_has_counted_is_not_measured():
     """A host may register with Ray after the driver has read the cluster's shape, with hyper-threads as CPUs."""
-    known = ClusterShape(nodes=(NodeShape(address="a", num_cpus=8, physical_cpus=8, memory_mb=64_000),))
+    known = cluster_of(a=8)
     late = start(known, scale=1, nodes={"a": 1, "c": 1})
     assert late == Label(timing="oversubscribed", reason="c joined after the study began: its cores are not known")
     assert start(known, scale=1, nodes={"a": 2, "c": 0}).timing == "measured"
