@@ -1,40 +1,31 @@
-"""`python -m study evaluate` by value: which policy, what its episodes say, what a film is, and every refusal."""
+"""`python -m study evaluate` by value: which policy, what its episodes say, and every refusal."""
 
 import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from analysis.report import build, find_clip, to_html, to_markdown, write
-from analysis.report.clip import MAX_BYTES
 from study.adopted import loading
 from study.cli import commands as cli
 from study.cli.evaluate import histogram_view, print_numbers, to_json
 from study.errors import RecordError, SpaceError
-from study.evaluating.film import best_suffix, check_target, show
 from study.evaluating.playing import Evaluated
 from study.evaluating.policies import ChosenPolicy, best_policy, find_policy, random_policy
 from study.evaluating.summary import histogram, suggested_floor, summarise
-from study.records.clip import FilmFacts, Shot
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.algorithms import ALGORITHMS
 from study.space.space_file import read_text
 from study.statistics import Estimate
-from study.trial.engine.envs.frames import SMALLEST, open_scene, picture_of
 from study.trial.weights import STATE_FILE
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import spec
-from tests.unit.test_report import Outline, data, table
 
 # --- numbers ---------------------------------------------------------------------------------------------------
 
@@ -337,268 +328,3 @@ def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tm
     )
     subject = find_policy(tmp_path, space=str(tmp_path / "space.yaml"))
     assert tuple(subject.setting) == subject.spec.parameter_names
-
-
-# --- pictures --------------------------------------------------------------------------------------------------
-
-
-def environment(name, **kwargs):
-    return spec(environment__id=f"tests.environments:{name}", environment__kwargs=kwargs).environment
-
-
-def played(*lengths, reward=1.0):
-    """Return an evaluation whose episodes had these lengths; the real one would load torch."""
-    return SimpleNamespace(
-        returns=tuple(reward * length for length in lengths),
-        seeds=tuple(range(len(lengths))),
-        actions=tuple((0,) * length for length in lengths),
-    )
-
-
-def frames_of(path):
-    """Return (pictures per second, pictures) of an .mp4 as another reader sees it."""
-    reader = imageio_ffmpeg.read_frames(str(path))
-    meta = next(reader)
-    width, height = meta["size"]
-    return meta["fps"], [np.frombuffer(each, np.uint8).reshape(height, width, 3) for each in reader]
-
-
-def test_a_film_has_a_picture_for_every_step_and_a_poster(tmp_path):
-    file = tmp_path / "new" / "film.mp4"
-    scene = open_scene(environment("Draws", length=9), "rgb_array")
-    shown = show(scene, played(9, 9, 9, 9), film=file)
-    fps, frames = frames_of(file)
-    assert (fps, len(frames)) == (20, 3 * 10)  # three of the four episodes
-    assert frames[0].shape == (34, 52, 3)  # H.264 takes no odd sizes
-    red = [int((frame[:, :, 0] > 128).sum(axis=1).mean()) for frame in frames[:10]]
-    assert red == pytest.approx([2 * step for step in range(10)], abs=1)
-    assert [(shot.num_frames, shot.whole, shot.seed) for shot in shown.shots] == [(10, True, n) for n in range(3)]
-    assert (shown.unlike, shown.seconds) == ((), 1.5)
-    poster = np.asarray(Image.open(shown.poster))
-    assert poster.shape == (33, 51, 3)
-    assert (poster[0, :, 0] == 255).sum() == 8  # step 4 of 9
-    assert sorted(each.name for each in file.parent.iterdir()) == ["film.mp4", "film.png"]
-
-
-def test_a_film_says_whose_episode_it_is_and_marks_its_end(tmp_path):
-    frames = [np.full((200, 300, 3), 200, np.uint8)] * 6
-    shown = show(pictures(*frames, fps=10.0), played(5), film=tmp_path / "film.mp4", title="trial 3  4 runners")
-    _, seen = frames_of(shown.file)
-    assert len(seen) == shown.num_frames == 6 + 8  # the end stands still for 0.8 s
-    assert shown.shots[0].num_frames == 14
-    assert shown.shots[0].whole
-    assert seen[0].shape == (200 + 34, 300, 3)  # a strip below the picture, which stays whole
-    assert np.allclose(seen[0][:195], 200, atol=8)
-    strips = [frame[201:] for frame in seen]
-    assert all((strip > 180).any() for strip in strips), "words"
-    assert [strip[-2, -2, 2] > 100 for strip in strips] == [False] * 5 + [True] * 9, "the end has another colour"
-    assert any((strips[0] != strip).any() for strip in strips[1:5]), "the step counts"
-
-
-def test_the_best_episode_stands_beside_the_worst(tmp_path):
-    short, long = ([np.full((200, 300, 3), grey, np.uint8)] * n for grey, n in ((50, 3), (200, 6)))
-    result = SimpleNamespace(returns=(1.0, 9.0, 4.0), seeds=(0, 1, 2), actions=((0,) * 2, (0,) * 5, (0,) * 9))
-    best, worst = pictures(*long, fps=10.0), pictures(*short, fps=10.0)
-    shown = show(best, result, film=tmp_path / "film.mp4", second=worst)
-    _, seen = frames_of(shown.file)
-    assert (shown.beside, [shot.episode for shot in shown.shots]) == (True, [1, 0])
-    assert [shot.num_frames for shot in shown.shots] == [6 + 8, 3 + 8]
-    assert len(seen) == 14  # the shorter one waits at its end
-    assert seen[0].shape == (234, 600, 3)
-    assert (int(seen[-1][100, 100, 0]) > 150, int(seen[-1][100, 500, 0]) > 150) == (True, False)
-
-
-def pictures(*frames, fps):
-    """Return a scene that shows these pictures."""
-
-    def replay(seed, actions):
-        for number, frame in enumerate(frames):
-            if isinstance(frame, Exception):
-                raise frame
-            yield frame, float(number)
-
-    return SimpleNamespace(fps=fps, replay=replay)
-
-
-def test_a_gif_leaves_pictures_out_so_that_it_keeps_its_pace(tmp_path):
-    frames = [np.full((8, 8, 3), 6 * step, np.uint8) for step in range(40)]
-    film = show(pictures(*frames, fps=50.0), played(39), film=tmp_path / "film.gif")
-    with Image.open(film.file) as image:
-        assert (image.n_frames, image.info["duration"]) == (20, 40)
-        image.seek(19)
-        assert np.asarray(image.convert("RGB"))[0, 0, 0] == pytest.approx(6 * 38, abs=3)
-
-
-def test_a_long_episode_is_cut_and_said_to_be(tmp_path):
-    scene = open_scene(environment("Draws", length=10**6), "rgb_array")
-    shown = show(scene, played(1000, 5), film=tmp_path / "film.gif")
-    assert [(shot.num_frames, shot.whole) for shot in shown.shots] == [(400, False)]  # 20 s of 20 a second
-
-
-def test_a_replay_that_is_not_what_was_counted_is_found(tmp_path):
-    scene = open_scene(environment("Forgets", length=5), "rgb_array")
-    assert show(scene, played(5), film=tmp_path / "film.gif").unlike == (0,)
-
-
-@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
-def test_a_film_that_breaks_off_leaves_nothing(tmp_path, name):
-    frame = np.zeros((8, 8, 3), np.uint8)
-    with pytest.raises(ZeroDivisionError):
-        show(pictures(frame, frame, ZeroDivisionError(), fps=20.0), played(9), film=tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError) as caught:
-        show(pictures(np.zeros((8, 8, 3), np.uint8), fps=20.0), played(0), film=tmp_path / "file" / "film.gif")
-    assert caught.value.code == "film"
-
-
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        ("Plain", r"--video: 'tests\.environments:Plain' must take render_mode='rgb_array', got TypeError.*Fix:"),
-        ("DrawsNothing", r"--video: a picture must have the shape \(height, width, 3\) of uint8, got shape \(\).*Fix:"),
-    ],
-)
-def test_an_environment_that_draws_nothing_is_said(name, law):
-    with pytest.raises(SpaceError, match=law):
-        open_scene(environment(name), "rgb_array")
-
-
-def test_a_window_needs_a_display(monkeypatch):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SpaceError, match=r"--render: a window needs a display, got none .*Fix: Use --video"):
-        open_scene(spec().environment, "human")
-
-
-def test_a_window_shows_the_same_episodes(monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    scene = open_scene(spec().environment, "human")
-    shown = show(scene, played(3))
-    scene.env.close()
-    assert (shown.file, shown.poster, [shot.num_frames for shot in shown.shots]) == (None, None, [4])
-    assert shown.unlike == ()
-
-
-def test_observations_that_are_images_are_seen_as_the_policy_sees_them():
-    observation = np.zeros((84, 84, 4), np.float32)
-    observation[0, 0, 3] = 1.0  # the newest of four grey pictures
-    picture = picture_of(observation)
-    assert picture.shape == (84 * 4, 84 * 4, 3)
-    assert picture.shape[0] >= SMALLEST
-    assert (picture[:4, :4] == 255).all()
-    assert picture.sum() == 16 * 3 * 255
-    assert picture_of(np.ones((64, 64, 3), np.float32))[0, 0].tolist() == [255, 255, 255]
-
-
-def test_envpool_without_images_is_said():
-    pytest.importorskip("envpool")
-    where = spec(environment__id="Acrobot-v1", environment__backend="envpool").environment
-    with pytest.raises(
-        SpaceError, match=r"--video: EnvPool draws nothing, so observations must be images, got shape \(6,\)"
-    ):
-        open_scene(where, "rgb_array")
-
-
-def test_a_name_that_no_film_can_have_is_refused_before_anything_is_played(tmp_path, monkeypatch):
-    (tmp_path / "folder.gif").mkdir()
-    check_target(tmp_path / "film.mp4")
-    assert best_suffix() == ".mp4"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert best_suffix() == ".gif"
-    check_target(tmp_path / "film.gif")
-    for name, word in (("film.avi", "end in"), ("folder.gif", "a file"), ("film.mp4", "imageio-ffmpeg")):
-        with pytest.raises(SpaceError) as caught:
-            check_target(tmp_path / name)
-        (fault,) = caught.value.faults
-        assert (fault.where, fault.code, word in fault.rule) == ("--video", "film-name", True)
-
-
-# --- the film in the report ------------------------------------------------------------------------------------
-
-SHOT = Shot(episode=0, seed=5, episode_return=-74.0, num_steps=75, num_frames=76, whole=True)
-FACTS = FilmFacts(
-    file="best.gif",
-    study_id="abc",
-    trial=7,
-    environment="Acrobot-v1",
-    deterministic=True,
-    evaluation_seed=10_000,
-    fps=15.0,
-    shots=(SHOT, replace(SHOT, episode=1, episode_return=-91.0, whole=False)),
-)
-
-
-def put_clip(folder, facts=FACTS, film=b"GIF89a..."):
-    clips = folder / "clips"
-    clips.mkdir()
-    (clips / facts.file).write_bytes(film)
-    facts.write(clips / facts.file)
-    return folder
-
-
-def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
-    clip = find_clip(put_clip(tmp_path), "abc")
-    assert clip.caption == (
-        "The first 2 greedy episodes of trial 7 in Acrobot-v1, evaluation seed 10000; returns -74 and -91. The last "
-        "one is not shown to its end. Single episodes: an impression, no result."
-    )
-    report = build(data(), [table("T8")], [], clip=clip)
-    outline = Outline(to_html(report))
-    assert outline.faults == []
-    assert [each[:22] for each in outline.asks if not each.startswith("#")] == ["data:image/gif;base64,"]
-    assert f"![{clip.caption}](figures/clip.gif)" in to_markdown(report)
-    assert {file.name for file in write(report, tmp_path / "out", ["md"])} >= {"clip.gif"}
-    write(build(data(), [table("T8")], []), tmp_path / "out", ["md"])
-    assert not (tmp_path / "out" / "figures" / "clip.gif").exists()
-
-
-def test_a_film_with_a_button_has_its_poster(tmp_path):
-    put_clip(tmp_path, replace(FACTS, file="best.mp4"), b"\0\0\0\x20ftypisom")
-    (tmp_path / "clips" / "best.png").write_bytes(b"\x89PNG")
-    page = to_html(build(data(), [table("T8")], [], clip=find_clip(tmp_path, "abc")))
-    assert 'poster="data:image/png;base64,' in page
-    assert 'src="data:video/mp4;base64,' in page
-    assert "media-src data:" in page
-    assert " autoplay" not in page
-
-
-@pytest.mark.parametrize(
-    ("facts", "film", "why"),
-    [
-        (FACTS, b"<svg onload=alert(1)>", "must be a .gif, got another content"),
-        (FACTS, b"GIF8" + b"\0" * MAX_BYTES, "must have at most 2 MB"),
-        (replace(FACTS, study_id="other"), b"GIF8", "must show this study, got other"),
-    ],
-)
-def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, film, why):
-    clip = find_clip(put_clip(tmp_path, facts, film), "abc")
-    assert why in clip.missing
-    report = build(data(), [table("T8")], [], clip=clip)
-    assert why in to_html(report)
-    assert "data:image/gif" not in to_html(report)
-    assert why in to_markdown(report)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"file": "../x.gif"}', "[" * 10**5, json.dumps({"shots": [{"episode": 1}], "file": "x.gif"})],
-)
-def test_damaged_facts_are_a_sentence(tmp_path, text):
-    put_clip(tmp_path)
-    (tmp_path / "clips" / "best.json").write_text(text)
-    assert "must say what a film shows, got a damaged file" in find_clip(tmp_path, "abc").missing
-
-
-def test_facts_lead_to_no_file_elsewhere(tmp_path):
-    put_clip(tmp_path)
-    file = tmp_path / "clips" / "best.json"
-    file.write_text(file.read_text().replace('"best.gif"', '"../../secret.gif"'))
-    assert "no film: '../../secret.gif'" in find_clip(tmp_path, "abc").missing
-
-
-def test_a_study_without_a_film_has_none(tmp_path):
-    assert find_clip(tmp_path, "abc") is None
