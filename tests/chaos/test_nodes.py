@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,15 @@ START_UP_S = 40.0
 """What a trial takes to start, about."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+
+
+def start_on(driver: Driver, cluster: Cluster, nodes: Mapping[str, int], *options: object, **config: object) -> None:
+    """Start the driver on a cluster with these nodes, whose head runs nothing."""
+    cluster.start_head(**config)
+    for host, num_cpus in nodes.items():
+        cluster.add_node(num_cpus, host)
+    driver.settings = cluster.settings
+    driver.start("--address", cluster.address, *options)
 
 
 @pytest.mark.heavy
@@ -63,10 +72,7 @@ def test_a_trial_that_loses_a_process_each_time_has_failed_and_the_next_one_runs
 def test_a_trial_whose_node_dies_runs_again_on_another(
     driver: Driver, cluster: Cluster, death: Callable[[Cluster, str], None], tell: Tell
 ) -> None:
-    cluster.start_head()
-    cluster.add_node(2, A)
-    driver.settings = cluster.settings
-    driver.start("--address", cluster.address, *lasting(4))
+    start_on(driver, cluster, {A: 2}, *lasting(4))
     driver.wait_for("iteration")
     began = time.monotonic()
     death(cluster, A)
@@ -86,11 +92,7 @@ def test_a_trial_whose_node_dies_runs_again_on_another(
 
 @pytest.mark.heavy
 def test_a_trial_that_loses_the_node_of_a_runner_runs_again(driver: Driver, cluster: Cluster, tell: Tell) -> None:
-    cluster.start_head(**SOON)
-    cluster.add_node(1, A)
-    cluster.add_node(1, B)
-    driver.settings = cluster.settings
-    driver.start("--address", cluster.address, *lasting(4))
+    start_on(driver, cluster, {A: 1, B: 1}, *lasting(4), **SOON)
     driver.wait_for("iteration")
     (host,) = [each for each in (A, B) if not any("StudyTrial" in one.cmdline()[0] for one in cluster.workers(each))]
     cluster.crash(host)
@@ -108,10 +110,7 @@ def test_a_trial_that_loses_the_node_of_a_runner_runs_again(driver: Driver, clus
 
 @pytest.mark.heavy
 def test_a_trial_that_fits_nowhere_any_more_waits_and_a_resume_says_so(driver: Driver, cluster: Cluster) -> None:
-    cluster.start_head(**SOON)
-    cluster.add_node(2, A)
-    driver.settings = cluster.settings
-    driver.start("--address", cluster.address, *lasting(4))
+    start_on(driver, cluster, {A: 2}, *lasting(4), **SOON)
     driver.wait_for("iteration")
     cluster.crash(A)
     driver.wait_for("trial_started", 2)
@@ -132,10 +131,7 @@ def test_a_trial_on_a_node_that_is_drained_begins_anew_as_another_attempt(
     driver: Driver, cluster: Cluster, tell: Tell
 ) -> None:
     """Preempted in Ray's words; Tune by itself would start the trial again under the same attempt."""
-    cluster.start_head(**SOON)
-    cluster.add_node(2, A)
-    driver.settings = cluster.settings
-    driver.start("--address", cluster.address, *lasting(20))
+    start_on(driver, cluster, {A: 2}, *lasting(20), **SOON)
     driver.wait_for("iteration")
     (node,) = [word.partition("=")[2] for word in cluster.raylet(A).cmdline() if word.startswith("--node_id=")]
     words = ["drain-node", "--address", cluster.address, "--node-id", node, "--deadline-remaining-seconds", "1"]
@@ -173,10 +169,7 @@ def test_a_private_ray_that_dies_ends_the_study_and_a_resume_finishes_it(driver:
 def test_a_head_that_dies_ends_the_study_and_a_resume_on_a_new_cluster_finishes_it(
     driver: Driver, cluster: Cluster, tell: Tell
 ) -> None:
-    cluster.start_head()
-    cluster.add_node(2, A)
-    driver.settings = cluster.settings
-    driver.start("--address", cluster.address, *lasting(60))
+    start_on(driver, cluster, {A: 2}, *lasting(60))
     driver.wait_for("iteration", 2)
     began = time.monotonic()
     cluster.crash_head()
@@ -200,16 +193,12 @@ def test_a_head_that_dies_ends_the_study_and_a_resume_on_a_new_cluster_finishes_
 def test_nodes_that_are_killed_every_minute(driver: Driver, cluster: Cluster, tell: Tell) -> None:
     """Forty trials on four nodes of two CPUs; every minute one of them dies and a new one joins."""
     rng, hosts = random.Random(int(os.environ.get("KILL_SEED", "0"))), [f"127.0.0.{last}" for last in range(2, 6)]
-    cluster.start_head()
-    for host in hosts:
-        cluster.add_node(2, host)
-    driver.settings = cluster.settings
     # A trial loses its node at this rate, and begins anew: its share of the time is (exp(rate x length) - 1) / rate.
     rate, share_s = 1 / (60 * len(hosts)), MINUTES * 60 * len(hosts) / 40
     trial_s = math.log(1 + rate * share_s) / rate - START_UP_S
     # Environments that wait leave the cores to the start of processes, which is most of the work here.
     options = [*lasting(max(trial_s, 5)), *setting(search__num_trials=40, environment__step_wait_ms=20)]
-    driver.start("--address", cluster.address, *options)
+    start_on(driver, cluster, dict.fromkeys(hosts, 2), *options)
     assert driver.process is not None
     driver.wait_for("iteration")
     began = last = time.monotonic()

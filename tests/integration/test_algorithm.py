@@ -17,24 +17,16 @@ from study.planning.plan import remarks
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import differences
-from study.space.spec import StudySpec
-from study.trial.algorithm import build_config
-from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner
-from tests.integration.trials import trial_config
+from tests.integration.trials import built_config
 from tests.spaces import cluster, spec
 
 
 def config(rllib: dict[str, Any] | None = None, **changes: Any) -> PPOConfig:
-    content = trial_config(rllib=rllib or {}, **changes)
-    spec = StudySpec.model_validate(content["spec"])
-    spaces = probe(spec.environment, "")
-    return build_config(
-        spec, setting=content["setting"], seed=content["seed"], spaces=spaces, execution=content["execution"]
-    )
+    return built_config(rllib=rllib or {}, **changes)
 
 
 def fault(rllib: dict[str, Any], **changes: Any) -> tuple[str, str]:

@@ -9,8 +9,6 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from study.records.records import Evaluation, Iteration
-from study.trial.algorithm import build_config
-from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import (
     LARGEST,
     ImpalaEncoder,
@@ -21,8 +19,7 @@ from study.trial.engine.learning.encoders import (
 from study.trial.engine.sampling.acting import network_of
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
-from tests.integration.trials import trial_config
-from tests.spaces import spec
+from tests.integration.trials import built_config, trial_config
 
 
 def test_moments_are_those_of_all_that_was_shown() -> None:
@@ -46,17 +43,10 @@ def test_observations_are_normalised_and_clipped() -> None:
     np.testing.assert_allclose(seen, [[0.0, 0.0], [1.0, -1.0], [0.0, LARGEST]], atol=1e-6)
 
 
-def built(**changes: Any) -> Any:
-    space = spec(**changes)
-    config = trial_config(**changes)
-    return build_config(
-        space, setting=config["setting"], seed=1, spaces=probe(space.environment, "space"), execution="real"
-    )
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_numpy_and_torch_see_the_same_normalised_policy(shared: bool) -> None:
-    module = built(environment__normalize_observations=True, model__vf_share_layers=shared).get_rl_module_spec().build()
+    config = built_config(environment__normalize_observations=True, model__vf_share_layers=shared)
+    module = config.get_rl_module_spec().build()
     assert len(list(normalizers_of(module))) == (1 if shared else 2)
     for normalizer in normalizers_of(module):
         normalizer.add(50.0, torch.ones(4).double(), torch.full((4,), 200.0).double())
@@ -70,7 +60,7 @@ def test_impalas_convolutions_are_those_of_the_paper() -> None:
     pytest.importorskip("envpool")
     space = {"environment__id": "procgen:coinrun", "model": {"conv_net": "impala", "vf_share_layers": True}}
     try:
-        config = built(**space, parameters__train_batch_size=800)
+        config = built_config(**space, parameters__train_batch_size=800)
     except Exception as error:
         if "libqt5gui5" in str(error):
             pytest.skip("libqt5gui5 is not installed")
@@ -87,7 +77,7 @@ def test_impalas_convolutions_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("conv_net", ["nature", "impala"])
 def test_images_are_normalised_before_their_convolutions(conv_net: str) -> None:
     picture = {"environment__id": "tests.environments:Picture", "model__conv_net": conv_net}
-    module = built(**picture, environment__normalize_observations=True).get_rl_module_spec().build()
+    module = built_config(**picture, environment__normalize_observations=True).get_rl_module_spec().build()
     shown = torch.rand(5, 4, 6, 3, dtype=torch.float64)
     normalizers = list(normalizers_of(module))
     assert len(normalizers) == 2

@@ -15,28 +15,17 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED
 
 from study.driver.losses import reason_of
 from study.errors import TrialError
-from study.space.spec import StudySpec
-from study.trial.algorithm import build_config
 from study.trial.engine.envs.environments import make_env
-from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.measured_algorithm import check_runner
-from tests.integration.trials import trial_config
+from tests.integration.trials import built_config
+from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
-
-
-def config_of(*, execution: str = "real", **changes: Any) -> Any:
-    content = trial_config(execution=execution, **changes)
-    spec = StudySpec.model_validate(content["spec"])
-    spaces = probe(spec.environment, "")
-    return build_config(
-        spec, setting=content["setting"], seed=content["seed"], spaces=spaces, execution=content["execution"]
-    )
 
 
 def runner_of(config: Any, process: int = 1) -> Any:
@@ -52,7 +41,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def one(kind: str, *, lanes: int = 3, batch: int = 60, **changes: Any) -> Any:
     """Return one runner with `lanes` lanes that samples `batch` steps a round."""
     setting = {"num_env_runners": 1, "num_envs_per_env_runner": lanes, "train_batch_size": batch, "minibatch_size": 20}
-    return runner_of(config_of(runner=kind, setting=setting, **changes))
+    return runner_of(built_config(runner=kind, setting=setting, **changes))
 
 
 def chains(samples: list[list[SingleAgentEpisode]]) -> list[list[SingleAgentEpisode]]:
@@ -101,9 +90,8 @@ def replay(env: gymnasium.Env, first: Any, episode: dict[str, Any]) -> None:
 def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str, Any]) -> None:
     runner = one(kind, lanes=3, batch=75, **environment)
     episodes = [joined(pieces) for pieces in chains([runner.sample() for _ in range(4)])]
-    spec = StudySpec.model_validate(trial_config(**environment)["spec"])
     for env_index in range(3):
-        env = make_env(spec.environment)
+        env = make_env(spec(**environment).environment)
         first, _ = env.reset(seed=lane_seed(1, 1, env_index))
         (mine,) = [each for each in episodes if np.allclose(each["observations"][0], first, atol=1e-7)]
         replay(env, first, mine)
@@ -196,7 +184,7 @@ def test_the_spaces_are_those_of_one_environment_and_of_all(kind: str) -> None:
 
 
 def test_the_action_noise_of_stock_runners_differs() -> None:
-    config = config_of(runner="stock")
+    config = built_config(runner="stock")
     seeds = []
     for process in (1, 2):
         runner_of(config, process)
@@ -228,9 +216,8 @@ def test_batches_are_exact_and_in_lane_order() -> None:
     for _ in range(6):
         for lane, pieces in enumerate(of_lanes(runner, runner.sample(), [17, 17, 16])):
             trajectories[lane] += pieces
-    spec = StudySpec.model_validate(trial_config()["spec"])
     for lane, pieces in enumerate(trajectories):  # each lane is one environment that plays on and on
-        env = make_env(spec.environment)
+        env = make_env(spec().environment)
         observation, _ = env.reset(seed=lane_seed(1, 1, lane))
         for episode in chains([pieces]):
             whole = joined(episode)
@@ -244,7 +231,7 @@ def test_batches_are_exact_and_in_lane_order() -> None:
 
 @pytest.mark.parametrize("horizon", [0, 1, 5, 40])
 def test_the_lookback_is_the_end_of_the_fragment_before(horizon: int) -> None:
-    config = config_of(
+    config = built_config(
         runner="batched",
         setting={"num_env_runners": 1, "num_envs_per_env_runner": 3, "train_batch_size": 50, "minibatch_size": 10},
         rllib={"env_runners": {"episode_lookback_horizon": horizon}},
@@ -271,11 +258,11 @@ def test_the_lookback_is_the_end_of_the_fragment_before(horizon: int) -> None:
 @pytest.mark.parametrize("batch", [240, 250], ids=["divides", "does not divide"])
 def test_lanes_do_not_depend_on_the_processes(batch: int, environment: dict[str, Any]) -> None:
     setting = {"num_env_runners": 4, "num_envs_per_env_runner": 3, "train_batch_size": batch, "minibatch_size": 10}
-    weights = runner_of(config_of(setting=setting, **environment)).module.get_state()
+    weights = runner_of(built_config(setting=setting, **environment)).module.get_state()
 
     def play(execution: str, processes: int) -> list[SingleAgentEpisode]:
         changes = {"resources__emulation_processes": processes, **environment}
-        config = config_of(execution=execution, setting=setting, **changes)
+        config = built_config(execution=execution, setting=setting, **changes)
         workers = range(1, processes + 1) if config.num_env_runners else [0]
         runners = [runner_of(config, worker) for worker in workers]
         for runner in runners:

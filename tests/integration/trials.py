@@ -5,6 +5,7 @@ from typing import Any
 
 from study.records.records import Evaluation, Iteration
 from study.space.parameters import PARAMETERS
+from study.space.spec import StudySpec
 from study.trial.messages import BuiltTrial
 from tests.spaces import spec
 
@@ -45,6 +46,16 @@ def trial_config(
         "trial": 3,
         "attempt": 1,
     }
+
+
+def built_config(**changes: Any) -> Any:
+    """Return RLlib's configuration of the trial of `trial_config(**changes)`."""
+    from study.trial.algorithm import build_config
+    from study.trial.engine.envs.probing import probe
+
+    content = trial_config(**changes)
+    space, own = StudySpec.model_validate(content["spec"]), ("setting", "seed", "execution")
+    return build_config(space, spaces=probe(space.environment, ""), **{name: content[name] for name in own})
 
 
 def live_runners(patience_s: float = 1) -> list[Any]:
