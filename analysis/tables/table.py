@@ -121,10 +121,6 @@ class Table:
         kept = [name for column in columns for name in column.names if name in self.frame]
         return replace(self, columns=columns, frame=self.frame[kept], notes=(), definitions=(), first=())
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a copy of the numbers."""
-        return self.frame.copy()
-
     def to_csv(self) -> str:
         """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
         return writers.to_csv(self)

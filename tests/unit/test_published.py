@@ -5,14 +5,14 @@ from study.errors import AnalysisError
 
 
 def test_the_two_node_claim_is_refused_since_its_batch_changed():
-    table = audit(claims(), "two nodes").to_frame()
+    table = audit(claims(), "two nodes").frame
     assert table["karp_flatt"].tolist()[1] == pytest.approx(-0.315, abs=5e-4)
     assert table["verdict"][1] == "refused: 8,000 steps an iteration against 2,000"
 
 
 def test_a_batch_that_doubled_in_silence_is_seen_from_rate_and_time():
     # 4000 // 24 = 166 steps a runner make 3984, one round short of 4000: RLlib sampled a second one.
-    table = audit(claims(), "72 CPUs").to_frame().set_index("num_env_runners")
+    table = audit(claims(), "72 CPUs").frame.set_index("num_env_runners")
     assert table.loc[24, "batch"] == pytest.approx(2 * 24 * 166, abs=1)
     assert table.loc[64, "batch"] == pytest.approx(2 * 64 * 62, abs=1)
     assert table.loc[24, "verdict"].startswith("refused")
@@ -20,20 +20,20 @@ def test_a_batch_that_doubled_in_silence_is_seen_from_rate_and_time():
 
 
 def test_cells_on_other_machines_are_not_compared():
-    assert audit(claims(), "laptop or nodes").to_frame()["verdict"][1].startswith("refused: chartreuse")
+    assert audit(claims(), "laptop or nodes").frame["verdict"][1].startswith("refused: chartreuse")
 
 
 def test_cells_whose_batch_nobody_published_are_not_compared():
     for claim in ("46 workers", "ten workers"):
         table = audit(claims(), claim)
-        frame = table.to_frame()
+        frame = table.frame
         assert frame["verdict"][1] == "batch not published: cannot be compared"
         assert frame["karp_flatt"].isna().all()
         assert table.conclusion == "The comparison cannot be made: the batch was not published."
-    assert audit(claims(), "46 workers").to_frame()["speed_up_time"][1] == pytest.approx(624 / 824)
+    assert audit(claims(), "46 workers").frame["speed_up_time"][1] == pytest.approx(624 / 824)
     known = audit(claims(), "one ray.init")  # rate x sampling time says it
     assert known.conclusion.startswith("Batch and hardware are equal as far as published")
-    assert known.to_frame()["karp_flatt"].notna()[1:].all()
+    assert known.frame["karp_flatt"].notna()[1:].all()
 
 
 def test_what_learning_takes_bounds_what_runners_can_give():

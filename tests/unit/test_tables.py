@@ -278,13 +278,6 @@ def test_half_an_interval_is_refused():
         table(frame=frame)
 
 
-def test_the_frame_of_a_table_is_not_lent_out():
-    shown = table()
-    taken = shown.to_frame()
-    taken.loc[0, "num_env_runners"] = 99
-    assert shown.frame["num_env_runners"].tolist() == [1, 2, 4, 1000]
-
-
 def test_nullable_types_follow_the_values():
     frame = make_frame({"a": [1, None], "b": [1, 2.5], "c": ["x", None], "d": [True, False], "e": [None, None]})
     assert [str(dtype) for dtype in frame.dtypes] == ["Int64", "Float64", "string", "boolean", "Float64"]
