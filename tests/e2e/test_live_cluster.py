@@ -1,20 +1,17 @@
 """The command on a Ray that others run: it joins, leaves the cluster as it was, and survives being killed there."""
 
 import os
-import re
 import signal
 import time
 
 import psutil
 import pytest
 
-from study.records.records import StudyOpened, TrialBuilt
+from study.records.records import StudyOpened
 from tests.e2e.clusters import Cluster, is_clean
 from tests.e2e.commands import SPACE, assert_whole, command, records, run
 from tests.e2e.drivers import Driver
 
-WIDE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 5")
-"""A trial of six CPUs: more than one node of four has."""
 ONE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 1")
 LONGER = ONE.replace("env_steps: 800", "env_steps: 3000")
 
@@ -98,35 +95,6 @@ def test_a_study_joins_a_live_cluster_and_leaves_it_as_it_was(place, live, way):
     assert [record.cluster["num_cpus"] for record in opened] == [8]
     assert is_clean(live.state(), num_cpus=8)
     assert before <= {process.pid for process in live.processes()}, "a process of the cluster is gone"
-
-
-@pytest.mark.heavy
-def test_a_trial_spreads_over_nodes_and_says_that_they_share_cores(place):
-    cores = psutil.cpu_count(logical=False)
-    if cores is None or cores >= 4:
-        pytest.skip("nodes of four CPUs oversubscribe only a machine with fewer cores")
-    (place / "space.yaml").write_text(WIDE)
-    cluster = Cluster()
-    try:
-        cluster.start_head(num_cpus=4)
-        cluster.add_node(4, "127.0.0.2")
-        cluster.add_node(4, "127.0.0.3")
-        words = command("--space", "space.yaml", "--trials", "1", "--address", cluster.address)
-        done = run([*cluster.settings, *words], place, timeout=180)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert_whole(place / "studies" / "space", uri(place), 1)
-        (built,) = [record for record in records(place / "studies" / "space") if isinstance(record, TrialBuilt)]
-        addresses = {cluster.address.rpartition(":")[0], "127.0.0.2", "127.0.0.3"}
-        assert set(built.processes_per_node) <= addresses
-        assert len(built.processes_per_node) >= 2
-        assert sum(built.processes_per_node.values()) == 6
-        assert max(built.processes_per_node.values()) <= 4
-        assert built.timing == "oversubscribed"
-        assert re.search(r"Ray hands out 4 CPUs, \d cores?", built.timing_reason)
-        assert "oversubscribed" in done.stdout
-        assert is_clean(cluster.state(), num_cpus=12, nodes=3)
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.heavy

@@ -3,16 +3,20 @@
 import contextlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from study.records.folder import StudyFolder
 from study.records.records import TrialBuilt, TrialEnded, TrialStarted, read_lines
-from tests.e2e.clusters import Cluster
-from tests.e2e.commands import SPACE, command, records, run
+from tests.e2e.clusters import Cluster, is_clean
+from tests.e2e.commands import SPACE, assert_whole, command, records, run
 
+WIDE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 5")
+"""A trial of six CPUs: more than one node of four has."""
 THREE = SPACE.replace("num_env_runners: [1, 2]", "num_env_runners: 3")
 SMALL = """
 environment: {id: CartPole-v1, floor: 0, reference: 500, target: 450, step_wait_ms: 1}
@@ -25,9 +29,9 @@ evaluation: {episodes: 2, num_evaluations: 1}
 
 
 @contextlib.contextmanager
-def cluster_of(*cpus: int, kind: type[Cluster] = Cluster):
+def cluster_of(*cpus: int):
     """Start as many nodes, the head first, with so many CPUs each."""
-    cluster = kind()
+    cluster = Cluster()
     try:
         cluster.start_head(cpus[0])
         for number, count in enumerate(cpus[1:], start=2):
@@ -47,6 +51,16 @@ def study_of(place, name):
     return place / "studies" / name
 
 
+def trial_on(cluster, place, space, *options):
+    """Run one trial on a cluster; return what the command said, and the record of the trial that was built."""
+    (place / "space.yaml").write_text(space)
+    words = ["--trials", "1", *options, "--address", cluster.address]
+    done = run([*cluster.settings, *command("--space", "space.yaml", *words)], place, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = of_kind(place, "space", TrialBuilt)
+    return done.stdout, built
+
+
 def of_kind(place, name, kind):
     return [record for record in records(study_of(place, name)) if isinstance(record, kind)]
 
@@ -59,11 +73,7 @@ def of_kind(place, name, kind):
     ],
 )
 def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement, nodes):
-    (tmp_path / "space.yaml").write_text(THREE)
-    words = ["--trials", "1", "--set", f"resources.placement={placement}", "--address", wide.address]
-    done = run([*wide.settings, *command("--space", "space.yaml", *words)], tmp_path, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = of_kind(tmp_path, "space", TrialBuilt)
+    _, built = trial_on(wide, tmp_path, THREE, "--set", f"resources.placement={placement}")
     assert [(each["process"], each["number"], each["runners"]) for each in built.placement] == [
         ("main", 0, []),
         *(("runner", number, [number]) for number in (1, 2, 3)),
@@ -74,6 +84,23 @@ def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement
     counts = {node: sum(each["node"] == node for each in built.placement) for node in addresses}
     assert built.processes_per_node == {node: count for node, count in counts.items() if count}
     assert {each["host"] for each in built.placement} == {os.uname().nodename}
+
+
+@pytest.mark.heavy
+def test_a_trial_wider_than_a_node_says_that_nodes_share_cores(tmp_path, wide):
+    cores = psutil.cpu_count(logical=False)
+    if cores is None or cores >= 4:
+        pytest.skip("nodes of four CPUs oversubscribe only a machine with fewer cores")
+    said, built = trial_on(wide, tmp_path, WIDE)
+    assert_whole(study_of(tmp_path, "space"), f"sqlite:///{tmp_path}/mlflow.db", 1)
+    assert built.processes_per_node.keys() <= {wide.address.rpartition(":")[0], "127.0.0.2", "127.0.0.3"}
+    assert len(built.processes_per_node) >= 2
+    assert sum(built.processes_per_node.values()) == 6
+    assert max(built.processes_per_node.values()) <= 4
+    assert built.timing == "oversubscribed"
+    assert re.search(r"Ray hands out 4 CPUs, \d cores?", built.timing_reason)
+    assert "oversubscribed" in said
+    assert is_clean(wide.state(), num_cpus=12, nodes=3)
 
 
 @contextlib.contextmanager
