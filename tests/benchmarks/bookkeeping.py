@@ -63,17 +63,17 @@ def parsed(num_trials: int, sampler: str) -> Any:
 
 @contextlib.contextmanager
 def timed_fit(figures: dict[str, float]):
-    """Note how long `Tuner.fit` takes, and the CPU time of this process meanwhile."""
+    """Note how long `Tuner.fit` takes."""
     from ray.tune import Tuner
 
     original = Tuner.fit
 
     def fit(self: Any) -> Any:
-        began, spent = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         try:
             return original(self)
         finally:
-            figures.update(fit_s=time.perf_counter() - began, driver_cpu_s=time.process_time() - spent)
+            figures["fit_s"] = time.perf_counter() - began
 
     Tuner.fit = fit
     try:
@@ -141,26 +141,20 @@ def child(options: argparse.Namespace) -> None:
 
 
 def side_by_side(options: argparse.Namespace) -> dict[str, Any]:
-    runs: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
+    runs: dict[str, list[float]] = {"ours": [], "bare": []}
     for repetition in range(options.repetitions):
         for name in alternated(("ours", "bare"), repetition):
             words = [sys.executable, "-m", "tests.benchmarks.bookkeeping", "--child", name]
             for key in ("trials", "seconds", "concurrency"):
                 words += [f"--{key}", str(getattr(options, key))]
-            began = time.perf_counter()
             done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stdout + done.stderr)
-            figures = json.loads(done.stdout.splitlines()[-1])
-            runs[name].append({**figures, "process_s": time.perf_counter() - began})
-        pair = {name: {key: round(value, 1) for key, value in found[-1].items()} for name, found in runs.items()}
+            runs[name].append(json.loads(done.stdout.splitlines()[-1])["fit_s"])
+        pair = {name: round(found[-1], 1) for name, found in runs.items()}
         print(f"{repetition + 1}: {json.dumps(pair)}", flush=True)
-    ratios = [a["fit_s"] / b["fit_s"] for a, b in zip(runs["ours"], runs["bare"], strict=True)]
-    medians = {
-        f"{name}_{key}": round(statistics.median(run[key] for run in found), 1)
-        for name, found in runs.items()
-        for key in ("fit_s", "process_s", "driver_cpu_s")
-    }
+    ratios = [a / b for a, b in zip(runs["ours"], runs["bare"], strict=True)]
+    medians = {f"{name}_fit_s": round(statistics.median(found), 1) for name, found in runs.items()}
     ideal_s = options.trials * options.seconds / options.concurrency
     spread = {"ratio_median": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
     return {"ideal_s": ideal_s, **medians, **{name: round(value, 3) for name, value in spread.items()}}

@@ -1,11 +1,11 @@
 """A trial of 46 runners on two cores: emulated in one process against 46 real processes of stock RLlib.
 
-    python -m tests.benchmarks.emulation [--repetitions 5] [--runners 46] [--also batched]
+    python -m tests.benchmarks.emulation [--repetitions 5] [--runners 46]
 
 Acrobot-v1, ten iterations of 8000 steps with the shipped constants of PPO. The time is that of the whole trial, from
 an empty process to the end: imports, start-up, iterations. Memory is the proportional set size of the whole process
-tree, Ray's own processes included. Each trial has a fresh process and a private Ray; they take turns. `--also batched`
-adds 46 real processes with the batched runner and the lean learner. The last line is JSON.
+tree, Ray's own processes included. Each trial has a fresh process and a private Ray; they take turns. The last line is
+JSON.
 """
 
 import argparse
@@ -22,7 +22,6 @@ TARGET_RATIO, TARGET_MB = 10.0, 2500.0
 KINDS = {
     "emulated": {"runner": "batched", "learner": "lean", "execution": "emulated"},
     "stock": {"runner": "stock", "learner": "rllib", "execution": "real"},
-    "batched": {"runner": "batched", "learner": "lean", "execution": "real"},
 }
 ITERATIONS, BATCH = 10, 8000
 
@@ -31,7 +30,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--runners", type=int, default=46)
-    parser.add_argument("--also", choices=["batched"], action="append", default=[])
     parser.add_argument("--child", choices=list(KINDS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -40,21 +38,17 @@ def main() -> None:
     from tests.benchmarks.timing import Spread, alternated, end_on_sigterm, last_line_of, machine, versions
 
     end_on_sigterm()
-    about, kinds = machine(), ["emulated", "stock", *options.also]
-    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-    print(f"{'trial':<10}{'start-up s':>12}{'iteration s':>13}{'whole s':>10}{'memory MB':>11}")
+    about = machine()
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    print(f"{'trial':<10}{'whole s':>10}{'memory MB':>11}")
     for repetition in range(options.repetitions):
-        for kind in alternated(kinds, repetition):
+        for kind in alternated(list(KINDS), repetition):
             with tempfile.TemporaryDirectory() as home:
                 command = [sys.executable, "-m", "tests.benchmarks.emulation", "--child", kind]
                 line = last_line_of([*command, "--runners", str(options.runners)], home=Path(home))
             run = json.loads(line)
             runs[kind].append(run)
-            print(
-                f"{kind:<10}{run['startup_s']:>12.1f}{run['iteration_s']:>13.2f}{run['whole_s']:>10.1f}"
-                f"{run['memory_mb']:>11.0f}",
-                flush=True,
-            )
+            print(f"{kind:<10}{run['whole_s']:>10.1f}{run['memory_mb']:>11.0f}", flush=True)
     pairs = zip(runs["stock"], runs["emulated"], strict=True)
     ratio = Spread.of((stock["whole_s"] / emulated["whole_s"] for stock, emulated in pairs), digits=2)
     memory = max(run["memory_mb"] for run in runs["emulated"])
@@ -120,7 +114,6 @@ def _trial(kind: str, runners: int) -> dict[str, float]:
             attempt=1,
         )
         trial = TrialRun(config, started_s=started)
-        startup_s = time.perf_counter() - started
         try:
             records: list[Any] = []
             for _ in range(ITERATIONS):
@@ -129,15 +122,9 @@ def _trial(kind: str, runners: int) -> dict[str, float]:
             memory.look()
         finally:
             trial.close()
-    iterations = [record.metrics["iteration_time_s"] for record in records if isinstance(record, Iteration)]
-    assert len(iterations) == ITERATIONS
+    assert sum(isinstance(record, Iteration) for record in records) == ITERATIONS
     evaluation_s = sum(record.eval_time_s for record in records if isinstance(record, Evaluation))
-    return {
-        "startup_s": startup_s,
-        "iteration_s": sum(iterations) / len(iterations),
-        "whole_s": whole_s - evaluation_s,
-        "memory_mb": memory.peak_mb,
-    }
+    return {"whole_s": whole_s - evaluation_s, "memory_mb": memory.peak_mb}
 
 
 class _Memory:

@@ -149,11 +149,10 @@ def fragments(module: Any, lanes: int, steps: int) -> list[SingleAgentEpisode]:
     return episodes
 
 
-def milliseconds(update: Callable[[], object]) -> tuple[float, float]:
-    """Return wall time, and CPU time, which other work on the machine disturbs less."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def milliseconds(update: Callable[[], object]) -> float:
+    began = time.perf_counter()
     update()
-    return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)
+    return 1e3 * (time.perf_counter() - began)
 
 
 def products(hidden: int, rows: int, count: int) -> Callable[[], None]:
@@ -170,15 +169,6 @@ def products(hidden: int, rows: int, count: int) -> Callable[[], None]:
                     torch.mm(gradient, weight)
 
     return run
-
-
-def ratios(medians: dict[str, float]) -> dict[str, float]:
-    return {
-        "lean_over_fused": round(medians["lean"] / medians["fused"], 3),
-        "limit_over_fused": round(medians["limit"] / medians["fused"], 3),
-        "lean_over_plain": round(medians["lean"] / medians["plain"], 3),
-        "rllib_over_lean": round(medians["rllib"] / medians["lean"], 3),
-    }
 
 
 def main() -> None:
@@ -201,32 +191,32 @@ def main() -> None:
     )
     timesteps = {"num_env_steps_sampled_lifetime": 0}
 
-    def once(name: str) -> tuple[float, float]:
+    def once(name: str) -> float:
         own = copy.deepcopy(episodes)  # RLlib appends to them
         if name in learners:
             return milliseconds(lambda: learners[name].update(episodes=own, timesteps=timesteps, **loop))
         return milliseconds(limit if name == "limit" else lambda: plain.update(own))
 
-    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in (*learners, "plain", "limit")}
+    samples: dict[str, list[float]] = {name: [] for name in (*learners, "plain", "limit")}
     for repetition in range(-1, options.repetitions):  # the first one warms up
         order = list(samples) if repetition % 2 else list(samples)[::-1]
         for name in order:
             taken = once(name)
             if repetition >= 0:
                 samples[name].append(taken)
-    wall = {name: statistics.median(own for own, _ in taken) for name, taken in samples.items()}
-    cpu = {name: statistics.median(own for _, own in taken) for name, taken in samples.items()}
-    print(f"{'update':8}{'wall ms':>11}{'min':>9}{'max':>9}{'CPU ms':>11}   (medians)")
+    medians = {name: statistics.median(taken) for name, taken in samples.items()}
+    print(f"{'update':8}{'median ms':>11}{'min':>9}{'max':>9}")
     for name, taken in samples.items():
-        walls = [own for own, _ in taken]
-        print(f"{name:8}{wall[name]:11.1f}{min(walls):9.1f}{max(walls):9.1f}{cpu[name]:11.1f}")
+        print(f"{name:8}{medians[name]:11.1f}{min(taken):9.1f}{max(taken):9.1f}")
     result = {
         "benchmark": "update",
         "repetitions": options.repetitions,
         **{name: getattr(options, name) for name in ("threads", "hidden", "steps", "lanes", "minibatch")},
-        "median_ms": {name: round(median, 1) for name, median in wall.items()},
-        **ratios(wall),
-        "cpu_time": ratios(cpu),
+        "median_ms": {name: round(median, 1) for name, median in medians.items()},
+        "lean_over_fused": round(medians["lean"] / medians["fused"], 3),
+        "limit_over_fused": round(medians["limit"] / medians["fused"], 3),
+        "lean_over_plain": round(medians["lean"] / medians["plain"], 3),
+        "rllib_over_lean": round(medians["rllib"] / medians["lean"], 3),
         "target_lean_over_fused": 6 if options.hidden <= 64 else 2.2,
         "target_lean_over_plain": 1.15,
         "target_rllib_over_lean": 1.4,
