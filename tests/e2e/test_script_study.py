@@ -10,8 +10,8 @@ from mlflow.tracking import MlflowClient
 
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration
+from tests.e2e.clusters import Cluster
 from tests.e2e.commands import HOLDUP_STAGES, command, records, run, study
-from tests.e2e.test_live_cluster import Cluster
 
 pytestmark = pytest.mark.minutes
 

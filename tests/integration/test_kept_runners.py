@@ -15,7 +15,8 @@ from study.space.parameters import PARAMETERS
 from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
-from tests.integration.test_env_runners import config_of, runner_of
+from tests.integration.test_env_runners import runner_of
+from tests.integration.trials import built_config
 from tests.throughput import throughput_spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -40,9 +41,9 @@ def samples(runner: Any, rounds: int) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("kind", ["stock", "batched"])
 def test_a_renewed_runner_does_what_a_new_one_does(kind: str) -> None:
     setting = {"num_env_runners": 1, "num_envs_per_env_runner": 3, "train_batch_size": 60, "minibatch_size": 20}
-    first = config_of(runner=kind, setting=setting, environment__id="CartPole-v1")
+    first = built_config(runner=kind, setting=setting, environment__id="CartPole-v1")
     other = {**setting, "num_envs_per_env_runner": 2, "train_batch_size": 80}
-    second = config_of(runner=kind, setting=other, seed=7, environment__id="CartPole-v1")
+    second = built_config(runner=kind, setting=other, seed=7, environment__id="CartPole-v1")
     renewed = runner_of(first)
     samples(renewed, 3)
     renewed.renew(config=second, worker_index=1, num_workers=1)
