@@ -20,10 +20,10 @@ APART = ("T9.csv",)
 NAMES = ("example_study", "example_throughput", "example_table")
 
 
-def certificate_anew(folder: Path) -> dict[str, bytes]:
-    """Return the files of the recorded hold-up study's certificate, written from its records in an empty folder."""
-    study = folder / "example_study"
-    shutil.copytree(ANALYSIS / "example_study", study)
+def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
+    """Return the files of a recorded hold-up study's certificate, written from its records in an empty folder."""
+    study = folder / name
+    shutil.copytree(ANALYSIS / name, study)
     names = ("certificate.json", "certificate.md")
     for name in names:
         (study / name).unlink()

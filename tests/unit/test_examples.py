@@ -16,6 +16,7 @@ from study.records.folder import StudyFolder
 from study.statistics import mean_interval
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+EXAMPLES = sorted(folder.name for folder in ANALYSIS.glob("example_*"))
 PROTOCOL, EVIDENCE = (
     (ANALYSIS.parent / "study" / "designs" / "holdup" / name).read_text() for name in ("README.md", "evidence.md")
 )
@@ -35,12 +36,13 @@ def test_the_replay_in_the_protocol_s_page_is_that_of_the_table():
     assert "\n".join(rows) in EVIDENCE, "paste the output of `python -m study replay analysis/example_table`"
 
 
-def test_the_arms_in_the_readme_are_those_of_the_certificate():
-    page = StudyFolder(ANALYSIS / "example_study").certificate_page.read_text()
+@pytest.mark.parametrize(("name", "mark"), [("example_study", "holdup"), ("example_lunarlander", "lunarlander")])
+def test_the_arms_in_the_readme_are_those_of_the_certificate(name, mark):
+    page = StudyFolder(ANALYSIS / name).certificate_page.read_text()
     arms = [line.split(" | ") for line in page.splitlines() if line.startswith(("| winner", "| best_small", "| naive"))]
     finals = [cells[6] for cells in arms if cells[1].startswith("`")]
     assert len(finals) == 8
-    (section,) = re.findall(r"<!-- holdup-result -->\n(.*?)<!-- /holdup-result -->", PROTOCOL, flags=re.DOTALL)
+    (section,) = re.findall(rf"<!-- {mark}-result -->\n(.*?)<!-- /{mark}-result -->", PROTOCOL, flags=re.DOTALL)
     for final in finals:
         assert f"| {final} |" in section, final
 
@@ -81,7 +83,7 @@ def test_a_quantity_has_one_interval_in_certificate_and_figure():
         assert drawn[place] == pytest.approx(written[place], rel=1e-9), place
 
 
-@pytest.mark.parametrize("name", ["example_coinrun", "example_study", "example_table", "example_throughput"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_no_path_of_a_machine_is_in_an_example(name):
     folder = StudyFolder(ANALYSIS / name)
     for file in (folder.identity_file, folder.space_file, folder.table):
