@@ -80,7 +80,7 @@ def run(trial: StudyTrial) -> tuple[list[Any], list[int]]:
             return records, pids
         group = trial._run._algorithm.env_runner_group  # type: ignore[union-attr]
         reports = group.foreach_env_runner("report", local_env_runner=False)
-        pids = sorted(report.pid for report in reports)
+        pids = sorted(report.place.pid for report in reports)
 
 
 def learnt(records: list[Any]) -> list[list[float]]:
