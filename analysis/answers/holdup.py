@@ -57,7 +57,7 @@ def _sentence(content: Mapping[str, Any], target: int, small: int) -> str:
     rules = _rules(content)
     broken, stopped = (sum(check["passed"] is each for check in rules) for each in (False, None))
     others = f"; {stopped} were not judged, since the study stopped at half" if stopped else ""
-    why = f" It misses {broken} of {len(rules)} rules{others}." if broken else ""
+    why = f" It breaks {broken} of {len(rules)} rules{others}." if broken else ""
     return f"No: the chosen setting does not hold up with {runners(target)}, against the best with {small}.{why}"
 
 
@@ -140,9 +140,10 @@ def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
     if value is None:
         return f"{check['law']}: {check['note']}"
     if name == "steps_saved":
+        reaches = ", and 1 is inside" if value.low <= 1 <= value.high else ""
         return (
             f"with {scale} runners it must take fewer environment steps to the target than RLlib's defaults with the "
-            f"batch grown, which take {value.value:.2f} times as many, {interval(value)}"
+            f"batch grown, which take {value.value:.2f} times as many, {interval(value)}{reaches}"
         )
     word = "lower" if value.value < 0 else "higher"
     return (

@@ -165,7 +165,7 @@ def test_a_study_that_is_given_up_at_half_judges_rule_2_alone_and_runs_nothing_m
     assert not any(row.note for row in given_up.comparisons.rows)
     given_up.write(StudyFolder(tmp_path / "lost"))
     said = analysis.open(tmp_path / "lost").answer()
-    assert "It misses 1 of 5 rules; 4 were not judged" in said.sentence
+    assert "It breaks 1 of 5 rules; 4 were not judged" in said.sentence
     assert "Broken: at least 19 of 20 test seeds solved at 3, and 5 of 10 were." in said.facts
 
 
