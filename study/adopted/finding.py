@@ -405,7 +405,7 @@ class _Search:
             if len(launches) > 1:
                 rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
                 fix = "Write a function that returns one of them, and name it."
-                raise MistakeError(rule=rule, got=got, fix=fix, code="several-configurations")
+                raise MistakeError(rule=rule, got=got, fix=fix, code="several-trainings")
             return launches[0]
         if not isinstance(result, AlgorithmConfig):
             rule = f"the function '{name}' must return an AlgorithmConfig"

@@ -17,13 +17,13 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import ray
-import torch
 from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune import registry
 
 from study.cluster.shipping import OwnModule
+from study.hosts.cpus import count_gpus
 from study.seams.ray import refuse_auto_init
 
 EXAMPLES = "run_rllib_example_script_experiment"
@@ -111,7 +111,7 @@ class Interception:
             return _Context()
 
         def resources() -> dict[str, float]:
-            gpus = torch.cuda.device_count()
+            gpus = count_gpus()
             return {"CPU": float(os.cpu_count() or 1), **({"GPU": float(gpus)} if gpus else {})}
 
         def refuse() -> NoReturn:

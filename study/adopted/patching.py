@@ -126,7 +126,7 @@ def patched_script(
     try:
         found = _read_again(spec, file, patched.after.encode(encoding))
     except SpaceError as error:
-        why = f"the patched script cannot be read: {' '.join(str(error).split())[:300]}"
+        why = f"the patched script cannot be read: {' '.join(str(error).split())[:600]}"
         return replace(patched, after=None, why=why)
     why = ", ".join(_unlike(facts, found.adopted.facts, changes))
     return patched if not why else replace(patched, after=None, why=f"something else in it decides: {why}")

@@ -391,7 +391,7 @@ def test_what_cannot_be_pickled_is_named(read):
         (":make", {}, "configuration-arguments"),
         (":number", {}, "not-a-configuration"),
         (":nothing", {}, "not-a-configuration"),
-        (":two", {}, "several-configurations"),
+        (":two", {}, "several-trainings"),
         (":9", {}, "no-such-configuration"),
     ],
 )

@@ -12,7 +12,8 @@ from tests.spaces import spec
 
 
 def reason(env_id, error):
-    return str(why_not_here(error, env_id))
+    rule, fix = why_not_here(error, env_id)
+    return f"{rule} Fix: {fix}"
 
 
 def raised(make, kind):

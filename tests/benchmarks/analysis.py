@@ -1,0 +1,309 @@
+"""How long `analysis.open` takes on a large study, and how much memory: 100,000 trials on record, 10,000 in MLflow.
+
+Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
+by orjson and without syncing. The MLflow store is SQLite with the tables that MLflow's own client makes; runs,
+parameters, tags, latest metrics and (with `--history 1`) metric histories are inserted by SQL, with the keys and texts
+of `study.mirrors.mlflow_content`. Each measurement is a fresh process: its wall time from the import to the frame of
+trials, then to the estimates and the answer, and its largest resident size.
+
+    python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--runs 10000] [--history 0] [--folder DIR]
+"""
+
+import argparse
+import json
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from study.metrics import METRICS
+from study.mirrors import mlflow_content as content
+from study.records.folder import StudyIdentity
+from study.records.records import (
+    SCHEMA,
+    Iteration,
+    Record,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+)
+from tests import synthetic
+from tests.spaces import spec
+
+SCALES = (1, 2, 4, 8, 16, 32, 46)
+BATCH = 4000
+NUM_SETTINGS = 50
+"""Workloads among which the trials are dealt; each is run at every scale on as many seeds as it takes."""
+BEGUN = 1_700_000_000.0
+KINDS_WRITTEN = (StudyOpened, TrialStarted, TrialBuilt, Iteration, TrialEnded, StudyClosed)
+NAMES_OF = {kind: [item.name for item in fields(kind)] for kind in KINDS_WRITTEN}
+NAMES = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+SPEC = spec()
+EFFECTIVE: dict[str, Any] = {
+    "num_epochs": 10,
+    "grad_clip_by": "global_norm",
+    "optimizer": "Adam",
+    "num_parameters": 9476,
+    "device": "cpu",
+    "learner_class": "LeanPPOLearner",
+    "torch_threads_learner": 1,
+    "module_class": "DefaultPPOTorchRLModule",
+    "num_learners": 0,
+    "normalize_actions": True,
+    "clip_actions": False,
+    "torch_threads_main": 1,
+    "torch_threads_runner": 1,
+    "omp_num_threads_main": "1",
+    "omp_num_threads_runner": "1",
+    "algorithm_class": "MeasuredPPO",
+    "runner_class": "BatchedEnvRunner",
+    "standardization": "steps",
+    "fallbacks": [],
+    "hostnames": ["n0"],
+}
+
+
+def records(trials: int, iterations: int) -> Iterator[Record]:
+    """Yield the records of a study of measured trials, each at one of `SCALES`."""
+    rng = random.Random(0)
+    provenance = synthetic.PROVENANCE | {"cpu_model": "A CPU", "physical_cpus": 64, "logical_cpus": 64}
+    yield StudyOpened(session=1, num_trials=trials, cluster=synthetic.CLUSTER, provenance=provenance)
+    for trial in range(trials):
+        yield from one_trial(trial, iterations, rng)
+    yield StudyClosed(session=1, reason="complete")
+
+
+def one_trial(trial: int, iterations: int, rng: random.Random) -> Iterator[Record]:
+    cell, seed = divmod(trial, len(SCALES))[1], trial // len(SCALES)
+    runners, setting_number, block = SCALES[cell], seed % NUM_SETTINGS, seed // NUM_SETTINGS
+    setting = {
+        "num_env_runners": runners,
+        "num_envs_per_env_runner": 4,
+        "train_batch_size": BATCH,
+        "minibatch_size": 128,
+        "num_epochs": 10,
+        "lr": 1e-4 * (1 + setting_number),
+        "gamma": 0.99,
+        "lambda": 0.95,
+    }
+    yield TrialStarted(
+        trial=trial,
+        attempt=1,
+        seed=block,
+        setting=setting,
+        proposed={"lr": setting["lr"]},
+        iterations=iterations,
+        anchor=None,
+        optuna_number=trial,
+        num_cpus=runners + 1,
+    )
+    yield TrialBuilt(
+        trial=trial,
+        attempt=1,
+        startup_time_s=3.0,
+        effective=EFFECTIVE | setting | {"seed": block},
+        processes_per_node={"n0": runners + 1},
+        timing="measured",
+        timing_reason="a core for each process",
+    )
+    wall = 0.0
+    for number in range(1, iterations + 1):
+        sampling, learning = 8.0 / runners * rng.uniform(0.95, 1.05), rng.uniform(0.9, 1.1)
+        clock = sampling + learning + 0.1
+        wall += clock
+        metrics: dict[str, float | None] = {name: rng.random() for name in NAMES} | {
+            "iteration_time_s": clock,
+            "sampling_time_s": sampling,
+            "learning_time_s": learning,
+            "sync_time_s": 0.05,
+            "rest_time_s": 0.05,
+            "train_batch_size_actual": BATCH,
+            "num_episodes": 8,
+            "episode_len_sum": 800,
+        }
+        yield Iteration(
+            trial=trial, attempt=1, iteration=number, env_steps=BATCH * number, wall_time_s=wall, metrics=metrics
+        )
+    rate = BATCH * iterations / wall
+    yield TrialEnded(
+        trial=trial,
+        attempt=1,
+        status="finished",
+        reason="",
+        summary={"wall_time_s": wall, "env_steps": BATCH * iterations, "env_steps_per_s": rate, "final_return": 100.0}
+        | {"score": 0.5, "startup_time_s": 3.0, "cpu_s_reserved": 30.0 * (runners + 1), "cpu_s_spent": wall},
+        checkpoint=None,
+        timing="measured",
+        timing_reason="a core for each process",
+    )
+
+
+def write_records(folder: Path, trials: int, iterations: int) -> Path:
+    """Write a study folder."""
+    study = synthetic.make_folder(folder / "study", "sqlite:////nowhere.db", name="large")
+    with study.records.open("wb", buffering=1 << 22) as file:
+        for seq, record in enumerate(records(trials, iterations)):
+            head = {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq / 100, "kind": record.kind}
+            values = {name: getattr(record, name) for name in NAMES_OF[type(record)]}
+            file.write(orjson.dumps(head | values, option=orjson.OPT_APPEND_NEWLINE))
+    return study.path
+
+
+def write_store(folder: Path, runs: int, iterations: int, *, history: bool) -> str:
+    """Write an MLflow store with one study."""
+    from tests.synthetic import sync_mlflow
+
+    study = synthetic.make_folder(folder / "mirrored", f"sqlite:///{folder}/mlflow.db", name="large")
+    synthetic.append(study, synthetic.opened())
+    sync_mlflow(study)  # makes the tables, the experiment and the parent run, as a study does
+    rng = random.Random(0)
+    database = sqlite3.connect(folder / "mlflow.db")
+    parent, experiment = database.execute("select run_uuid, experiment_id from runs").fetchone()
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in COLUMNS}
+    for trial in range(runs):
+        begun = int(1000 * (BEGUN + trial))
+        run = f"{trial:032x}"
+        rows["runs"].append((run, f"trial {trial}", "FINISHED", begun, begun + 30_000, "active", experiment, "me", ""))
+        rows["tags"] += [(run, content.PARENT, parent), (run, "mlflow.runName", f"trial {trial}")]
+        add_run(rows, run, list(one_trial(trial, iterations, rng)), study.identity(), begun, history=history)
+    for name, (table, columns) in COLUMNS.items():
+        marks = ", ".join("?" * (columns.count(",") + 1))
+        database.executemany(f"insert into {table} ({columns}) values ({marks})", rows[name])
+    database.commit()
+    database.close()
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+COLUMNS = {
+    "runs": (
+        "runs",
+        "run_uuid, name, status, start_time, end_time, lifecycle_stage, experiment_id, user_id, artifact_uri",
+    ),
+    "params": ("params", "run_uuid, key, value"),
+    "tags": ("tags", "run_uuid, key, value"),
+    "latest": ("latest_metrics", "run_uuid, key, value, timestamp, step, is_nan"),
+    "metrics": ("metrics", "run_uuid, key, value, timestamp, step, is_nan"),
+}
+
+
+def add_run(
+    rows: dict[str, list[tuple[Any, ...]]],
+    run: str,
+    records: list[Record],
+    identity: StudyIdentity,
+    begun: int,
+    *,
+    history: bool,
+) -> None:
+    """Add the rows of one run to those of each table."""
+    latest: dict[str, content.Point] = {}
+    for record in records:
+        points: list[content.Point] = []
+        match record:
+            case TrialStarted():
+                tags = content.trial_key(identity, record.trial, 1)
+                rows["params"] += [(run, key, value) for key, value in content.trial_params(record, SPEC).items()]
+            case TrialBuilt():
+                tags |= content.built_tags(record)
+                points = content.built_points(record, begun)
+            case Iteration():
+                points = content.iteration_points(record, begun + record.iteration * 1000)
+            case TrialEnded():
+                tags |= content.ended_tags(record)
+                points = content.ended_points(record, begun + 30_000, points_step(latest))
+        latest |= {each.key: each for each in points}
+        if history:
+            rows["metrics"] += [(run, each.key, each.value, each.time_ms, each.step, False) for each in points]
+    rows["latest"] += [(run, each.key, each.value, each.time_ms, each.step, False) for each in latest.values()]
+    rows["tags"] += [(run, key, value) for key, value in tags.items()]
+
+
+def points_step(latest: dict[str, content.Point]) -> int:
+    return max(each.step for each in latest.values())
+
+
+def measure(source: str) -> dict[str, Any]:
+    """Open a study, then compute its estimates and its answer; meant for a process of its own."""
+    begun = time.perf_counter()
+    import analysis
+
+    study = analysis.open(source)
+    trials = len(study.trials)
+    opened = time.perf_counter()
+    opened_cpu, opened_gb = time.process_time(), peak_gb()
+    estimates = len(study.estimates())
+    estimated = time.perf_counter()
+    sentence = study.answer().sentence
+    ended = time.perf_counter()
+    return {
+        "trials": trials,
+        "open_s": round(opened - begun, 2),
+        "open_cpu_s": round(opened_cpu, 2),
+        "open_peak_gb": opened_gb,
+        "estimates": estimates,
+        "estimates_s": round(estimated - opened, 2),
+        "answer_s": round(ended - estimated, 2),
+        "total_s": round(ended - begun, 2),
+        "cpu_s": round(time.process_time(), 2),
+        "peak_gb": peak_gb(),
+        "answer": sentence,
+        "problems": list(study.problems),
+    }
+
+
+def peak_gb() -> float:
+    """Return the largest resident size of this process so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
+
+
+def in_a_process(source: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.analysis", "--measure", source]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100_000, help="of the records; 0 leaves them out")
+    parser.add_argument("--iterations", type=int, default=10, help="of each trial")
+    parser.add_argument("--runs", type=int, default=10_000, help="of the MLflow store; 0 leaves it out")
+    parser.add_argument("--history", type=int, default=0, help="1: metric histories too")
+    parser.add_argument("--folder", type=Path, help="for what is generated; it is removed")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure)))
+        return
+    result: dict[str, Any] = {"benchmark": "analysis", "targets": {"records_s": 30, "records_gb": 4, "mlflow_s": 60}}
+    with tempfile.TemporaryDirectory(prefix="analysis-", dir=options.folder) as base:
+        if options.trials:
+            begun = time.perf_counter()
+            path = write_records(Path(base), options.trials, options.iterations)
+            result["records"] = {
+                "written_s": round(time.perf_counter() - begun, 1),
+                "file_gb": round((path / "records.jsonl").stat().st_size / 1e9, 2),
+                "metric_values": options.trials * options.iterations * len(NAMES),
+                **in_a_process(str(path)),
+            }
+            (path / "records.jsonl").unlink()
+        if options.runs:
+            begun = time.perf_counter()
+            uri = write_store(Path(base), options.runs, options.iterations, history=bool(options.history))
+            result["mlflow"] = {"written_s": round(time.perf_counter() - begun, 1), **in_a_process(uri)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
