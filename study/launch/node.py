@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -149,6 +150,8 @@ class RayNode:
         ports, (first, last) = self._ports, self._ports.workers
         head = ["--head", f"--port={ports['gcs']}", f"--include-dashboard={str(task.dashboard).lower()}"]
         head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={ports['dashboard']}"]
+        if find_spec("grpc"):  # then the head has a server for Ray Client too: at 10001, which other Rays would take
+            head.append(f"--ray-client-server-port={ports['client']}")
         where = [f"--address={task.address}"] if task.address else head
         return [
             "start",

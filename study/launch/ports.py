@@ -27,6 +27,7 @@ _NAMED = [
     "agent_grpc",
     "runtime_env",
     "dashboard",
+    "client",
 ]
 """The first ports of a block; those of worker processes follow."""
 

@@ -214,9 +214,10 @@ class Started:
     """Of the last process: how it was started."""
 
     environment: dict[str, str]
+    command: list[str]
 
     def __init__(self, words, *, env, **_):
-        Started.environment = env
+        Started.environment, Started.command = env, words
 
 
 LAST_LINES = "Local node IP\nRay runtime started."
@@ -260,6 +261,18 @@ def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeyp
     started._log.close()
     assert Started.environment["RAY_AUTH_TOKEN"] == "x"
     assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(Started.environment)
+
+
+@pytest.mark.parametrize("has_grpc", [False, True])
+def test_a_server_for_ray_client_has_a_port_of_the_block(has_grpc, monkeypatch, tmp_path):
+    """Ray starts one where grpc is installed, at 10001 for all on the host; without grpc it refuses the option."""
+    monkeypatch.setattr(node, "find_spec", lambda name: has_grpc or None)
+    monkeypatch.setattr(node.subprocess, "Popen", Started)
+    started = node.RayNode(RayTask(job="1", temp_root=str(tmp_path), environment={}, num_cpus=1))
+    started._ports.release()
+    started._log.close()
+    given = [each for each in Started.command if each.startswith("--ray-client-server-port=")]
+    assert given == ([f"--ray-client-server-port={started._ports['client']}"] if has_grpc else [])
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------
