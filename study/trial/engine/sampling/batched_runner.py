@@ -37,7 +37,6 @@ from ray.rllib.utils.metrics import (
     SAMPLE_TIMER,
     WEIGHTS_SEQ_NO,
 )
-from scipy.signal import lfilter
 
 from study.seams.ray import maker_of
 from study.seams.rllib import option
@@ -373,6 +372,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def _discounted(self, ongoing: _Ongoing, rewards: Array, lookback: int) -> Array:
         """Return the discounted return up to each step, shape of `rewards`; zeros for the repeated ones before."""
+        from scipy.signal import lfilter  # half a second of every process that starts, and few studies need it
+
         gamma = self.config.gamma
         carried = [gamma * ongoing.discounted]
         sums, _ = lfilter([1.0], [1.0, -gamma], rewards[lookback:].astype(np.float64), zi=carried)
