@@ -6,9 +6,9 @@
 A setting that held up on Acrobot-v1: 46 runners with 4 environments, emulated, 128 steps of each runner in a batch,
 two nets of 64 x 64, minibatches of 256, 10 epochs; ten greedy evaluations of 50 episodes. Each column has a fresh
 process, in turns; its first trial pays for imports and compilation, the second one is as all later trials of a study.
-Times are of the second trial, in wall and CPU seconds of the process with all its threads. Stable-Baselines3 and the
-single file train as many steps and evaluate nothing: they are compared by what is left without evaluation and start.
-The last line is JSON.
+Times are of the second trial, in wall and CPU seconds of the process with all its threads. Stable-Baselines3, rlox and
+the single file train as many steps and evaluate nothing: they are compared by training alone, without evaluation and
+start. The last line is JSON.
 """
 
 import argparse
@@ -27,7 +27,7 @@ OURS = {
     "lean": {"learner": "lean"},
     "RLlib's learner": {"learner": "rllib"},
 }
-PEERS = {"SB3": ("sb3", {"vec_env": "dummy"}), "single file": ("single_file", {})}
+PEERS = {"SB3": ("sb3", {"vec_env": "dummy"}), "single file": ("single_file", {}), "rlox": ("rlox", {})}
 RETURNS = {"Acrobot-v1": (-500, -75, -100), "LunarLander-v3": (-200, 250, 200), "CartPole-v1": (20, 500, 475)}
 """Floor, reference, target."""
 SETTING = {
@@ -78,7 +78,7 @@ def main() -> None:
         print(f"{name}: {ratio.median} ({ratio.min} to {ratio.max})")
     told = {name: [ratio.median, ratio.min, ratio.max] for name, ratio in ratios.items()}
     asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
-    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3"])
+    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3", "rlox"])
     print(
         json.dumps({"benchmark": "whole_trial", **asked, "ratios": told, "runs": runs, **about, "versions": packages})
     )
@@ -124,12 +124,9 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
     }
     module, own = PEERS[name]
     order = json.dumps({"peer": module, "workload": workload, "options": own})
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as home:
         training = json.loads(last_line_of([sys.executable, "-m", "tests.benchmarks.peers", order], home=Path(home)))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall_s": sum(training["seconds"]), "training_cpu_s": cpu_s}
+    return {"wall_s": sum(training["seconds"]), "training_cpu_s": sum(training["cpu_seconds"])}
 
 
 def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:

@@ -9,6 +9,6 @@ needs beyond this project's dependencies, and imports it only inside functions.
 from types import MappingProxyType
 
 REQUIRED_MODULE = MappingProxyType(
-    {"ours": "study", "stock_rllib": "ray", "sb3": "stable_baselines3", "single_file": "torch"}
+    {"ours": "study", "stock_rllib": "ray", "sb3": "stable_baselines3", "single_file": "torch", "rlox": "rlox"}
 )
 """Peer, by the name of its module here -> what must be importable."""

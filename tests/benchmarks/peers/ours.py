@@ -60,6 +60,7 @@ def _train(workload: Workload) -> Training:
     return Training(
         env_steps=tuple(laps.env_steps),
         seconds=tuple(laps.seconds),
+        cpu_seconds=tuple(laps.cpu_seconds),
         torch_threads=effective["torch_threads_learner"],
         num_parameters=effective["num_parameters"],
         num_gradient_updates=sum(updates),

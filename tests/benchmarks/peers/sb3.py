@@ -1,6 +1,5 @@
 """Stable-Baselines3's PPO over `make_vec_env`, on the CPU, with separate nets."""
 
-import time
 from typing import Any
 
 from tests.benchmarks.peers.workload import Laps, Training, Workload, count_parameters, optimizer_steps
@@ -48,6 +47,7 @@ def train(workload: Workload, *, vec_env: str) -> Training:
     return Training(
         env_steps=tuple(laps.env_steps),
         seconds=tuple(laps.seconds),
+        cpu_seconds=tuple(laps.cpu_seconds),
         torch_threads=torch.get_num_threads(),
         num_parameters=count_parameters(model.policy.parameters()),
         num_gradient_updates=optimizer_steps(model.policy.optimizer),
@@ -63,13 +63,15 @@ def _learn(model: Any, workload: Workload) -> Laps:
         def __init__(self) -> None:
             super().__init__()
             self.laps = Laps()
-            self.before: tuple[int, float] | None = None
+            self.steps_before: int | None = None
 
         def _cut(self) -> None:
-            now = (self.model.num_timesteps, time.perf_counter())
-            if self.before is not None:
-                self.laps.add(now[0] - self.before[0], now[1] - self.before[1])
-            self.before = now
+            now = self.model.num_timesteps
+            if self.steps_before is None:
+                self.laps.start()
+            else:
+                self.laps.cut(now - self.steps_before)
+            self.steps_before = now
 
         def _on_rollout_start(self) -> None:
             self._cut()

@@ -212,6 +212,7 @@ def train(workload: Workload) -> Training:
     return Training(
         env_steps=tuple(laps.env_steps),
         seconds=tuple(laps.seconds),
+        cpu_seconds=tuple(laps.cpu_seconds),
         torch_threads=torch.get_num_threads(),
         num_parameters=count_parameters(agent.parameters()),
         num_gradient_updates=optimizer_steps(learner.optimizer),

@@ -62,6 +62,7 @@ def _train(workload: Workload) -> Training:
     return Training(
         env_steps=tuple(laps.env_steps),
         seconds=tuple(laps.seconds),
+        cpu_seconds=tuple(laps.cpu_seconds),
         torch_threads=torch.get_num_threads(),
         num_parameters=learner["num_parameters"],
         num_gradient_updates=learner["num_gradient_updates"],

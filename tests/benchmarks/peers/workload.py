@@ -64,6 +64,8 @@ class Training:
     """Steps of the environment in each iteration, shape (iterations,); automatic resets are none."""
     seconds: tuple[float, ...]
     """Wall time of each iteration, sampling and update together, shape (iterations,)."""
+    cpu_seconds: tuple[float, ...]
+    """CPU time of this process with all its threads in each iteration, without its children, shape (iterations,)."""
     torch_threads: int
     num_parameters: int
     num_gradient_updates: int
@@ -77,16 +79,24 @@ class Laps:
 
     env_steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    _started: tuple[float, float] = (0.0, 0.0)
 
     def time(self, iteration: Callable[[], int]) -> None:
         """Run one iteration, which returns its environment steps."""
-        started = time.perf_counter()
-        env_steps = iteration()
-        self.add(env_steps, time.perf_counter() - started)
+        self.start()
+        self.cut(iteration())
 
-    def add(self, env_steps: int, seconds: float) -> None:
+    def start(self) -> None:
+        self._started = (time.perf_counter(), time.process_time())
+
+    def cut(self, env_steps: int) -> None:
+        """End an iteration of so many environment steps; the next one begins."""
+        wall, cpu = self._started
+        self.start()
         self.env_steps.append(env_steps)
-        self.seconds.append(seconds)
+        self.seconds.append(self._started[0] - wall)
+        self.cpu_seconds.append(self._started[1] - cpu)
 
 
 def optimizer_steps(optimizer: Any) -> int:
