@@ -16,7 +16,7 @@ class SlurmOptions(BatchOptions):
     """Submit a study to SLURM. Options after `--` go to sbatch."""
 
     example = (
-        "python -m study launch slurm scaling.yaml --nodes 3 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu"
+        "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu"
     )
 
 
