@@ -26,21 +26,16 @@ TRIALS_PER_SCALE = 4
 def floor_of(returns: Sequence[float], *, num_cut: int) -> tuple[float, str] | None:
     """Return the floor that episodes of a random policy give, and how it was measured; None without an interval.
 
-    The floor has as many digits as its interval supports.
-
     Args:
         returns: Undiscounted return of each episode.
         num_cut: Episodes that did not end.
     """
     mean = mean_interval(returns)
-    half = (mean.high - mean.low) / 2
-    if not math.isfinite(half):
+    if mean.rounded is None:
         return None
-    # The last digit is within half the width of the interval, so that what is rounded stays inside.
-    value = mean.value if half == 0 else round(mean.value, -math.floor(math.log10(half))) + 0.0
     cut = f", {num_cut} of them cut" if num_cut else ""
     comment = f"random policy: {mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}] over {len(returns)} episodes{cut}"
-    return value, comment
+    return mean.rounded, comment
 
 
 def space_text(

@@ -10,7 +10,6 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.evaluating.summary import suggested_floor
 from study.options import AsJson, command_app, examples, space_names, study_folders, wrong_option
 from study.text import count, estimate, number
 
@@ -208,7 +207,7 @@ def to_json(evaluated: "Evaluated") -> dict[str, Any]:
         "first_episode": policy.first_episode,
         "as_recorded": evaluated.as_recorded,
         **evaluated.summary.to_json(),
-        "suggested_floor": suggested_floor(evaluated.summary.mean) if policy.random else None,
+        "suggested_floor": evaluated.summary.mean.rounded if policy.random else None,
         "film": None if film is None else str(film.file),
     }
 
@@ -247,7 +246,7 @@ def _remarks_on_random(evaluated: "Evaluated") -> Iterator[str]:
     """Yield what was played, how the space's floor compares, and at last the line that may replace it."""
     yield "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt."
     mean, own = evaluated.summary.mean, evaluated.spec.environment.floor
-    floor = suggested_floor(mean)
+    floor = mean.rounded
     if floor is None:
         yield "One episode has no interval and is no floor. More: --episodes 200"
         return

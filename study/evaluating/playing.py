@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from study.errors import Fault, SpaceError, StudyError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
-from study.evaluating.scripts import load_script, play_script, script_scene
+from study.evaluating.scripts import load_script, script_scene
 from study.evaluating.summary import Summary, summarise
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
@@ -215,7 +215,12 @@ class _ScriptPlayer(_Player):
 
     def play(self, spec: StudySpec, *, keep_actions: int) -> "EvaluationResult":
         """Play the episodes."""
-        return play_script(self._config, self._policy, spec, keep_actions=keep_actions)
+        from study.trial.script_policy import play_checkpoint
+
+        number = self._policy.first_episode
+        return play_checkpoint(
+            self._config, self._policy.checkpoint, spec, keep_actions=keep_actions, first_episode=number
+        )
 
 
 def _as_requested(spec: StudySpec, request: EvaluationRequest) -> StudySpec:

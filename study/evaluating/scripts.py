@@ -14,7 +14,6 @@ from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.frames import Mode, Scene
-    from study.trial.evaluation import EvaluationResult
 
 AlgorithmConfig = Any
 """RLlib's; nothing here imports it."""
@@ -58,28 +57,6 @@ def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
     from study.trial.adopted import unpickled
 
     return unpickled(adopted.pickled)
-
-
-def play_script(
-    config: AlgorithmConfig, policy: ChosenPolicy, spec: StudySpec, *, keep_actions: int
-) -> "EvaluationResult":
-    """Play a policy, or random actions, in the environment of a script.
-
-    Args:
-        config: Of `load_script`.
-        policy: The policy.
-        spec: Its space, with the evaluation that is wanted.
-        keep_actions: Episodes, from the first, whose actions are returned.
-
-    Raises:
-        RecordError: The checkpoint cannot be read.
-        TrialError: The policy does not fit the script, or something of the script raised.
-    """
-    from study.trial.script_policy import play_checkpoint
-
-    return play_checkpoint(
-        config, policy.checkpoint, spec, keep_actions=keep_actions, first_episode=policy.first_episode
-    )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log2, log10
+from math import ceil, isfinite, log2
 from typing import Any
 
 import numpy as np
@@ -86,23 +86,6 @@ def summarise(returns: Sequence[float], *, num_cut: int, target: float | None) -
         num_cut=num_cut,
         bars=histogram(returns),
     )
-
-
-def suggested_floor(mean: Estimate) -> float | None:
-    """Return the mean return of a random policy as a space's `floor`, in as many digits as its interval supports.
-
-    The last digit is the largest power of ten within half the width: what is rounded stays inside of the interval.
-
-    Args:
-        mean: With its interval over episodes (return units).
-
-    Returns:
-        The floor (return units); the mean itself where all episodes were equal; None where there is no interval.
-    """
-    half = (mean.high - mean.low) / 2
-    if not isfinite(half):
-        return None
-    return mean.value if half == 0 else round(mean.value, -floor(log10(half))) + 0.0  # never -0
 
 
 def histogram(returns: Sequence[float]) -> tuple[Bar, ...]:

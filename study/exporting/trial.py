@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from study.engine import OWN
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
@@ -44,7 +45,7 @@ class ExportedTrial:
             returns, steps = row.last_evaluation.returns, row.last_evaluation.env_steps
             mean = sum(returns) / len(returns)
             yield f"Last evaluation: mean return {mean:.6g} over {count(len(returns), 'episode')}, {steps:,} env steps."
-        if self.spec.script is None and row.engine not in (None, "stock+rllib"):
+        if self.spec.script is None and row.engine not in (None, OWN):
             yield f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail."
 
 

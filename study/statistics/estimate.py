@@ -1,5 +1,6 @@
 """A value with its interval, and the bootstrap that several estimators share. Imports NumPy, SciPy, `study.errors`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,6 +60,17 @@ class Estimate:
     def has_interval(self) -> bool:
         """Whether at least one end is known."""
         return bool(np.isfinite(self.low) or np.isfinite(self.high))
+
+    @property
+    def rounded(self) -> float | None:
+        """The value in as many digits as its interval supports; None where it has not both ends.
+
+        The last digit is the largest power of ten within half the width: what is rounded stays inside of the interval.
+        """
+        half = (self.high - self.low) / 2
+        if not math.isfinite(half):
+            return None
+        return self.value if half == 0 else round(self.value, -math.floor(math.log10(half))) + 0.0  # never -0
 
     def __format__(self, spec: str) -> str:
         spec = spec or ".2f"

@@ -35,8 +35,6 @@ class RunnerMeasurement:
     peak_rss_mb: float
     pressure_s: float | None
     """Seconds of the sampling in which some task of the node waited for a CPU; None without Linux PSI."""
-    node: str
-    """Identity of the node, as Ray knows it."""
     num_runners: int = 1
     """Runners of the trial whose lanes it steps: more than one when they are emulated."""
     error: str = ""
@@ -91,7 +89,6 @@ class ProcessMeasurement:
     cpu_time_s: float
     peak_rss_mb: float
     pressure_s: float | None
-    node: str
 
 
 def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[str, float | None]:
@@ -217,18 +214,14 @@ class Watch:
         self._pressure_s = read_pressure_s()
         self._started_s = time.perf_counter()
 
-    def stop(self, node: str) -> ProcessMeasurement:
+    def stop(self) -> ProcessMeasurement:
         """End the interval and return what was used in it."""
         wall_time_s = self.elapsed_s()
         pressure_s, cpu_s = read_pressure_s(), time.process_time()
         waited = None if pressure_s is None or self._pressure_s is None else pressure_s - self._pressure_s
         cpu_time_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
         return ProcessMeasurement(
-            wall_time_s=wall_time_s,
-            cpu_time_s=cpu_time_s,
-            peak_rss_mb=read_peak_rss_mb(),
-            pressure_s=waited,
-            node=node,
+            wall_time_s=wall_time_s, cpu_time_s=cpu_time_s, peak_rss_mb=read_peak_rss_mb(), pressure_s=waited
         )
 
     def elapsed_s(self) -> float:

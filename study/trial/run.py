@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -63,7 +62,6 @@ class TrialRun:
         spec, resources = config.spec, config.spec.resources
         self._budget = trial_budget(spec.budget, config.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
-        self._node: str = ray.get_runtime_context().get_node_id()
         self._node_loads: list[NodeLoad] = []
         built = _configured(config)
         self._thread = SteadyThread()
@@ -153,7 +151,7 @@ class TrialRun:
         if due:
             self._algorithm.pause()
             self._progress = self._progress_now()
-        used = self._watch.stop(self._node)
+        used = self._watch.stop()
         step = self._last_step
         metrics = iteration_metrics(step, used)
         if self._config.spec.script is not None:

@@ -16,7 +16,7 @@ from study.cli.evaluate import histogram_view, print_numbers, to_json
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import Evaluated
 from study.evaluating.policies import ChosenPolicy, best_policy, find_policy, random_policy
-from study.evaluating.summary import histogram, suggested_floor, summarise
+from study.evaluating.summary import histogram, summarise
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.algorithms import ALGORITHMS
@@ -87,7 +87,7 @@ def test_a_bar_is_as_long_as_it_counts_and_one_is_seen():
 )
 def test_a_floor_has_the_digits_that_its_interval_supports(value, half, floor):
     estimate = Estimate(value=value, low=value - half, high=value + half, n=9, level=0.95, method="Student t")
-    found = suggested_floor(estimate)
+    found = estimate.rounded
     assert found == pytest.approx(floor, rel=1e-12, abs=0)
     assert estimate.low <= found <= estimate.high
     assert not str(found).startswith("-0.0")

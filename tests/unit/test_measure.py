@@ -33,7 +33,6 @@ def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
         cpu_time_s=0.5,
         peak_rss_mb=400.0,
         pressure_s=0.1,
-        node="a",
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -51,7 +50,7 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
     )
 
 
-MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7, node="a")
+MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
 
 
 def test_learner_processes_count_in_cpu_time_and_memory() -> None:
@@ -174,7 +173,7 @@ def test_explained_variance_of_constant_targets_is_absent() -> None:
 
 
 def test_pressure_is_that_of_the_busiest_node() -> None:
-    remote = sample(2, 2.0, node="b", pressure_s=0.5)
+    remote = sample(2, 2.0, pressure_s=0.5)
     assert cpu_pressure([sample(1, 3.0), remote], MAIN) == pytest.approx(0.25)
     assert cpu_pressure([sample(1, 3.0)], MAIN) == pytest.approx(0.1)
     # Sampling counts by itself: a long quiet update must not hide that runners were disturbed.
@@ -187,23 +186,23 @@ def test_pressure_is_that_of_the_busiest_node() -> None:
 def test_pressure_is_absent_where_linux_does_not_tell() -> None:
     silent = replace(MAIN, pressure_s=None)
     assert cpu_pressure([sample(1, 3.0, pressure_s=None)], silent) is None
-    assert cpu_pressure([sample(1, 2.0, node="b", pressure_s=0.5)], silent) == pytest.approx(0.25)
+    assert cpu_pressure([sample(1, 2.0, pressure_s=0.5)], silent) == pytest.approx(0.25)
 
 
 def test_a_watch_tells_wall_from_cpu_time() -> None:
     watch = Watch()
     watch.start()
     time.sleep(0.1)
-    idle = watch.stop("a")
+    idle = watch.stop()
     assert 0.1 <= idle.wall_time_s < 0.2
     assert idle.cpu_time_s < 0.05
     deadline = time.process_time() + 0.1
     while time.process_time() < deadline:
         pass
-    busy = watch.stop("a")
+    busy = watch.stop()
     assert busy.cpu_time_s >= 0.1
     watch.skip()
-    assert watch.stop("a").cpu_time_s < 0.05
+    assert watch.stop().cpu_time_s < 0.05
 
 
 def test_peak_memory_grows_with_use() -> None:

@@ -23,7 +23,6 @@ from study.trial.engine.learning.distributions import Categoricals
 from study.trial.engine.learning.encoders import NormalizedEncoder, StudyCatalog, normalizers_of
 from study.trial.engine.learning.lean_learner import (
     LeanPPOLearner,
-    MinibatchLoss,
     UpdateOutcome,
     UpdateSettings,
     lean_obstacle,
@@ -141,26 +140,14 @@ class FusedPPOLearner(LeanPPOLearner):
         count, skipped = int(result.count), int(result.skipped)
         if skipped:
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
+        last = batch.rows(torch.from_numpy(index[count - 1].astype(np.int64)))
+        new_of_last, values = torch.from_numpy(np.array(result.new)), torch.from_numpy(np.array(result.values))
         return UpdateOutcome(
-            loss=self._last_loss(batch.rows(torch.from_numpy(index[count - 1].astype(np.int64))), result, settings),
+            loss=self._parts(last, new_of_last, values, settings),
             total_loss=float(result.loss),
             gradient_norm=float(result.norm),
             num_minibatches=count,
             num_rows=count * index.shape[1],
-        )
-
-    def _last_loss(self, rows: Batch, result: Any, settings: UpdateSettings) -> MinibatchLoss:
-        """Return what the statistics of the last minibatch are made of."""
-        new, values = torch.from_numpy(np.array(result.new)), torch.from_numpy(np.array(result.values))
-        ratio = torch.exp(self._distribution.log_prob(new, rows.actions) - rows.old_log_probs)
-        clipped = ratio.clamp(1 - settings.clip_param, 1 + settings.clip_param)
-        return MinibatchLoss(
-            total=torch.tensor(float(result.loss)),
-            rows=rows,
-            new=new,
-            values=values,
-            surrogate=torch.minimum(rows.advantages * ratio, rows.advantages * clipped),
-            squared_error=(values - rows.targets).square(),
         )
 
     def _columns(self, batch: Batch) -> Any:

@@ -86,9 +86,8 @@ def lean_obstacle(config: PPOConfig) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinibatchLoss:
-    """Loss of one minibatch and what its statistics are made of, each of shape (rows,) or (rows, inputs)."""
+    """What the loss of a minibatch and its statistics are made of, each of shape (rows,) or (rows, inputs)."""
 
-    total: Tensor
     rows: Batch
     new: Tensor
     values: Tensor
@@ -362,10 +361,10 @@ class LeanPPOLearner(PPOTorchLearner):
         for index in minibatches:
             for parameter in parameters:
                 parameter.grad = None
-            loss = self._loss(batch.rows(index), settings)
-            loss.total.backward()
+            total, loss = self._loss(batch.rows(index), settings)
+            total.backward()
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            total = self._average(gradients, loss.total, settings.share) if self.distributed else loss.total.detach()
+            total = self._average(gradients, total, settings.share) if self.distributed else total.detach()
             norm = _clip(gradients, settings.grad_clip, settings.grad_clip_by)
             count, rows = count + 1, rows + len(index)
             if math.isfinite(norm):
@@ -380,22 +379,24 @@ class LeanPPOLearner(PPOTorchLearner):
             loss=loss, total_loss=float(total), gradient_norm=norm, num_minibatches=count, num_rows=rows
         )
 
-    def _loss(self, rows: Batch, settings: UpdateSettings) -> MinibatchLoss:
+    def _loss(self, rows: Batch, settings: UpdateSettings) -> tuple[Tensor, MinibatchLoss]:
+        """Return the loss of a minibatch, a mean over its rows, and what it is made of."""
         inputs, values = self._forward(rows.observations)
-        distribution = self._distribution
-        new = distribution.normalised(inputs)
-        ratio = torch.exp(distribution.log_prob(new, rows.actions) - rows.old_log_probs)
+        new = self._distribution.normalised(inputs)
+        parts = self._parts(rows, new, values, settings)
+        losses = settings.vf_loss_coeff * parts.squared_error.clamp(0.0, settings.vf_clip_param) - parts.surrogate
+        if settings.entropy_coeff:
+            losses = losses - settings.entropy_coeff * self._distribution.entropy(new)
+        if settings.kl_coeff is not None:
+            losses = losses + settings.kl_coeff * self._distribution.kl(rows.old, new)
+        return losses.mean(), parts
+
+    def _parts(self, rows: Batch, new: Tensor, values: Tensor, settings: UpdateSettings) -> MinibatchLoss:
+        ratio = torch.exp(self._distribution.log_prob(new, rows.actions) - rows.old_log_probs)
         clipped = ratio.clamp(1 - settings.clip_param, 1 + settings.clip_param)
         surrogate = torch.minimum(rows.advantages * ratio, rows.advantages * clipped)
         squared_error = (values - rows.targets).square()
-        losses = settings.vf_loss_coeff * squared_error.clamp(0.0, settings.vf_clip_param) - surrogate
-        if settings.entropy_coeff:
-            losses = losses - settings.entropy_coeff * distribution.entropy(new)
-        if settings.kl_coeff is not None:
-            losses = losses + settings.kl_coeff * distribution.kl(rows.old, new)
-        return MinibatchLoss(
-            total=losses.mean(), rows=rows, new=new, values=values, surrogate=surrogate, squared_error=squared_error
-        )
+        return MinibatchLoss(rows=rows, new=new, values=values, surrogate=surrogate, squared_error=squared_error)
 
     def _average(self, gradients: Sequence[Tensor], loss: Tensor, share: float) -> Tensor:
         """Average gradients over the learners in place, and return the averaged loss: all learners see the same."""

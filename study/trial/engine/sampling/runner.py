@@ -118,7 +118,6 @@ class Measuring(EnvRunner):
         else:
             self._seed_of_lanes = config.seed
             super().__init__(config=config, worker_index=worker_index, **kwargs)
-        self._node = ray.get_runtime_context().get_node_id()
         self._watch = Watch()
 
     def renew(self, **kwargs: Any) -> None:
@@ -170,10 +169,10 @@ class Measuring(EnvRunner):
         self._watch.start()
         try:
             episodes = self._sample_unwatched()
-            measured = self._watch.stop(self._node)
+            measured = self._watch.stop()
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            failed = self._measurement(self._watch.stop(self._node), env_steps=0, ended=[])
+            failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
             trace = "".join(traceback.format_exception(error))
             return [], {}, replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
         metrics = self.get_metrics()
@@ -193,7 +192,6 @@ class Measuring(EnvRunner):
             cpu_time_s=0.0 if local else measured.cpu_time_s,
             peak_rss_mb=0.0 if local else measured.peak_rss_mb,
             pressure_s=measured.pressure_s,
-            node=measured.node,
         )
 
     def referenced_sample(self) -> SampleReference:
@@ -247,7 +245,7 @@ class AsRLlib(Measuring):
         """Sample as RLlib does, and measure it."""
         self._watch.start()
         episodes = super().sample(**kwargs)
-        self._sampled.append((self._watch.stop(self._node), _env_steps(episodes)))
+        self._sampled.append((self._watch.stop(), _env_steps(episodes)))
         return episodes
 
     def _sample_unwatched(self) -> Any:
@@ -272,10 +270,9 @@ class AsRLlib(Measuring):
         return self._measurement(
             ProcessMeasurement(
                 wall_time_s=math.fsum(used.wall_time_s for used, _ in sampled),
-                cpu_time_s=self._watch.stop(self._node).cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
+                cpu_time_s=self._watch.stop().cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
                 peak_rss_mb=read_peak_rss_mb(),
                 pressure_s=math.fsum(pressures) if pressures else None,
-                node=self._node,
             ),
             env_steps=sum(steps for _, steps in sampled),
             ended=ended,
