@@ -41,6 +41,8 @@ _OTHER = {
     "torch_lr_scheduler_classes": "learning-rate schedulers of torch",
     "torch_grad_scaler_class": "a gradient scaler",
 }
+_OF_LOGS = ("logger_", "output")
+"""How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
 """Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
 OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
@@ -203,7 +205,9 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
     default, found = vars(_default(config)), {}
     for name, value in sorted(vars(config).items()):
         shown = plain(value)
-        if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or shown == plain(default.get(name)):
+        if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
+            continue
+        if shown == plain(default.get(name)):
             continue
         text = json.dumps(shown, sort_keys=True)
         if len(text) > _LONGEST or "NaN" in text or "Infinity" in text:  # these two are no JSON
@@ -321,7 +325,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(plain(name)): plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     if isinstance(value, (set, frozenset)):

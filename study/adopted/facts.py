@@ -1,11 +1,13 @@
-"""What reading a script gives: its configuration, pickled, and what is known of it. Imports no Ray."""
+"""What the process that reads a script is asked for, and what it gives. Imports no Ray."""
 
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from study.cluster.shipping import OwnModule
+from study.errors import Fault
 from study.space.script import ScriptFacts
 
 
@@ -47,3 +49,46 @@ class Adopted:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the process shall do.
+
+    Attributes:
+        target: A file, or the name of a module.
+        text: File whose text is run in place of that of the file `target`; empty: its own.
+        name: Object of it, or the number of a choice from 1; empty to look for one.
+        args: Arguments of the script.
+        kwargs: Arguments of the function `name`.
+        timeout_s: Seconds that the script may take.
+        episodes: Episodes of a random policy to play.
+        play_s: Seconds after which no further episode begins.
+    """
+
+    target: str
+    text: str = ""
+    name: str = ""
+    args: tuple[str, ...] = ()
+    kwargs: Mapping[str, Any]
+    timeout_s: float
+    episodes: int = 0
+    play_s: float
+
+
+class MistakeError(Exception):
+    """Ends the reading with a fault for the person.
+
+    Attributes:
+        fault: Its parts.
+    """
+
+    def __init__(self, *, rule: str, where: str = "", got: object = "", fix: str, code: str) -> None:
+        super().__init__(rule)
+        self.fault = Fault(where=where, rule=rule, got=one_line(got), fix=fix, code=code)
+
+
+def one_line(text: object) -> str:
+    """Return a text on one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= 300 else f"{line[:297]}..."

@@ -7,7 +7,6 @@
 import argparse
 import contextlib
 import faulthandler
-import hashlib
 import importlib
 import inspect
 import io
@@ -17,73 +16,24 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gymnasium.envs.registration import registry as gymnasium_registry
-from gymnasium.vector import VectorEnv
-from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.adopted import describing
-from study.adopted.interception import Interception, Launch, Launched, UnreadableError, UsesRay, as_config, sampling
-from study.cluster.shipping import loaded_modules
-from study.errors import Fault
-from study.seams.jax import jax_obstacle
-from study.trial.adopted import pickled
-from study.trial.script_environment import make_environment, play_randomly
+from study.adopted.answering import answered
+from study.adopted.facts import MistakeError, Request
+from study.adopted.from_tune import as_config
+from study.adopted.interception import Interception, Launch, Launched, UsesRay
+from study.adopted.surroundings import Surroundings
 
-_OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
-"""How environment variables begin that the study sets by itself."""
-_OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
-"""Sizes that RLlib takes for one learner."""
 LOOKED_FOR = (
     "an AlgorithmConfig at module level, a function that returns one, run_rllib_example_script_experiment, "
     "tune.Tuner, tune.run, build_algo"
 )
 """How people write scripts, in the order of the page about them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the process shall do.
-
-    Attributes:
-        target: A file, or the name of a module.
-        text: File whose text is run in place of that of the file `target`; empty: its own.
-        name: Object of it, or the number of a choice from 1; empty to look for one.
-        args: Arguments of the script.
-        kwargs: Arguments of the function `name`.
-        timeout_s: Seconds that the script may take.
-        episodes: Episodes of a random policy to play.
-        seed: Seed of the first of them.
-        play_s: Seconds after which no further episode begins.
-        max_episode_steps: A longer episode is cut.
-    """
-
-    target: str
-    text: str = ""
-    name: str = ""
-    args: tuple[str, ...] = ()
-    kwargs: Mapping[str, Any]
-    timeout_s: float
-    episodes: int = 0
-    seed: int = 0
-    play_s: float = 60.0
-    max_episode_steps: int = 10_000
-
-
-class MistakeError(Exception):
-    """Ends the search with a fault for the person.
-
-    Attributes:
-        fault: Its parts.
-    """
-
-    def __init__(self, *, rule: str, where: str = "", got: object = "", fix: str, code: str) -> None:
-        super().__init__(rule)
-        self.fault = Fault(where=where, rule=rule, got=_one_line(got), fix=fix, code=code)
 
 
 def main(folder: str) -> NoReturn:
@@ -114,100 +64,21 @@ class _Search:
         self.file = Path(request.target).resolve() if request.target.endswith(".py") else None
         self.module: types.ModuleType | None = None
         self.ran = Interception(self.file)
-        self._known_ids, self._before = set(gymnasium_registry), dict(os.environ)
-        self._began_in = str(Path.cwd())
-        self._folder = str(self.file.parent if self.file else self._began_in)
-        self._known_paths = {*sys.path, *_entries(self._before)} - {self._folder}
+        self.before = Surroundings(self.file)
 
     def answer(self, found: Sequence[Launch]) -> dict[str, Any]:
         """Return the facts, or the choices, as JSON values; write the pickled configuration."""
         if len(found) > 1:
             return {"choices": _lines(found)}
-        launch = found[0]
-        for folder in filter(None, [launch.folder, self.ran.folder]):
-            if folder != self._began_in:
-                rule = "must train in the folder in which the command is typed: trials and evaluations run there"
-                fix = f"Type the command in {folder}."
-                raise MistakeError(rule=rule, got=folder, fix=fix, code="script-changes-folder")
-        if (replaced := self._replaced_in_rllib()) is not None:
-            rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
-            fix = "Derive a class of your own, and give it to the configuration."
-            raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix, code="rllib-replaced")
-        source = self.file or Path(str(inspect.getsourcefile(self.module or sys)))
-        if faults := [asdict(fault) for fault in describing.refusals(launch.config)]:
+        assert self.module is not None
+        self.before.check_left_alone(found[0], self.ran, self.module)
+        if faults := [asdict(fault) for fault in describing.refusals(found[0].config)]:
             return {"faults": faults}
-        if not launch.searched and (why := _invalid(launch.config)):
-            rule, fix = "RLlib must accept the configuration", "Run the script by itself until it trains."
-            raise MistakeError(rule=rule, got=why, fix=fix, code="configuration-invalid")
-        environments = self._environments(launch.config)
-        content = self._pickled(launch.config, environments)
+        known, content = answered(
+            found[0], request=self.request, ran=self.ran, surroundings=self.before, module=self.module
+        )
         (self.place / "config.pkl").write_bytes(content)
-        os.environ.update(self.ran.variables)  # from here on this process is as one of Ray's
-        environment, several = self._environment(launch.config, environments)
-        of_one = "single_" if isinstance(environment, VectorEnv) else ""
-        names = (f"{of_one}observation_space", f"{of_one}action_space")
-        spaces = (None, None) if several else tuple(getattr(environment, name) for name in names)
-        answer: dict[str, Any] = {}
-        if self.request.episodes:
-            answer["returns"] = self._played(launch.config, environments, environment)
-        surroundings = self._surroundings()
-        facts = describing.facts_of(
-            launch.config,
-            source=source,
-            found_as=launch.how,
-            stop=launch.stop,
-            searched=launch.searched,
-            modules={each["name"]: _digest(each["name"]) for each in surroundings["modules"]},
-            spaces=spaces,
-            acting=environment.unwrapped.possible_agents or () if several else (),
-        )
-        return (
-            answer
-            | surroundings
-            | {
-                "facts": facts.model_dump(mode="json"),
-                "searched": {
-                    describing.OF_TUNE.get(name, name): searched(
-                        domain, facts.num_learners if name in _OF_A_LEARNER else 1
-                    )
-                    for name, domain in launch.searched.items()
-                },
-                "starts_ray": self.ran.starts_ray,
-                "jax_obstacle": jax_obstacle() or "",  # the environment has been made
-            }
-        )
-
-    def _surroundings(self) -> dict[str, Any]:
-        """Return what the script's process has beside the configuration: folders, modules, variables."""
-        given = {**os.environ, **self.ran.variables}
-        added = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._known_paths]
-        paths = list(dict.fromkeys([*added, self._folder]))
-        beside = {Path(path).resolve() for path in paths}
-        modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]
-        modules += [each for each in self.ran.modules if each not in modules]
-        return {
-            "paths": paths,
-            "modules": [{"name": each.name, "paths": list(map(str, each.paths))} for each in modules],
-            "folder": self.ran.folder,
-            "variables": {
-                name: given.get(name)
-                for name in sorted({*given, *self._before})
-                if given.get(name) != self._before.get(name) and not name.startswith(_OF_THE_STUDY)
-            },
-        }
-
-    def _replaced_in_rllib(self) -> str | None:
-        """Return the name of a part of RLlib that the script has replaced in place; None where there is none."""
-        own = {"__main__", getattr(self.module, "__name__", ""), *(each.name for each in loaded_modules())}
-        for name, module in sorted(sys.modules.items()):
-            if name.startswith("ray.rllib."):
-                classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
-                places: list[Any] = [module, *classes]
-                for place in places:
-                    for attribute, value in list(vars(place).items()):
-                        if str(getattr(value, "__module__", "")).partition(".")[0] in own:
-                            return f"{place.__name__}.{attribute}"
-        return None
+        return known
 
     # --- running the person's code -----------------------------------------------------------------------------------
 
@@ -286,9 +157,8 @@ class _Search:
                 self._blame(problem, messages.getvalue())
         finally:
             argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
-        if (found := self.ran.unreadable) is not None:
-            where = f"{self.file.name}, line {found.line}" if self.file and found.line else ""
-            raise MistakeError(where=where, rule=found.rule, got=found.got, fix=found.fix, code=found.code)
+        if self.ran.unreadable is not None:
+            raise self.ran.unreadable
         return result
 
     def _blame(self, problem: BaseException, said: str) -> None:
@@ -366,7 +236,7 @@ class _Search:
         for name, value in names.items():
             if isinstance(value, AlgorithmConfig) and not any(value is each for each in seen):
                 seen.append(value)
-                yield self._launch(value, f"module level, {name}")
+                yield _launch(value, f"module level, {name}")
 
     def _functions(self, names: Mapping[str, Any]) -> Iterator[Launch]:
         """Yield what the script's own functions return that need no argument and are about a configuration."""
@@ -380,7 +250,7 @@ class _Search:
                 continue
             result = self._guard(value)
             if isinstance(result, AlgorithmConfig):
-                yield self._launch(result, f"function {name}")
+                yield _launch(result, f"function {name}")
 
     def _named(self, names: Mapping[str, Any], name: str) -> Launch:
         if name not in names:
@@ -390,7 +260,7 @@ class _Search:
             raise MistakeError(rule=f"has no '{name}'", fix=fix, code="no-such-configuration")
         value = names[name]
         if isinstance(value, AlgorithmConfig):
-            return self._launch(value, f"module level, {name}")
+            return _launch(value, f"module level, {name}")
         if not callable(value):
             rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
             fix = "Name another object of the file."
@@ -411,16 +281,7 @@ class _Search:
             rule = f"the function '{name}' must return an AlgorithmConfig"
             fix = "Return the configuration itself, before `build_algo`."
             raise MistakeError(rule=rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
-        return self._launch(result, f"function {name}")
-
-    def _launch(self, config: AlgorithmConfig, how: str) -> Launch:
-        try:
-            copied, chosen = as_config(config)
-        except UnreadableError as problem:
-            raise MistakeError(
-                rule=problem.rule, got=problem.got, fix=problem.fix, code="unreadable-training"
-            ) from problem
-        return Launch(config=copied, how=how, line=0, searched=chosen)
+        return _launch(result, f"function {name}")
 
     def _raise_none_found(self, names: Mapping[str, Any]) -> NoReturn:
         needing = [
@@ -435,95 +296,10 @@ class _Search:
             rule=f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration"
         )
 
-    # --- what travels ------------------------------------------------------------------------------------------------
 
-    def _environments(self, config: AlgorithmConfig) -> dict[str, Any]:
-        """Return what makes the environments that the script registered under a name, with Tune or with Gymnasium."""
-        environments = dict(self.ran.environments)
-        name = config.env
-        if isinstance(name, str) and name not in environments and name in set(gymnasium_registry) - self._known_ids:
-            environments[name] = _OfGymnasium(gymnasium_registry[name])
-        return environments
-
-    def _pickled(self, config: AlgorithmConfig, environments: Mapping[str, Any]) -> bytes:
-        by_value = self.module if self.module is not None and self.module.__name__ != "__main__" else None
-        try:
-            return pickled(config, environments=environments, by_value=by_value)
-        except Exception as error:
-            place, reason = unpicklable(config, environments) or ("the configuration", _one_line(error))
-            raise MistakeError(
-                rule="everything in the configuration must be picklable, as Ray sends it to its processes",
-                got=f"{place}: {reason}",
-                fix="Make it inside the function that uses it, or define it at module level.",
-                code="not-picklable",
-            ) from error
-
-    def _played(self, config: AlgorithmConfig, environments: Mapping[str, Any], environment: Any) -> dict[str, Any]:
-        """Return the episodes of a random policy; why there are none where the environment takes no random action.
-
-        They are played where a study evaluates: the script may have another environment for that.
-        """
-        request, playing = self.request, config.get_evaluation_config_object() or config
-        try:
-            if (playing.env, playing.env_config) != (config.env, config.env_config):
-                environment.close()
-                environment = make_environment(playing, environments)
-            return play_randomly(
-                environment,
-                episodes=request.episodes,
-                seed=request.seed,
-                most_s=request.play_s,
-                max_episode_steps=request.max_episode_steps,
-            )
-        except Exception as error:  # noqa: BLE001 (the environment's own: there is no floor then)
-            return {"returns": [], "num_cut": 0, "problem": _one_line(f"{type(error).__name__}: {error}")[:120]}
-
-    def _environment(self, config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[Any, bool]:
-        """Return the environment, made as RLlib makes it, and whether it is for several agents."""
-        name = describing.environment_name(config.env)
-        try:
-            made = make_environment(config, environments)
-            made.reset(seed=self.request.seed)
-        except ImportError as error:
-            fix = "Install it here and on every node."
-            rule = f"the environment '{name}' must find the modules that it imports"
-            raise MistakeError(rule=rule, got=error, fix=fix, code="environment-needs-module") from error
-        except Exception as error:
-            rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
-            fix = "Make and reset it in Python by itself, with the same env_config."
-            raise MistakeError(rule=rule, got=got, fix=fix, code="script-environment-fails") from error
-        several = describing.is_for_several(made)
-        if several and not config.is_multi_agent:
-            rule = "an environment for several agents needs policies"
-            fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
-            raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix, code="no-policies")
-        return made, several
-
-
-def _entries(variables: Mapping[str, str]) -> list[str]:
-    """Return the folders of `PYTHONPATH`."""
-    return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
-
-
-@dataclass(frozen=True, slots=True)
-class _OfGymnasium:
-    """Makes an environment that the script registered with Gymnasium, wherever it is unpickled."""
-
-    spec: Any
-
-    def __call__(self, context: Mapping[str, Any]) -> Any:
-        import gymnasium
-
-        return gymnasium.make(self.spec, **dict(context))
-
-
-def _digest(name: str) -> str:
-    """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
-    total = hashlib.sha256()
-    for each, module in sorted(sys.modules.items()):
-        if (each == name or each.startswith(f"{name}.")) and (file := getattr(module, "__file__", None)):
-            total.update(f"{each} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
+def _launch(config: AlgorithmConfig, how: str) -> Launch:
+    copied, chosen = as_config(config)
+    return Launch(config=copied, how=how, line=0, searched=chosen)
 
 
 def _needs(function: Any) -> list[str]:
@@ -549,87 +325,3 @@ def _lines(launches: Sequence[Launch]) -> list[str]:
         environment = describing.environment_name(launch.config.env)
         lines.append(f"{number}: {algorithm} on {environment} ({place}{launch.how})")
     return lines
-
-
-def searched(domain: Any, times: int = 1) -> dict[str, Any]:
-    """Return what Tune would choose from, as a space writes it: `choices`, or `low`, `high` and `log`.
-
-    Args:
-        domain: What the script gives to Tune.
-        times: Factor of its sizes: how many learners have one each.
-    """
-    choices = domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", None)
-    if choices is not None:
-        return {"choices": [each * times if times > 1 else each for each in describing.plain(list(choices))]}
-    is_whole = type(domain).__name__ == "Integer"
-    kind = int if is_whole else float
-    is_log, step = sampling(domain)
-    high = domain.upper - 1 if is_whole and step is None else domain.upper  # Tune leaves the end of whole numbers out
-    return {"low": kind(domain.lower) * times, "high": kind(high) * times, **({"log": True} if is_log else {})}
-
-
-def _invalid(config: AlgorithmConfig) -> str:
-    """Return why RLlib would refuse a configuration, but for its learners, which a study sets; empty: it would not."""
-    tried = config.copy(copy_frozen=False)
-    tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
-    try:
-        tried.validate()
-    except Exception as error:  # noqa: BLE001 (RLlib's checks, and those of a script's own configuration)
-        return _one_line(error)
-    return ""
-
-
-def _one_line(text: object) -> str:
-    line = " ".join(str(text).split())
-    return line if len(line) <= 300 else f"{line[:297]}..."
-
-
-# --- what cannot be pickled -------------------------------------------------------------------------------------------
-
-
-def unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return which part of a configuration cannot be pickled and why, in words; None where each can."""
-    parts = {f"environment '{name}'": creator for name, creator in environments.items()}
-    parts |= {_setting(name): value for name, value in vars(config).items()}
-    for place, value in parts.items():
-        if (why := _why_not(value)) is not None:
-            return _deeper(place, value, why)
-    return None
-
-
-def _deeper(place: str, value: Any, why: str, depth: int = 4) -> tuple[str, str]:
-    """Follow a value to what it holds that cannot be pickled."""
-    for name, inner in _held(value) if depth else ():
-        if (reason := _why_not(inner)) is not None:
-            return _deeper(f"{place}, {name}", inner, reason, depth - 1)
-    return place, f"{type(value).__name__} ({why})"
-
-
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a function, an object or a container holds, with its name."""
-    if inspect.isfunction(value):
-        what = f"{'lambda' if value.__name__ == '<lambda>' else f'function {value.__name__}'} of line "
-        what += str(value.__code__.co_firstlineno)
-        closed = inspect.getclosurevars(value)
-        for name, inner in {**closed.nonlocals, **closed.globals}.items():
-            yield f"{what}, its variable '{name}'", inner
-    elif inspect.isclass(value):
-        yield from ((f"class {value.__name__}, {name}", inner) for name, inner in vars(value).items())
-    elif isinstance(value, Mapping):
-        yield from ((f"[{name!r}]", inner) for name, inner in value.items())
-    elif isinstance(value, (list, tuple, set)):
-        yield from ((f"item {number}", inner) for number, inner in enumerate(value))
-    elif hasattr(value, "__dict__"):
-        yield from ((f"its attribute '{name}'", inner) for name, inner in vars(value).items())
-
-
-def _why_not(value: Any) -> str | None:
-    try:
-        cloudpickle.dumps(value)
-    except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
-        return _one_line(error)
-    return None
-
-
-def _setting(attribute: str) -> str:
-    return f"setting '{attribute.strip('_')}'"

@@ -4,13 +4,12 @@ Nothing of Ray starts: `ray.init` is skipped; `tune.Tuner`, `tune.run` and the c
 The first use of what they would return ends the script, by an exception that `except Exception` does not catch.
 """
 
-import dataclasses
 import functools
 import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
@@ -22,6 +21,8 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune import registry
 
+from study.adopted.facts import MistakeError
+from study.adopted.from_tune import as_config, searched_in
 from study.cluster.shipping import OwnModule
 from study.hosts.cpus import count_gpus
 from study.seams.ray import refuse_auto_init
@@ -63,24 +64,6 @@ class Launch:
     folder: str = field(default_factory=os.getcwd)
 
 
-class UnreadableError(Exception):
-    """The script trains in a way that a study cannot repeat.
-
-    Attributes:
-        rule: What must hold.
-        got: What was found.
-        fix: What to do.
-        code: Of the fault.
-        line: Of the script; 0 where it is in another file.
-    """
-
-    line = 0
-
-    def __init__(self, *, rule: str, got: str = "", fix: str, code: str = "unreadable-training") -> None:
-        super().__init__(rule)
-        self.rule, self.got, self.fix, self.code = rule, got, fix, code
-
-
 class Interception:
     """What a script did: launches, registered environments, and what its calls of `ray.init` say."""
 
@@ -96,7 +79,7 @@ class Interception:
         self.variables: dict[str, str] = {}
         self.modules: list[OwnModule] = []
         self.folder = ""
-        self.unreadable: UnreadableError | None = None
+        self.unreadable: MistakeError | None = None
         self._script = script
         self._patch_ray()
         self._patch_tune()
@@ -146,14 +129,10 @@ class Interception:
         self.folder = "" if folder is None else str(Path(folder).resolve())
         sys.path += [*(str(each.paths[0].parent) for each in self.modules), *filter(None, [self.folder])]
 
-    def _end(self, **fault: str) -> NoReturn:
-        """End the script, which trains in a way that a study cannot repeat.
-
-        Args:
-            fault: Of `UnreadableError`.
-        """
-        self.unreadable = UnreadableError(**fault)
-        self.unreadable.line = self._line()
+    def _end(self, *, rule: str, got: str, fix: str, code: str = "unreadable-training") -> NoReturn:
+        """End the script, which trains in a way that a study cannot repeat."""
+        where = f"{self._script.name}, line {line}" if self._script and (line := self._line()) else ""
+        self.unreadable = MistakeError(where=where, rule=rule, got=got, fix=fix, code=code)
         raise Launched from self.unreadable
 
     # --- Tune -----------------------------------------------------------------------------------------------------
@@ -208,7 +187,7 @@ class Interception:
         function = _function_of(trainable)
         name = getattr(function, "__name__", type(trainable).__name__)
         given = {} if parameters is None else parameters
-        searched = _searched(given) if isinstance(given, dict) else {}
+        searched = searched_in(given) if isinstance(given, dict) else {}
         if function is None or searched:
             got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
             self._end(
@@ -253,8 +232,8 @@ class Interception:
             how = EXAMPLES
         try:
             config, searched = as_config({} if content is None else content, trainable)
-        except UnreadableError as error:
-            self._end(rule=error.rule, got=error.got, fix=error.fix)
+        except MistakeError as error:
+            self._end(rule=error.fault.rule, got=error.fault.got, fix=error.fault.fix)
         if environment is not None:
             config.environment(environment)
         criteria = dict(stop) if isinstance(stop, Mapping) else {}
@@ -321,132 +300,3 @@ def _function_of(trainable: Any) -> Callable[[Any], Any] | None:
     if isinstance(trainable, functools.partial):
         return trainable
     return trainable if isinstance(trainable, FunctionType) else None
-
-
-# --- what Tune takes -> a configuration ------------------------------------------------------------------------------
-
-
-def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dict[str, Any]]:
-    """Return the configuration that a call of Tune or of an algorithm's constructor names.
-
-    Args:
-        content: An `AlgorithmConfig`, or a dictionary of its settings.
-        trainable: The algorithm: a class or RLlib's name of one. None: the configuration's own.
-
-    Returns:
-        A copy of it, and what Tune would choose: setting -> values; the copy has one of them.
-
-    Raises:
-        UnreadableError: No configuration can be made of it.
-    """
-    if isinstance(content, AlgorithmConfig):
-        config = content.copy(copy_frozen=False)
-        searched = _searched(vars(config))
-        for name, domain in searched.items():
-            setattr(config, name, _one_of(name, domain))
-        _refuse_nested(vars(config))
-        return _of_class(config, trainable), {name.strip("_"): domain for name, domain in searched.items()}
-    if not isinstance(content, Mapping):
-        fix = "Give Tune an AlgorithmConfig or a dictionary."
-        raise UnreadableError(
-            rule="the parameters of a training must be an AlgorithmConfig", got=type(content).__name__, fix=fix
-        )
-    values = dict(content)
-    searched = _searched(values)
-    values.update({name: _one_of(name, domain) for name, domain in searched.items()})
-    _refuse_nested(values)
-    default = _class_of(trainable).get_default_config()
-    try:
-        config = default.update_from_dict(values)
-    except Exception as error:
-        rule, fix = (
-            "RLlib must accept the dictionary of settings",
-            "Write it as an AlgorithmConfig, such as PPOConfig().",
-        )
-        raise UnreadableError(
-            rule=rule, got=f"{type(error).__name__}: {' '.join(str(error).split())}", fix=fix
-        ) from error
-    return config, searched
-
-
-def _class_of(trainable: Any) -> type[Algorithm]:
-    if inspect.isclass(trainable):
-        return trainable
-    try:
-        found: type[Algorithm] = registry.get_trainable_cls(str(trainable))
-    except Exception as error:
-        fix = "Name one that RLlib has, such as PPO."
-        raise UnreadableError(rule="the algorithm must be one of RLlib", got=f"'{trainable}'", fix=fix) from error
-    return found
-
-
-def _of_class(config: AlgorithmConfig, trainable: Any) -> AlgorithmConfig:
-    """Return the configuration for the algorithm that shall train, which may be another than its own."""
-    if trainable is None:
-        return config
-    algorithm = _class_of(trainable)
-    default = algorithm.get_default_config()
-    if not isinstance(config, type(default)):  # as the constructor of RLlib's `Algorithm` does
-        config = default.update_from_dict(config.to_dict())
-    config.algo_class = algorithm
-    return config
-
-
-def _searched(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for which Tune would choose a value: name -> its description."""
-    return {name: value for name, value in values.items() if _is_domain(value)}
-
-
-def _refuse_nested(values: Mapping[str, Any]) -> None:
-    """Refuse what Tune would choose inside of a setting, such as `env_config`: a trial would get the description.
-
-    Raises:
-        UnreadableError: Names it.
-    """
-    if (place := next(_domains_in(values), None)) is not None:
-        rule, fix = "Tune must choose whole settings of the configuration", "Give it one value."
-        raise UnreadableError(rule=rule, got=place, fix=fix)
-
-
-def _domains_in(value: Any, place: str = "", depth: int = 5) -> Iterator[str]:
-    """Yield where in a setting Tune would choose a value."""
-    if _is_domain(value):
-        yield place
-    elif depth and isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _domains_in(inner, f"{place}[{name!r}]" if place else str(name).strip("_"), depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            yield from _domains_in(inner, f"{place}[{number}]", depth - 1)
-    elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for name, inner in vars(value).items():
-            yield from _domains_in(inner, f"{place}.{name}", depth - 1)
-
-
-def _is_domain(value: Any) -> bool:
-    is_grid = isinstance(value, Mapping) and tuple(value) == ("grid_search",)
-    return is_grid or isinstance(value, tune.search.sample.Domain)
-
-
-def _one_of(name: str, domain: Any) -> Any:
-    """Return a value in the middle of what Tune would choose from."""
-    if isinstance(domain, Mapping):
-        return domain["grid_search"][0]
-    if (categories := getattr(domain, "categories", None)) is not None:
-        return next(iter(categories))
-    low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
-    if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
-        fix = "Give the setting one value."
-        raise UnreadableError(
-            rule=f"Tune must choose `{name}` from a list or a range", got=type(domain).__name__, fix=fix
-        )
-    is_log = sampling(domain)[0]
-    middle = (low * high) ** 0.5 if is_log else (low + high) / 2
-    return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle
-
-
-def sampling(domain: Any) -> tuple[bool, float | None]:
-    """Return whether Tune draws the logarithm of a range uniformly, and the step to which it rounds."""
-    sampler = domain.get_sampler()
-    step = getattr(sampler, "q", None)
-    return "Log" in type(getattr(sampler, "sampler", sampler)).__name__, step

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from study.adopted.facts import Adopted
+from study.adopted.facts import Adopted, Request
 from study.cluster.shipping import OwnModule
 from study.errors import Fault, SpaceError
 from study.space.script import ScriptFacts
@@ -122,7 +122,6 @@ def read_script(
     kwargs: Mapping[str, Any] | None = None,
     timeout_s: float = TIMEOUT_S,
     episodes: int = 0,
-    seed: int = 0,
     where: str = "config",
     changed: Path | None = None,
 ) -> Reading:
@@ -136,7 +135,6 @@ def read_script(
         kwargs: Arguments of the function that `text` names.
         timeout_s: Seconds that it may take once RLlib is imported, the random policy included.
         episodes: Episodes to play with random actions.
-        seed: Seed of the first of them.
         where: Option or key that names the script, for messages.
         changed: File with a text that is run in place of the script's own, as if it stood there.
 
@@ -146,19 +144,17 @@ def read_script(
     target = Target.parse(text, where=where)
     file = changed or target.file
     digest = "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
-    request = {
-        "target": str(target.file or target.module),
-        "text": str(changed or ""),
-        "name": target.name,
-        "args": list(args),
-        "kwargs": dict(kwargs or {}),
-        "timeout_s": timeout_s,
-        "episodes": episodes,
-        "seed": seed,
-        "play_s": PLAY_S,
-    }
-    known = {name: value for name, value in request.items() if name not in ("text", "timeout_s", "episodes", "seed")}
-    key = json.dumps([known, digest], sort_keys=True)
+    request = Request(
+        target=str(target.file or target.module),
+        text=str(changed or ""),
+        name=target.name,
+        args=tuple(args),
+        kwargs=dict(kwargs or {}),
+        timeout_s=timeout_s,
+        episodes=episodes,
+        play_s=PLAY_S,
+    )
+    key = json.dumps([request.target, request.name, request.args, request.kwargs, digest], sort_keys=True)
     if key not in _READ or (episodes and not _READ[key].returns):
         _READ[key] = _read(request, text, where)
     return _READ[key]
@@ -168,14 +164,13 @@ _READ: dict[str, Reading] = {}
 """What was read in this process already."""
 
 
-def _read(request: Mapping[str, Any], text: str, where: str) -> Reading:
-    timeout_s = request["timeout_s"]
+def _read(request: Request, text: str, where: str) -> Reading:
     with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
         place = Path(folder)
-        (place / "request.json").write_text(json.dumps(request))
-        code = _run(place, timeout_s)
+        (place / "request.json").write_text(json.dumps(asdict(request)))
+        code = _run(place, request.timeout_s)
         if not (place / "answer.json").exists():
-            raise _no_answer(place, text, where, timeout_s, code)
+            raise _no_answer(place, text, where, request.timeout_s, code)
         answer = json.loads((place / "answer.json").read_text())
         if "crash" in answer:
             raise RuntimeError(f"reading {text} failed:\n{answer['crash']}")

@@ -15,6 +15,7 @@ _GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
 _LEARNERS = "ray.rllib.core.learner.learner_group:LearnerGroup"
 _MANAGER = "ray.rllib.utils.actor_manager:FaultTolerantActorManager"
 _RUNNER = "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner"
+_RUNNER_OF_SEVERAL = "ray.rllib.env.multi_agent_env_runner:MultiAgentEnvRunner"
 _LEARNER = "ray.rllib.core.learner.torch.torch_learner:TorchLearner"
 _IMPALA = "ray.rllib.algorithms.impala.impala_learner:IMPALALearner"
 _CONFIG = "ray.rllib.algorithms.algorithm_config:AlgorithmConfig"
@@ -59,13 +60,21 @@ LANE_SEEDS = _seam(
     does="reset the environments of a stock runner with a seed of each lane's own",
     why="RLlib seeds environment i of runner w with seed + w + i, so that neighbouring runners play the same episodes.",
     upstream="https://github.com/ray-project/ray/issues/46986",
-    needs=(has(f"{_RUNNER}._try_env_reset", "self", "seed", "options"), uses(_RUNNER, "_seed")),
+    needs=(
+        has(f"{_RUNNER}._try_env_reset", "self", "seed", "options"),
+        has(f"{_RUNNER_OF_SEVERAL}._try_env_reset", "self", "seed", "options"),
+        uses(_RUNNER, "_seed"),
+        uses(_RUNNER_OF_SEVERAL, "_seed"),
+    ),
 )
 ENDED_EPISODES = _seam(
     name="rllib-ended-episodes",
     does="read the returns of the episodes that ended in a stock runner's sample",
     why="RLlib reports means of them, smoothed; sums and counts cannot be computed from these.",
-    needs=(uses(_RUNNER, "_done_episodes_for_metrics", "_ongoing_episodes_for_metrics"),),
+    needs=(
+        uses(_RUNNER, "_done_episodes_for_metrics", "_ongoing_episodes_for_metrics"),
+        uses(_RUNNER_OF_SEVERAL, "_done_episodes_for_metrics", "_ongoing_episodes_for_metrics"),
+    ),
 )
 BATCHED_RUNNER = _seam(
     name="rllib-batched-runner",
@@ -186,7 +195,7 @@ OBSERVATION_FILTERS = _seam(
     why="RLlib's `MeanStdFilter` goes on to collect what it sees in evaluations.",
     needs=(
         uses(_RUNNER, "_env_to_module"),
-        uses("ray.rllib.env.multi_agent_env_runner:MultiAgentEnvRunner", "_env_to_module"),
+        uses(_RUNNER_OF_SEVERAL, "_env_to_module"),
         uses("ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter", "_update_stats"),
     ),
 )

@@ -9,14 +9,18 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from ray.tune.registry import register_env
 
+from study.adopted.answering import OfGymnasium
 from study.driver.losses import reason_of
 from study.errors import TrialError
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.measured_algorithm import check_runner
 from tests.integration.trials import built_config
@@ -300,3 +304,32 @@ def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
     measurement = runner.measured_sample()[2]
     assert "the training diverged" in measurement.error
     assert measurement.fix == "Lower lr, clip_param or num_epochs."
+
+
+class Sized(gymnasium.Env):
+    """An environment as people write them: derived from `gymnasium.Env`, with its size in `env_config`."""
+
+    def __init__(self, config: Any = None, size: int = 1) -> None:
+        self.observation_space = Box(-1, 1, (dict(config or {}).get("size", size),), np.float32)
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(self.observation_space.shape, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("given_as", ["class", "function", "name in Gymnasium"])
+def test_an_environment_of_a_script_gets_its_env_config(given_as: str) -> None:
+    environment: Any = Sized
+    if given_as == "function":
+        environment = "sized"
+        register_env(environment, lambda context: Sized(context))
+    elif given_as == "name in Gymnasium":
+        environment = "Sized-v0"
+        gymnasium.register(environment, entry_point=Sized)
+        register_env(environment, OfGymnasium(gymnasium.spec(environment)))
+    config = PPOConfig().environment(environment, env_config={"size": 3})
+    runner = BatchedEnvRunner(config=config, worker_index=1, num_workers=2)
+    assert runner.env.single_observation_space.shape == (3,)

@@ -1,7 +1,6 @@
 """The lean learner does what RLlib's does, on the rows it says, and whatever the process around it does."""
 
 import copy
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator

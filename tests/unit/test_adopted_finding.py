@@ -1,6 +1,7 @@
 """A configuration is found in scripts as people write them, and what is wrong with a script is one line."""
 
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_the_configuration_is_as_it_was_at_the_line_that_trains(read):
 
 def test_arguments_reach_the_script_and_a_random_policy_plays(read):
     code = PPO + "import sys\nconfig.env_runners(num_env_runners=int(sys.argv[1]))\nassert __name__ == '__main__'\n"
-    found = read(code, args=["3"], episodes=4, seed=7)
+    found = read(code, args=["3"], episodes=4)
     assert found.adopted.facts.values["num_env_runners"] == 3
     assert len(found.returns) == 4 and all(8 <= value < 100 for value in found.returns) and found.num_cut == 0
 
@@ -225,6 +226,37 @@ config.environment(Env, env_config=json.loads((pathlib.Path(__file__).parent / "
     assert got.endswith("other settings.env_config.hard, source.modules.mine") and "Restore what it imports" in fix
     got, fix = what_changed({name: value for name, value in old.items() if name != "overridden"}, new)
     assert got.endswith("did not record overridden") and "the version that began the study" in fix
+
+
+def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read):
+    code = PPO + (
+        "import time\nnow = str(time.time_ns())\nclass Level: pass\n"
+        "config.logger_config = {'logdir': now}\nconfig.offline_data(output=now)\nconfig.batch_mode = 'complete_episodes'\n"
+        "config.environment('mine', env_config={'size': 2, Level(): 1})\nimport gymnasium\nfrom ray import tune\n"
+        "tune.register_env('mine', lambda context: gymnasium.make('CartPole-v1'))\n"
+    )
+    first, second = (read(code, args=[args]).adopted.facts for args in ("1", "2"))
+    assert first == second and first.settings["env_config"] == {"size": 2, "Level": 1}
+
+
+def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tmp_path):
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("of_archive.py", "LEVEL = 1")
+    code = PPO + (
+        "import dataclasses, pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'packed.zip'))\n"
+        "import gymnasium, of_archive\nfrom ray import tune\n"
+        "@dataclasses.dataclass(slots=True)\nclass Size:\n    width: int = 3\n"
+        "tune.register_env('mine', lambda context: gymnasium.make('CartPole-v1'))\n"
+        "config.environment('mine', env_config={'size': Size(width=4)})\n"
+    )
+    facts = read(code).adopted.facts
+    assert {*facts.source.modules} == {"of_archive"} and facts.settings["env_config"] == {"size": {"width": 4}}
+
+
+def test_a_library_that_is_installed_elsewhere_replaces_nothing_of_rllib(read, tmp_path):
+    # RLlib's modules hold classes of Gymnasium, which then counts as the user's own.
+    code = PPO + f"import gymnasium\ngymnasium.__spec__.submodule_search_locations[:] = ['{tmp_path}/gymnasium']\n"
+    assert read(code).adopted.facts.environment == "CartPole-v1"
 
 
 def test_the_floor_is_that_of_the_environment_that_evaluates(read):

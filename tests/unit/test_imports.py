@@ -70,7 +70,7 @@ def imported(file):
 HOMES = {
     "ray": {
         *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
-        *("study/adopted/finding.py", "study/adopted/interception.py", "study/adopted/describing.py"),
+        *(f"study/adopted/{name}.py" for name in ("finding", "interception", "from_tune", "describing", "answering")),
         "study/trial/script_environment.py",
         *("study/doctor/asking.py", "study/seams/ray.py", "study/seams/rllib.py"),
     },

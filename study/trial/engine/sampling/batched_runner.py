@@ -40,6 +40,7 @@ from ray.rllib.utils.metrics import (
 
 from study.seams.ray import maker_of
 from study.seams.rllib import option
+from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.engine.learning.batches import DISCOUNTED
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
@@ -394,7 +395,7 @@ def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
     creator = maker_of(config.env) if isinstance(config.env, str) else config.env
     if not callable(creator):
         return lambda: gymnasium.make(config.env, disable_env_checker=True, **config.env_config)
-    if hasattr(creator, "spec"):  # ours: the backend is chosen by what it says
+    if isinstance(creator, EnvFactory):  # ours: the backend is chosen by what it says
         return creator
     # Each lane gets the number of its own runner, whichever process steps it.
     runners, number = iter([each for each, _ in runner.lanes]), layout_of(config).num_env_runners
