@@ -50,7 +50,6 @@ class ModelResults:
     def __init__(self, runs: pd.DataFrame) -> None:
         """Take one row per trial; nothing is computed yet."""
         self._runs = runs
-        self.rng = np.random.default_rng(SEED)
 
     @cached_property
     def selection(self) -> Selection:
@@ -97,7 +96,7 @@ class ModelResults:
     @cached_property
     def fit(self) -> IterationTimeFit:
         """The iteration-time model."""
-        return fit_iteration_time(self.observations, rng=self.rng)
+        return fit_iteration_time(self.observations, rng=np.random.default_rng(SEED))
 
     @cached_property
     def errors(self) -> tuple[ModelError, ...]:
@@ -143,8 +142,7 @@ class ModelResults:
         """The batch that reaches the target soonest at each scale of the setting."""
         scales = np.array(self.scales, dtype=np.float64)
         one = self.cell.take(np.zeros(scales.size, dtype=np.int64))
-        cells = Cells(**{name: getattr(one, name) for name in one.__slots__} | {"num_env_runners": scales})
-        return best_batch(self.fit, cells, self.critical)
+        return best_batch(self.fit, replace(one, num_env_runners=scales), self.critical)
 
 
 def thinned(seen: Observations, *, most: int) -> Observations:
@@ -223,4 +221,4 @@ def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[
         batches += [float(part[BATCH].iloc[0])] * found.times.size
         steps += found.times.tolist()
         reached += found.reached.tolist()
-    return batches, steps, np.array(reached, dtype=np.bool_).tolist()
+    return batches, steps, reached

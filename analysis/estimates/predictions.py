@@ -180,8 +180,7 @@ def predicted(found: ModelResults, fit: IterationTimeFit, scales: Sequence[int])
         return []
     one = found.cell.take(np.zeros(len(scales), dtype=np.int64))
     cells = replace(one, num_env_runners=np.array(scales, dtype=np.float64))
-    method = "iteration-time model"
-    return [replace(each.env_steps_per_s, method=method) for each in fit.predict(cells)]
+    return [replace(each, method="iteration-time model") for each in fit.predict(cells)]
 
 
 def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:

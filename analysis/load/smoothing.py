@@ -48,7 +48,7 @@ class Inverted:
         return bool((self.values[known] >= -self.errors[known]).all())
 
 
-def invert(smoothed: FloatArray, iterations: NDArray[np.int64], *, coefficient: float = RLLIB_COEFFICIENT) -> Inverted:
+def invert(smoothed: FloatArray, iterations: NDArray[np.int64]) -> Inverted:
     """Return the raw values behind an exponential mean that its first value began.
 
     A value needs the mean before it. After a gap in the iterations the first value is not known, nor is that of a
@@ -57,7 +57,6 @@ def invert(smoothed: FloatArray, iterations: NDArray[np.int64], *, coefficient: 
     Args:
         smoothed: The reported means, shape (n,), >= 0; NaN where one is missing.
         iterations: Training iteration of each, shape (n,), from 1, strictly increasing.
-        coefficient: c, in (0, 1].
 
     Returns:
         Values and errors for the same iterations.
@@ -73,17 +72,17 @@ def invert(smoothed: FloatArray, iterations: NDArray[np.int64], *, coefficient: 
             fix="Sort them, and keep one value of each.",
             code="iterations-not-increasing",
         )
-    keep = 1.0 - coefficient  # as RLlib computes it
+    keep = 1.0 - RLLIB_COEFFICIENT  # as RLlib computes it
     before = np.concatenate([[np.nan], smoothed[:-1]]) if len(smoothed) else smoothed
     follows = np.concatenate([[False], np.diff(iterations) == 1]) if len(iterations) else np.zeros(0, dtype=bool)
-    values = np.where(follows, (smoothed - keep * before) / coefficient, np.nan)
+    values = np.where(follows, (smoothed - keep * before) / RLLIB_COEFFICIENT, np.nan)
     first = iterations == 1
     values = np.where(first, smoothed, values)
     relative, absolute = resolution(smoothed)
     # Reported and previous mean carry the rounding of the format they were kept in. RLlib's own two products and one
     # sum, and ours, round in double precision on top.
     rounding = (relative + 4 * _DOUBLE) * (np.abs(smoothed) + keep * np.abs(before)) + absolute * (1 + keep)
-    errors = np.where(first, relative * np.abs(smoothed) + absolute, rounding / coefficient)
+    errors = np.where(first, relative * np.abs(smoothed) + absolute, rounding / RLLIB_COEFFICIENT)
     return Inverted(values=values, errors=np.where(np.isnan(values), np.nan, errors))
 
 

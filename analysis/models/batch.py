@@ -34,9 +34,7 @@ class CriticalBatch:
         least_steps: N_min, env steps that the smallest batches need.
         critical_batch: B_crit, at which steps have doubled; None while the steps do not grow with the batch.
         reason: Why there is none; empty otherwise.
-        residual: Median absolute relative residual of the runs that reached the target.
         n: Runs.
-        n_censored: Those that did not reach the target.
         draws: N_min and 1 / B_crit of each resample, shape (resamples, 2).
         degrees: Degrees of freedom of the intervals.
     """
@@ -44,17 +42,9 @@ class CriticalBatch:
     least_steps: Estimate
     critical_batch: Estimate | None
     reason: str
-    residual: float
     n: int
-    n_censored: int
     draws: FloatArray
     degrees: int
-
-    def steps_to_target(self, train_batch_size: npt.ArrayLike) -> FloatArray:
-        """Return N(B) in env steps, in the shape of `train_batch_size`."""
-        batch = np.asarray(train_batch_size, dtype=np.float64)
-        slope = 0.0 if self.critical_batch is None else 1 / self.critical_batch.value
-        return np.asarray(self.least_steps.value * (1 + batch * slope), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +108,6 @@ def fit_critical_batch(
     theta = _steps_line(batch, steps, done)
     lines = _steps_lines(batch, steps, done, weights, theta)
     degrees = degrees_of_freedom(numbers)
-    fitted = theta[0] + theta[1] * batch
     with np.errstate(divide="ignore", invalid="ignore"):
         slopes = np.where(lines[:, 0] > 0, lines[:, 1] / lines[:, 0], np.inf)
     reason = ""
@@ -135,9 +124,7 @@ def fit_critical_batch(
         least_steps=estimate(float(theta[0]), lines[:, 0]),
         critical_batch=critical,
         reason=reason,
-        residual=float(np.median(np.abs(fitted[done] / steps[done] - 1))),
         n=batch.size,
-        n_censored=int((~done).sum()),
         draws=np.column_stack([lines[:, 0], slopes]),
         degrees=degrees,
     )

@@ -36,7 +36,6 @@ class Verdict:
         most_env_steps_per_s: More than any larger number of runners can give, at this batch and setting.
         most_gain: That over the throughput now, >= 1.
         fixed_share: Share of an iteration that more runners do not shorten.
-        learning_share: Share of an iteration that is learning.
         sentence: The verdict in plain words.
     """
 
@@ -46,7 +45,6 @@ class Verdict:
     most_env_steps_per_s: Estimate
     most_gain: Estimate
     fixed_share: Estimate
-    learning_share: Estimate
     sentence: str
 
 
@@ -89,7 +87,6 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     share = ratio(fixed, whole)
     gain = ratio(whole, fixed)
     limit = ratio(np.full_like(fixed, batch), fixed)
-    learning_share = ratio(learning, whole)
     bound: Bound = "undecided"
     if share.low > 0.5:
         bound = "learner-bound" if learning.sum() >= fixed.sum() / 2 else "overhead-bound"
@@ -102,8 +99,7 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
         most_env_steps_per_s=limit,
         most_gain=gain,
         fixed_share=share,
-        learning_share=learning_share,
-        sentence=_sentence(bound, int(most), limit, gain, learning_share, share),
+        sentence=_sentence(bound, int(most), limit, gain, ratio(learning, whole), share),
     )
 
 

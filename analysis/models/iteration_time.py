@@ -4,14 +4,13 @@ The formula stands in `analysis.models.phases`. What it says of cells that nobod
 labelled so.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.models.observations import RUNNER_TIMES, Cells, Observations
 from analysis.models.phase_fits import solve, solve_resamples, unidentified
-from analysis.models.phases import INDEX, PHASES, UNKNOWNS, design, phase_times
+from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times
 from analysis.models.resampling import (
     FEWEST_DEGREES,
     NUM_RESAMPLES,
@@ -22,21 +21,6 @@ from analysis.models.resampling import (
 )
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Seconds of one cell's iteration with intervals for the expected time, not for a single run's.
-
-    Attributes:
-        phases: `sampling`, `learning`, `sync`, `rest`, and the parts of sampling `mean_runner`, `slowest_runner`.
-        iteration_time_s: The sum of the four phases.
-        env_steps_per_s: B over it.
-    """
-
-    phases: Mapping[str, Estimate]
-    iteration_time_s: Estimate
-    env_steps_per_s: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +84,11 @@ class IterationTimeFit:
         """Return seconds per iteration, shape (cells,)."""
         return self.times(cells)["iteration"]
 
-    def predict(self, cells: Cells) -> tuple[Prediction, ...]:
-        """Return what an iteration of each cell takes."""
-        values, draws = self.times(cells), self.time_draws(cells)
+    def predict(self, cells: Cells) -> tuple[Estimate, ...]:
+        """Return the env steps per second of each cell; the interval is for the expected rate, not for a run's."""
+        seconds, draws = self.iteration_time_s(cells), self.time_draws(cells)["iteration"]
         return tuple(
-            Prediction(
-                phases={
-                    name: self.estimate(float(values[name][index]), draws[name][:, index])
-                    for name in ("mean_runner", "slowest_runner", *PHASES)
-                },
-                iteration_time_s=self.estimate(float(values["iteration"][index]), draws["iteration"][:, index]),
-                env_steps_per_s=self.estimate(
-                    float(batch / values["iteration"][index]), batch / draws["iteration"][:, index]
-                ),
-            )
+            self.estimate(float(batch / seconds[index]), batch / draws[:, index])
             for index, batch in enumerate(cells.train_batch_size)
         )
 

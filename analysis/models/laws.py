@@ -1,11 +1,12 @@
 """Laws of n runners: Amdahl's, Gustafson's, and Ernest's of an iteration. Imports NumPy, `study.errors`."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.models.regression import Curve, as_cells, as_curve_data, fit_reciprocal, nonnegative
+from analysis.models.regression import Curve, Fitted, as_cells, as_curve_data, fit_curve, nonnegative
 from study.statistics import Estimate, FloatArray
 
 TERMS = ("constant", "shared", "tree", "each")
@@ -21,18 +22,17 @@ class AmdahlFit:
 
     Attributes:
         serial_fraction: f, in [0, 1], of the time with one runner.
-        single_runner_throughput: X1, env steps per second.
-        residual: Median absolute relative residual.
+        curve: 1 / X as a function of 1 and 1 / n.
     """
 
     serial_fraction: Estimate
-    single_runner_throughput: Estimate
-    residual: float
     curve: Curve
 
     def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
         """Return env steps per second, in the shape of `num_env_runners`."""
-        return _amdahl(self.curve.theta, num_env_runners)
+        scales = np.asarray(num_env_runners, dtype=np.float64)
+        fixed, of_runners = self.curve.theta
+        return np.asarray(1 / (fixed + of_runners / scales), dtype=np.float64)
 
 
 def fit_amdahl(
@@ -57,18 +57,23 @@ def fit_amdahl(
         Amdahl, AFIPS Spring Joint Computer Conference 30 (1967).
     """
     scales, rates = as_curve_data(num_env_runners, env_steps_per_s)
-    curve = fit_reciprocal(np.column_stack([np.ones_like(scales), 1 / scales]), rates, scales, blocks)
+    curve = fit_curve(partial(_fit_amdahl, scales), rates, scales, blocks)
     return AmdahlFit(
         serial_fraction=curve.estimate(lambda theta: float(theta[0] / theta.sum()), level=level, low=0.0, high=1.0),
-        single_runner_throughput=curve.estimate(lambda theta: float(1 / theta.sum()), level=level, log=True),
-        residual=curve.residual,
         curve=curve,
     )
 
 
-def _amdahl(theta: FloatArray, num_env_runners: npt.ArrayLike) -> FloatArray:
-    scales = np.asarray(num_env_runners, dtype=np.float64)
-    return np.asarray(1 / (theta[0] + theta[1] / scales), dtype=np.float64)
+def _fit_amdahl(scales: FloatArray, rates: FloatArray) -> Fitted:
+    features = np.column_stack([np.ones_like(scales), 1 / scales])
+    theta = nonnegative(features, 1 / rates)
+    time_s = features @ theta
+    return Fitted(
+        theta=theta,
+        throughput=1 / time_s,
+        jacobian=features / time_s[:, None],
+        residuals=1 - 1 / (rates * time_s),
+    )
 
 
 def fit_gustafson(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike) -> FloatArray:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy import optimize
 
 from study.errors import AnalysisError
-from study.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray, t_quantile
 
 _ROUNDS = 4
 """Reweightings. The weights settle to 1e-4 within three where errors are below 30 %."""
 _FLOOR = 0.1
 """Least weight denominator, as a share of the median target: a phase that takes next to no time must not rule."""
-_OF_LEVEL = 1e-3
-"""Elasticity below which a function of the unknowns is free of the machine's speed: derivatives are numerical."""
 _MOST_ROUNDS = 50
 """Rounds of fitting the law and the blocks in turn; two or three suffice where every block holds every scale."""
 _SETTLED = 1e-10
@@ -125,26 +123,12 @@ class Curve:
         covariance: Shape (unknowns, unknowns), within blocks; NaN where the runs do not tell the unknowns apart.
         n: Runs behind them.
         degrees: Runs beyond the unknowns and the blocks.
-        relative: (fitted - observed) / observed of each run's time, shape (runs,).
-        level: Change of `theta` when all throughputs grow by a small share, over that share, shape (unknowns,).
-        between: Variance of the mean of the blocks' logarithms; 0 where every run is a block of its own, and infinite
-            with one block.
-        between_degrees: Blocks less one.
     """
 
     theta: FloatArray
     covariance: FloatArray
     n: int
     degrees: int
-    relative: FloatArray
-    level: FloatArray
-    between: float = 0.0
-    between_degrees: int = 0
-
-    @property
-    def residual(self) -> float:
-        """Median absolute relative residual, dimensionless."""
-        return float(np.median(np.abs(self.relative)))
 
     def estimate(
         self,
@@ -155,10 +139,10 @@ class Curve:
         low: float = float("-inf"),
         high: float = float("inf"),
     ) -> Estimate:
-        """Return a function of the unknowns with the interval of the delta method.
+        """Return a function of the unknowns with the interval of the delta method, by Student's t.
 
-        The two components, within and between blocks, each have the Student's t of their own degrees of freedom: half
-        the width is sqrt(t1^2 v1 + t2^2 v2), which never covers less than `level` where both are normal.
+        For what does not move with the machine's speed, such as a serial fraction or the place of a peak: the interval
+        knows how runs scatter within blocks, and nothing of what the blocks differ by.
 
         Args:
             of: theta, shape (unknowns,) -> number.
@@ -168,11 +152,8 @@ class Curve:
             high: Largest possible value.
 
         Returns:
-            No interval where there are no more runs than unknowns and blocks, where the runs do not tell the unknowns
-            apart, or of what moves with the machine's speed where all runs are of one block.
-
-        Source:
-            Banerjee, Sankhya 22 (1960), for the sum of the two components.
+            No interval where there are no more runs than unknowns and blocks, or where the runs do not tell the
+            unknowns apart.
         """
         value = of(self.theta)
         method = "asymptotic, Student's t" + (" of the logarithm" if log else "")
@@ -180,14 +161,8 @@ class Curve:
         if self.degrees < 1 or not np.isfinite(self.covariance).all():
             return unknown
         slope = _gradient(of, self.theta, np.sqrt(np.diag(self.covariance))) / (value if log else 1.0)
-        tail = (1 + level) / 2
-        squared = float(stats.t.ppf(tail, self.degrees)) ** 2 * max(float(slope @ self.covariance @ slope), 0.0)
-        with_level = float(slope @ self.level)
-        if self.between > 0 and abs(with_level) > _OF_LEVEL * (1.0 if log else abs(value)):
-            if self.between_degrees < 1:
-                return unknown
-            squared += float(stats.t.ppf(tail, self.between_degrees)) ** 2 * self.between * with_level**2
-        half = float(np.sqrt(squared))
+        spread = float(np.sqrt(max(float(slope @ self.covariance @ slope), 0.0)))
+        half = t_quantile((1 + level) / 2, self.degrees) * spread
         if not np.isfinite(half):
             return unknown
         ends = (value * float(np.exp(-half)), value * float(np.exp(half))) if log else (value - half, value + half)
@@ -210,28 +185,25 @@ class Fitted:
         throughput: The law at each run, shape (runs,).
         jacobian: What a change of the unknowns does to `residuals`, shape (runs, unknowns).
         residuals: Errors that the fit makes least, shape (runs,).
-        level: As `Curve.level`.
     """
 
     theta: FloatArray
     throughput: FloatArray
     jacobian: FloatArray
     residuals: FloatArray
-    level: FloatArray
 
 
 def fit_curve(
     solve: Callable[[FloatArray], Fitted],
     throughput: FloatArray,
     scales: FloatArray,
-    blocks: npt.ArrayLike | None = None,
+    blocks: npt.ArrayLike | None,
 ) -> Curve:
     """Return a law's curve, with what a block of runs has in common as a factor.
 
     Every run of a block is faster or slower by one factor, whose geometric mean over the blocks is 1. It is fitted
-    together with the law, so that what moves with the machine's speed (X1, a ceiling) has the variance between
-    blocks in its interval and what does not (a serial fraction, the place of a peak) has not. Blocks that hold one
-    scale each cannot be told from the law: their runs then count as independent.
+    together with the law. Blocks that hold one scale each cannot be told from the law: their runs then count as
+    independent.
 
     Args:
         solve: Throughputs of the runs, shape (runs,) -> the law fitted to them.
@@ -257,46 +229,12 @@ def fit_curve(
         # Effects that add up to 0: the unknowns are those of the mean block.
         effects = np.vstack([np.eye(count - 1), -np.ones(count - 1)])[numbers]
         jacobian = np.column_stack([jacobian, effects])
-    observed = throughput / np.exp(logs[numbers])
-    between = 0.0
-    if crossed:
-        between = float(logs.var(ddof=1)) / count if count > 1 else float("inf")
     return Curve(
         theta=fitted.theta,
         covariance=covariance(jacobian, fitted.residuals)[:unknowns, :unknowns],
         n=throughput.size,
         degrees=throughput.size - jacobian.shape[1],
-        relative=observed / fitted.throughput - 1,
-        level=fitted.level,
-        between=between,
-        between_degrees=count - 1,
     )
-
-
-def fit_reciprocal(
-    features: FloatArray, throughput: FloatArray, scales: FloatArray, blocks: npt.ArrayLike | None = None
-) -> Curve:
-    """Return the curve 1 / throughput = features @ theta, theta >= 0, by least relative error.
-
-    Args:
-        features: Shape (runs, unknowns).
-        throughput: Shape (runs,), > 0.
-        scales: As `fit_curve`.
-        blocks: As `fit_curve`.
-    """
-
-    def solve(rates: FloatArray) -> Fitted:
-        theta = nonnegative(features, 1 / rates)
-        time_s = features @ theta
-        return Fitted(
-            theta=theta,
-            throughput=1 / time_s,
-            jacobian=features / time_s[:, None],
-            residuals=1 - 1 / (rates * time_s),
-            level=-theta,
-        )
-
-    return fit_curve(solve, throughput, scales, blocks)
 
 
 def covariance(jacobian: FloatArray, residuals: FloatArray) -> FloatArray:

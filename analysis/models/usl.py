@@ -26,20 +26,15 @@ class USLFit:
     Attributes:
         contention: a, dimensionless.
         coherency: b, dimensionless.
-        single_runner_throughput: g = X(1), env steps per second.
         peak: The n of the highest throughput, sqrt((1 - a) / b); None while unidentified, and where a >= 1.
         unidentified: Why no peak can be told; empty when one can.
-        num_scales: Distinct numbers of runners.
-        residual: Median absolute relative residual.
+        curve: The fit of g in env steps per second, a and b.
     """
 
     contention: Estimate
     coherency: Estimate
-    single_runner_throughput: Estimate
     peak: Estimate | None
     unidentified: str
-    num_scales: int
-    residual: float
     curve: Curve
 
     def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
@@ -81,11 +76,8 @@ def fit_usl(
     return USLFit(
         contention=curve.estimate(lambda theta: float(theta[1]), level=level, low=0.0),
         coherency=coherency,
-        single_runner_throughput=curve.estimate(lambda theta: float(theta[0]), level=level),
         peak=curve.estimate(usl_peak, level=level, log=True) if shown else None,
         unidentified=unidentified,
-        num_scales=num_scales,
-        residual=curve.residual,
         curve=curve,
     )
 
@@ -116,7 +108,6 @@ def _fit(scales: FloatArray, rates: FloatArray) -> Fitted:
         throughput=fitted,
         jacobian=_jacobian(theta, scales) / fitted[:, None],
         residuals=(rates - fitted) / fitted,
-        level=np.array([theta[0], 0.0, 0.0]),
     )
 
 

@@ -11,7 +11,7 @@ Takes some minutes on one core. `--write` puts the table into `study/statistics/
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -224,8 +224,6 @@ def slowed(seen: Observations, rng: Rng, n: int) -> Observations:
     blocks = np.tile(np.arange(n), len(seen) // n)
     factor = np.exp(rng.normal(0, BLOCK, n))[blocks]
     named = {name: getattr(seen, name) * factor for name in seen.__slots__ if name.endswith("_s")}
-    from dataclasses import replace
-
     return replace(seen, block=blocks, **named)
 
 
@@ -234,7 +232,8 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     target = grid((46,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     truth = phase_times(vector(TRUTH), design(target))["iteration"][0]
     fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
-    return fit.predict(target)[0].iteration_time_s, float(truth)
+    found, draws = fit.iteration_time_s(target), fit.time_draws(target)["iteration"]
+    return fit.estimate(float(found[0]), draws[:, 0]), float(truth)
 
 
 def ceiling(rng: Rng, n: int) -> tuple[Estimate | None, float]:
@@ -282,13 +281,11 @@ ROWS = (
     Row("throughput, total over total", "T2, T4, T8", rate),
     Row("share of a phase, POP factors", "T5, T6", share),
     Row("drift per block", "T2", drift),
-    Row("Amdahl, serial fraction", "T9, throughput figure", amdahl(lambda fit: fit.serial_fraction, 0.1), 500),
-    Row("Amdahl, X1", "`AmdahlFit`", amdahl(lambda fit: fit.single_runner_throughput, 1000), 500),
-    Row("Amdahl, most throughput", "T9", amdahl(lambda fit: fit.limit, 10_000), 500),
-    Row("USL, contention", "T9, throughput figure", usl(lambda fit: fit.contention, USL[1]), 500),
+    Row("Amdahl, serial fraction", "T9", amdahl(lambda fit: fit.serial_fraction, 0.1), 500),
+    Row("USL, contention", "the same", usl(lambda fit: fit.contention, USL[1]), 500),
     Row("USL, coherency", "the same", usl(lambda fit: fit.coherency, USL[2]), 500),
     Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
-    Row("model, iteration time at 46 runners", "T10", prediction, 200, 0.9),
+    Row("model, iteration time at 46 runners", "price list, throughput figure", prediction, 200, 0.9),
     Row("model, ceiling", "T10", ceiling, 200, 0.9),
     Row("more than any number of runners gives", "T10, first sentence", bound, 1000, 0.9),
     Row("critical batch, five batches", "T10", critical, 300, 0.9),

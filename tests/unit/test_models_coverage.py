@@ -46,7 +46,6 @@ def test_amdahl_and_usl_cover_as_their_docstrings_say():
         rng = np.random.default_rng(seed)
         amdahl = fit_amdahl(six, lognormal(rng, 1000 / (0.1 + 0.9 / six), 0.03), level=LEVEL)
         counts["fraction"] += holds(amdahl.serial_fraction, 0.1)
-        counts["single"] += holds(amdahl.single_runner_throughput, 1000)
         usl = fit_usl(eight, lognormal(rng, usl_throughput(theta, eight), 0.03), level=LEVEL)
         counts["contention"] += holds(usl.contention, 0.05)
         counts["coherency"] += holds(usl.coherency, 0.0005)
@@ -69,9 +68,10 @@ def test_the_iteration_time_model_covers_as_its_docstring_says(runs, noise, leas
         fit = fit_iteration_time(planted(rng, cells=cells, runs=runs, noise=noise), rng=rng, num_resamples=300)
         counts.update(name for name, each in fit.parameters.items() if name != "r" and holds(each, TRUTH[name]))
         for place, where, truth in zip(("seen", "unseen"), (seen, unseen), truths, strict=True):
-            for cell, prediction, value in zip(where.num_env_runners, fit.predict(where), truth, strict=True):
+            rates = where.train_batch_size / truth
+            for cell, prediction, rate in zip(where.num_env_runners, fit.predict(where), rates, strict=True):
                 settings = len(where) // 3
-                counts[f"{place} {cell:g}"] += holds(prediction.iteration_time_s, value) / settings
+                counts[f"{place} {cell:g}"] += holds(prediction, rate) / settings
         errors.append(np.median(np.abs(fit.iteration_time_s(unseen) / truths[1] - 1)))
     found = shares(counts, repetitions)
     assert all(least <= share <= 0.96 for share in found.values())
@@ -83,12 +83,12 @@ def test_without_runner_times_larger_scales_are_covered_less():
     counts, repetitions = Counter(), 200
     cells, target = grid((1, 2, 4, 8, 16)), grid((8, 16, 46))
     names = [f"{n:g}, k {k:g}" for n, k in zip(target.num_env_runners, target.num_envs_per_env_runner, strict=True)]
-    truth = true_times(target)["iteration"]
+    truth = target.train_batch_size / true_times(target)["iteration"]
     for seed in range(repetitions):
         rng = np.random.default_rng(seed)
         fit = fit_iteration_time(planted(rng, cells=cells, runner_times=False), rng=rng, num_resamples=200)
         for name, prediction, value in zip(names, fit.predict(target), truth, strict=True):
-            counts[name] += holds(prediction.iteration_time_s, value)
+            counts[name] += holds(prediction, value)
     found = shares(counts, repetitions)
     assert min(share for name, share in found.items() if not name.startswith("46")) >= 0.75
     assert min(found.values()) >= 0.65

@@ -115,7 +115,6 @@ def test_the_critical_batch_comes_back():
     fit = fit_critical_batch(BATCHES, steps_to_target(rng, 1e-9), np.ones(BATCHES.size, bool), rng=rng)
     assert fit.critical_batch.value == pytest.approx(CRITICAL, rel=1e-6)
     assert fit.least_steps.value == pytest.approx(LEAST, rel=1e-6)
-    assert fit.steps_to_target(6000) == pytest.approx(2 * LEAST, rel=1e-6)
     spread = fit_critical_batch(BATCHES, steps_to_target(rng), np.ones(BATCHES.size, bool), rng=rng, level=0.99)
     assert spread.critical_batch.low < CRITICAL < spread.critical_batch.high
     assert spread.least_steps.low < LEAST < spread.least_steps.high
@@ -135,8 +134,6 @@ def test_runs_that_did_not_reach_the_target_are_not_taken_for_the_budget():
     truth = LEAST / CRITICAL
     assert np.mean(ours, axis=0)[1] == pytest.approx(truth, rel=0.06)
     assert np.mean(naive, axis=0)[1] < 0.85 * truth
-    found = fit_critical_batch(BATCHES, seen, reached, rng=np.random.default_rng(0), num_resamples=50)
-    assert found.n_censored == (~reached).sum()
 
 
 def test_steps_that_do_not_grow_give_no_critical_batch():

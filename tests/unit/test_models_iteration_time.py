@@ -106,13 +106,14 @@ def test_fitted_on_16_it_predicts_40_and_46_within_the_aim():
 def test_predictions_carry_intervals_and_say_what_is_outside():
     rng = np.random.default_rng(1)
     fit = fit_iteration_time(planted(rng, cells=grid((1, 2, 4, 8, 16))), rng=rng, num_resamples=200)
-    inside, outside = fit.predict(grid((8, 46), settings=((4, 4000, 256, 4),)))
-    for each in (inside, outside):
-        assert each.iteration_time_s.low < each.iteration_time_s.value < each.iteration_time_s.high
-        total = sum(each.phases[name].value for name in ("sampling", "learning", "sync", "rest"))
-        assert each.iteration_time_s.value == pytest.approx(total)
-        assert each.env_steps_per_s.value == pytest.approx(4000 / total)
-    assert inside.iteration_time_s.n == 60
+    cells = grid((8, 46), settings=((4, 4000, 256, 4),))
+    inside, outside = fit.predict(cells)
+    times = fit.times(cells)
+    total = sum(times[name] for name in ("sampling", "learning", "sync", "rest"))
+    for each, time_s in zip((inside, outside), total, strict=True):
+        assert each.low < each.value < each.high
+        assert each.value == pytest.approx(4000 / time_s)
+    assert inside.n == 60
 
 
 def test_without_runner_times_the_sum_of_both_per_step_costs_comes_back():
