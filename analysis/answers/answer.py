@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from analysis.answers.words import capital
 from analysis.tables.table import Table
 from analysis.tables.writers import html_table, pipes, text_table, wrapped
 from study.harmless import markdown, one_line
@@ -119,7 +120,7 @@ class Answer:
         yield '<div class="beside">\n<div class="said">'
         if self.setting:
             pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
-            yield f'<p class="setting-is">{_text(_capital(self.setting_is))}</p>'
+            yield f'<p class="setting-is">{_text(capital(self.setting_is))}</p>'
             yield f'<pre class="setting"><code>{pairs}</code></pre>'
         if self.numbers:
             yield '<dl class="numbers">'
@@ -143,12 +144,8 @@ class Answer:
             yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
             for each in self.unknown:
                 line = f' Find out:<pre class="command"><code>{escape(each.command)}</code></pre>'
-                yield f"<li>{_text(_capital(each.text))}{line if each.command else ''}</li>"
+                yield f"<li>{_text(capital(each.text))}{line if each.command else ''}</li>"
             yield "</ul>\n</div>"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _text(text: str) -> str:

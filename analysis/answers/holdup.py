@@ -8,7 +8,7 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import clocks_counted, interval, known, run_again, runners, said, to_copy
+from analysis.answers.words import capital, clocks_counted, interval, known, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import estimate_of
 from analysis.estimates.settings import arm_in_words
@@ -110,7 +110,7 @@ def _deciding(content: Mapping[str, Any], target: int) -> str:
     asked = next((check for check in kept if check["name"] == f"score_kept@{target}"), None)
     narrowest = min(kept, key=lambda check: _margin(content, check))
     others = [narrowest] if asked is None or narrowest["name"] != asked["name"] else []
-    first = [] if asked is None else [_capital(_rule(content, asked))]
+    first = [] if asked is None else [capital(_rule(content, asked))]
     return " ".join(f"{each}." for each in (*first, *(f"Kept most narrowly: {_rule(content, one)}" for one in others)))
 
 
@@ -151,10 +151,6 @@ def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
         f"{_bound(value.low)} ({math.floor(100 * value.level)} % confidence; {content['laws']['tolerance']:g} lower is "
         "allowed)"
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _bound(low: float) -> str:

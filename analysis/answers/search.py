@@ -90,8 +90,8 @@ def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
     data = results.data
     returns = {(row.cell.arm, row.cell.num_env_runners): row.estimate for row in rows if row.quantity == "final_return"}
     runs = learning_runs(data.runs)
-    varying = [name for name in PARAMETERS if name != SCALE and name in runs and runs[name].nunique() > 1]
-    shown = varying or [name for name in ("train_batch_size", "lr") if name in runs and runs[name].notna().any()]
+    varying = [name for name in PARAMETERS if name != SCALE and runs[name].nunique() > 1]
+    shown = varying or [name for name in ("train_batch_size", "lr") if runs[name].notna().any()]
     target = data.spec.environment.target if data.spec is not None else None
     found = []
     for setting in results.settings:
@@ -249,7 +249,7 @@ def _more_seeds(best: Candidate, data: StudyData) -> str:
         changes = [f"parameters.{name}={each}" for name, each in exact.items() if name in spec.tuned or name == SCALE]
     else:  # a rule gives some values: all parameters in its place
         row = data.runs[data.runs["trial"] == best.trials[0]].iloc[0]
-        every = {name: row[name] for name in PARAMETERS if name in row and pd.notna(row[name])}
+        every = {name: row[name] for name in PARAMETERS if pd.notna(row[name])}
         every = {name: int(each) if PARAMETERS[name].kind is int else float(each) for name, each in every.items()}
         changes = [f"parameters={orjson.dumps(every).decode()}"]
     if spec.search.sampler != "grid":

@@ -182,7 +182,7 @@ def _not_comparable(data: StudyData, results: Results) -> Answer:
     if rates.empty:
         return nothing_yet(data, f"how fast real runners are: {told or 'no trial has a measured clock'}.")
     fastest = rates.iloc[int(rates["env_steps_per_s"].to_numpy(float).argmax())]
-    setting = {name: int(fastest[name]) for name in TYPED if name in fastest and fastest[name] == fastest[name]}
+    setting = {name: int(fastest[name]) for name in TYPED if pd.notna(fastest[name])}
     found = results.strong
     commands = [each.command for each in found.refusals if each.command] if isinstance(found, Scaling) else []
     missing = "how speed grows with the runners: no two scales ran equal work with a measured clock."

@@ -12,7 +12,7 @@ from analysis.scaling.fingerprint import IN_WORDS
 from analysis.scaling.fingerprint import in_words as called
 from analysis.tables.numbers import fixed
 from study.statistics import Estimate
-from study.text import duration, listed
+from study.text import count, duration, listed
 
 MOST_NAMED = 3
 """Values that a sentence names."""
@@ -26,7 +26,12 @@ CLOCKS: Mapping[str, str] = {
 
 def runners(number: int) -> str:
     """Return `1 runner`, `46 runners`."""
-    return f"{number:,} runner{'' if number == 1 else 's'}"
+    return count(number, "runner")
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
 
 
 def said(value: float, digits: int = 3) -> str:

@@ -1,7 +1,7 @@
 """Learning curves of settings: the interquartile mean of the evaluation return along the training. Imports pandas.
 
 A failed run stays in its curve: from its end on it counts with the floor of the environment. Where no floor is known
-it is left out from its end on, and `n_failed` says of how many runs that is true.
+it is left out, and `n_failed` says of how many runs that is true.
 """
 
 from collections.abc import Iterable

@@ -4,6 +4,7 @@ Models are fitted to the workload with most runs. Where a question needs one set
 runner), it is the one that ran at most scales.
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -87,6 +88,11 @@ class ModelResults:
         """That setting at its largest scale, one cell."""
         cells = self.setting.cells
         return cells.take(np.array([int(cells.num_env_runners.argmax())]))
+
+    @property
+    def fingerprint(self) -> str:
+        """The workload of that setting; of several, which differ in nothing that a clock sees, that with most runs."""
+        return str(Counter(self.setting.fingerprint).most_common(1)[0][0])
 
     @property
     def scales(self) -> tuple[int, ...]:
@@ -181,7 +187,8 @@ def on_cell_means(model: Model) -> Model:
         means: dict[str, Any] = {
             name: np.bincount(numbers, weights=getattr(fitted, name)) / counts for name in (*TIMES, *RUNNER_TIMES)
         }
-        return model(replace(fitted, cells=fitted.cells.take(first), block=None, **means), where, rng)
+        cells = fitted.cells.take(first)
+        return model(replace(fitted, cells=cells, block=None, fingerprint=None, **means), where, rng)
 
     return fitted_on_means
 

@@ -6,13 +6,13 @@ An estimate is computed once, here; tables pivot this frame, figures draw it and
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from math import isfinite
 from types import MappingProxyType
 from typing import Any, Literal
 
 import pandas as pd
 
 from analysis.estimates.quantities import QUANTITIES
+from analysis.scaling.blocks import in_frame
 from analysis.scaling.results import GoodputRow, PhaseRow, ScalingRow
 from study.errors import AnalysisError
 from study.statistics import Estimate
@@ -44,7 +44,6 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 words, where the quantity is of one. `low`, `high`: ends of the interval; both NA where there is none, and infinite
 where one end is open. `n`: runs (or blocks, where ratios are paired) behind it; NA for what holds by definition.
 """
-BY_DEFINITION = "by definition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +83,8 @@ class Row:
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:
         """Return the row in the order of `DTYPES`."""
-        estimate = self.estimate
-        exact = estimate.method == BY_DEFINITION
-        known = not exact and (isfinite(estimate.low) or isfinite(estimate.high))
-        ends = (estimate.low, estimate.high) if known else (None, None)
-        n = None if exact else estimate.n
-        numbers = (estimate.value, *ends, estimate.level, n, estimate.method, self.basis)
+        value, low, high, n = in_frame(self.estimate)
+        numbers = (value, low, high, self.estimate.level, n, self.estimate.method, self.basis)
         return kind, self.engine or engine, *astuple(self.cell), self.quantity, *numbers
 
 

@@ -96,6 +96,4 @@ def environment_of(runs: pd.DataFrame) -> str:
 
 
 def _numbers(setting: Setting, name: str) -> FloatArray:
-    if name not in setting.runs:
-        return np.full(len(setting.runs), np.nan)
     return setting.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)

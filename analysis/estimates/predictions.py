@@ -4,7 +4,6 @@ Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest measured scale
 its own runs. Intervals of predictions know the scatter of the runs, not what the model leaves out.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from analysis.estimates.throughput import Names, engine_in
 from analysis.models.derived import knee, runner_limit, throughput_ceiling
 from analysis.models.iteration_time import IterationTimeFit
 from analysis.models.observations import Cells
-from analysis.scaling.fingerprint import fields
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -34,8 +32,7 @@ def prediction_rows(results: Results, names: Names) -> Iterator[Row]:
     found = results.models
     if isinstance(attempt(lambda: found.observations), str):
         return
-    fingerprint = _fingerprint(results, found)
-    place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
+    place = _Place(results, found, names)
     yield from _bounds(found, place)
     yield from _laws(found, place)
     fit = fitted(found)
@@ -58,17 +55,16 @@ def fitted(found: ModelResults) -> IterationTimeFit | str:
 class _Place:
     """The workload of the models, and the CPUs of its numbers of runners."""
 
-    def __init__(self, results: Results, found: ModelResults, workload: str, engine: str) -> None:
-        self._workload, self.engine = workload, engine
+    def __init__(self, results: Results, found: ModelResults, names: Names) -> None:
+        self._workload, self.engine = names[found.fingerprint], engine_in(found.fingerprint)
         self._batch = int(found.cell.train_batch_size[0])
         runs = results.measured.dropna(subset=["num_cpus"])
-        here = runs[runs["train_batch_size"].eq(self._batch) & runs["num_env_runners"].isin(found.scales)]
-        known = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
+        here = runs[runs["fingerprint"].isin(set(found.setting.fingerprint))]
         self.measured = found.scales
-        self._cpus = known
+        self._cpus = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
 
-    def cell(self, num_env_runners: int, *, batch: int | None = None) -> Cell:
-        """Return the cell of a number of runners at the batch of the models, or at another one."""
+    def cell(self, num_env_runners: int) -> Cell:
+        """Return the cell of a number of runners, at the batch of the models."""
         cpus = self._cpus.get(num_env_runners)
         if cpus is None and self._cpus:
             (n1, p1), (n2, p2) = min(self._cpus.items()), max(self._cpus.items())
@@ -78,7 +74,7 @@ class _Place:
             workload=self._workload,
             num_env_runners=num_env_runners,
             num_cpus=cpus,
-            train_batch_size=batch or self._batch,
+            train_batch_size=self._batch,
         )
 
     def basis(self, num_env_runners: float) -> Basis:
@@ -88,23 +84,6 @@ class _Place:
     def near(self, num_env_runners: float) -> bool:
         """Return whether a prediction is not too far beyond the measured scales."""
         return num_env_runners <= MOST_EXTRAPOLATED * max(self.measured)
-
-
-def _fingerprint(results: Results, found: ModelResults) -> str:
-    """Return the measured workload that has the models' setting, that with most runs; empty where none has."""
-    cell = found.cell
-    wanted = {
-        "train_batch_size": float(cell.train_batch_size[0]),
-        "minibatch_times_learners": float(cell.minibatch_size[0] * cell.num_learners[0]),
-        "num_epochs": float(cell.num_epochs[0]),
-        "num_envs_per_env_runner": float(cell.num_envs_per_env_runner[0]),
-    }
-    counts = Counter(str(each) for each in results.measured["fingerprint"])
-    for text, _ in counts.most_common():
-        content = fields(text)
-        if all(content.get(name, value) == value for name, value in wanted.items()):
-            return text
-    return ""
 
 
 def _bounds(found: ModelResults, place: _Place) -> Iterator[Row]:
@@ -136,8 +115,7 @@ def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
             fix="Measure two scales or more in equal workloads: python run_study.py --space throughput.yaml",
             code="nothing-to-predict-from",
         )
-    fingerprint = _fingerprint(results, found)
-    place = _Place(results, found, names[fingerprint] if fingerprint else "", engine_in(fingerprint))
+    place = _Place(results, found, names)
     if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.measured):
         raise AnalysisError(
             where="num_env_runners",

@@ -137,10 +137,10 @@ def settings_of(runs: pd.DataFrame, *, most: int = MOST_SETTINGS, small: int | N
 def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -> dict[tuple[str, int], str]:
     """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings."""
     by_key = runs.assign(_key=keys, _per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("_key")
-    varying = [name for name in TOLD if name in runs and runs[name].nunique() > 1]
+    varying = [name for name in TOLD if runs[name].nunique() > 1]
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
     places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
-    arms = _shared(places["anchor"]) if "anchor" in runs else {}
+    arms = _shared(places["anchor"])
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():
@@ -167,7 +167,7 @@ def arms_of_trials(runs: pd.DataFrame, *, small: int | None = None) -> dict[int,
 
 def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
     """Return the identity of each run's setting: its digest and variant, else what the learner was given."""
-    parts = [runs[name].astype("string").fillna("-") for name in TOLD if name in runs]
+    parts = [runs[name].astype("string").fillna("-") for name in TOLD]
     written = pd.Series(list(map(" ".join, zip(*parts, strict=True))), index=runs.index, dtype=object)
     digest, variant = texts(runs, "digest"), texts(runs, "variant")
     known = pd.Series([f"{one} {two}" if one else "" for one, two in zip(digest, variant, strict=True)], runs.index)

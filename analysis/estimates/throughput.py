@@ -58,12 +58,13 @@ def throughput_rows(results: Results, names: Names) -> Iterator[Row]:
 
 
 def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
-    """Yield throughput and iteration time of the cells with the most measured runs."""
-    by = [name for name in _PLACE if name in measured.columns]
+    """Yield throughput and iteration time of cells: of workloads at most scales, and of these with most runs."""
     if measured.empty:
         return
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
-    cells = sorted(measured.groupby(by, dropna=False, sort=True), key=lambda cell: -len(cell[1]))[:MOST_CELLS]
+    scales = measured.groupby("fingerprint")["num_env_runners"].nunique()
+    found = measured.groupby(list(_PLACE), dropna=False, sort=True)
+    cells = sorted(found, key=lambda cell: (-scales[cell[0][0]], -len(cell[1])))[:MOST_CELLS]
     for _, runs in sorted(cells, key=lambda cell: (names[str(cell[0][0])], *(_number(each) for each in cell[0][1:]))):
         text = str(runs["fingerprint"].iloc[0])
         cell = Cell(

@@ -97,7 +97,7 @@ def _named(chosen: Sequence[Setting]) -> list[str]:
 
 def _failures(frame: pd.DataFrame, floor: float | None) -> str:
     lost = frame.groupby("series", sort=False)["n_failed"].first()
-    fate = "counted at the floor from its end on" if floor is not None else "not in the band after its end"
+    fate = "counted at the floor from its end on" if floor is not None else "left out, as no floor is known"
     return " ".join(f"{name}: {count(int(runs), 'failed run')} {fate}." for name, runs in lost[lost > 0].items())
 
 

@@ -124,7 +124,7 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
     holdup = spec.holdup if spec is not None else None
     small = None if holdup is None else holdup.small_scale
     found = settings_of(clocked(runs), small=small) if clock else study.results.settings
-    arms = [each for each in found if each.runs["stage"].eq("confirm").all()] if "stage" in runs else []
+    arms = [each for each in found if each.runs["stage"].eq("confirm").all()]
     if holdup is None or not arms:
         best: dict[int, Setting] = {}
         for setting in sorted(found, key=lambda each: each.order):
@@ -234,6 +234,6 @@ def seeds(study: "Study") -> str:
     if study.kind != "holdup":
         return ""
     judged = learning_runs(study.trials)
-    if "stage" in judged and judged["stage"].eq("confirm").all():
+    if judged["stage"].eq("confirm").all():
         return "Runs of the confirmation alone, on seeds that nothing was chosen by."
     return "On the seeds that settings were chosen by: the best ones look better than they are."

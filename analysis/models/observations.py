@@ -122,6 +122,7 @@ class Observations:
         label: What the runs have in common, for people.
         block: Number of each run's block, shape (runs,): runs of a cell in one block are one look at it, not several.
             None where each run is a block of its own.
+        fingerprint: Of each run (`analysis.load`), shape (runs,); None where the runs are of no study.
     """
 
     cells: Cells
@@ -134,6 +135,7 @@ class Observations:
     mean_runner_time_s: FloatArray
     label: str = ""
     block: IntArray | None = None
+    fingerprint: npt.NDArray[np.object_] | None = None
 
     def __post_init__(self) -> None:
         shapes = {getattr(self, name).shape for name in (*TIMES, *RUNNER_TIMES)}
@@ -166,7 +168,8 @@ class Observations:
         """Return some of the runs, by index or mask."""
         times = {name: getattr(self, name)[rows] for name in (*TIMES, *RUNNER_TIMES)}
         block = None if self.block is None else self.block[rows]
-        return replace(self, cells=self.cells.take(rows), block=block, **times)
+        fingerprint = None if self.fingerprint is None else self.fingerprint[rows]
+        return replace(self, cells=self.cells.take(rows), block=block, fingerprint=fingerprint, **times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,17 +215,25 @@ def from_runs(runs: "pd.DataFrame") -> Selection:
     # A setting's minibatch is what all learners take together.
     numbers["minibatch_size"] = np.maximum(np.floor(numbers["minibatch_size"] / numbers["num_learners"]), 1.0)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0]))
-    groups = tuple(_group(label, np.array(rows), numbers, waits_s) for label, rows in ordered)
+    texts = runs["fingerprint"].to_numpy(dtype=object)
+    groups = tuple(_group(label, np.array(rows), numbers, waits_s, texts) for label, rows in ordered)
     return Selection(groups=groups, excluded=dict(excluded))
 
 
-def _group(label: str, rows: IntArray, numbers: Mapping[str, FloatArray], waits_s: FloatArray) -> Observations:
+def _group(
+    label: str,
+    rows: IntArray,
+    numbers: Mapping[str, FloatArray],
+    waits_s: FloatArray,
+    texts: npt.NDArray[np.object_],
+) -> Observations:
     factors = {name: numbers[name][rows] for name in (*FACTORS, "episode_len")}
     times = {name: numbers[name][rows] for name in (*TIMES, *RUNNER_TIMES)}
     # Runs with one seed are a block; one without a seed is a block of its own (as `analysis.scaling.selection`).
     seeds = numbers["seed"][rows]
     block = np.where(np.isfinite(seeds), seeds, -1.0 - rows).astype(np.int64)
-    return Observations(cells=Cells(**factors, step_wait_s=waits_s[rows]), label=label, block=block, **times)
+    cells = Cells(**factors, step_wait_s=waits_s[rows])
+    return Observations(cells=cells, label=label, block=block, fingerprint=texts[rows], **times)
 
 
 def _workload(fingerprint: str) -> tuple[str, float]:
@@ -238,6 +249,4 @@ def _workload(fingerprint: str) -> tuple[str, float]:
 
 
 def _numbers(runs: "pd.DataFrame", name: str) -> FloatArray:
-    if name not in runs:
-        return np.full(len(runs), np.nan)
     return np.asarray(runs[name].to_numpy(dtype=np.float64, na_value=np.nan))

@@ -119,8 +119,7 @@ def acknowledgement(data: StudyData) -> str:
 def _machines(data: StudyData) -> Iterator[str]:
     for place in _PLACES:
         yield from _texts(data.sheet.get(place))
-    if "nodes" in data.runs:
-        yield from (str(nodes) for nodes in data.runs["nodes"].dropna().unique())
+    yield from (str(nodes) for nodes in data.runs["nodes"].dropna().unique())
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.scaling.blocks import Block, Logs, contrast, exact, exponential, scaled
 from analysis.scaling.results import AllocationRow
-from analysis.scaling.selection import SIDE_BY_SIDE, as_int, select, trials_side_by_side
+from analysis.scaling.selection import SIDE_BY_SIDE, as_int, select, texts, trials_side_by_side
 
 INCOMPLETE = "another trial of its block is not measured"
 NOT_TOGETHER = "did not run beside the others of its block"
@@ -39,10 +39,7 @@ def allocation(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[AllocationRo
     Returns:
         By number of trials; empty where the study has no such cells or none with a complete block.
     """
-    if "anchor" not in runs.columns:
-        return ()
-    names = runs["anchor"].astype(object).where(runs["anchor"].notna(), "")
-    ours = runs[names.map(lambda name: SIDE_BY_SIDE.fullmatch(name) is not None).astype(bool)]
+    ours = runs.loc[np.array([bool(SIDE_BY_SIDE.fullmatch(name)) for name in texts(runs, "anchor")], dtype=bool)]
     if not len(ours):
         return ()
     measured = select(ours, alone=False).runs
@@ -68,11 +65,8 @@ def _unfit(together: pd.DataFrame, num_trials: int) -> str:
     """Return why the trials of a block have no total; empty when they have."""
     if len(together) < num_trials:
         return INCOMPLETE
-    if {"started", "ended"} <= set(together.columns):
-        started, ended = together["started"].max(), together["ended"].min()
-        if pd.notna(started) and pd.notna(ended) and started >= ended:
-            return NOT_TOGETHER
-    return ""
+    started, ended = together["started"].max(), together["ended"].min()
+    return NOT_TOGETHER if pd.notna(started) and pd.notna(ended) and started >= ended else ""
 
 
 def _row(

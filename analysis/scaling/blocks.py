@@ -194,3 +194,15 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
 def exact(value: float, *, n: int, level: float) -> Estimate:
     """Return a value that holds by definition, such as the reference's efficiency of 1."""
     return Estimate(value=value, low=value, high=value, n=n, level=level, method=BY_DEFINITION)
+
+
+def in_frame(estimate: Estimate) -> tuple[float, float | None, float | None, int | None]:
+    """Return value, ends and n as a frame holds them, None where there is nothing.
+
+    There are both ends or none. What holds by definition has neither ends nor n: an interval of width 0 would say that
+    runs did not differ.
+    """
+    if estimate.method == BY_DEFINITION:
+        return estimate.value, None, None, None
+    low, high = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
+    return estimate.value, low, high, estimate.n

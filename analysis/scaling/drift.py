@@ -16,9 +16,11 @@ from study.text import count
 ANCHOR = "anchor"
 """Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""
 MOST_CELLS = 20
+LEVEL = 0.95
+"""Nominal coverage of the slopes."""
 
 
-def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
+def anchors(runs: pd.DataFrame) -> tuple[Drift, ...]:
     """Return the drift of the anchor of a throughput study; elsewhere of the cells that were repeated within a block.
 
     A straight line through ln T of the cell's runs over their place in the study: the number of measured runs that
@@ -29,16 +31,12 @@ def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
 
     Args:
         runs: One row per trial (`analysis.load`).
-        level: Nominal coverage of the intervals, in (0, 1).
 
     Returns:
         One per cell, at most `MOST_CELLS`, those with the most runs first; empty where no cell was repeated. Without a
         slope where one run of the cell was measured.
     """
-    measured = select(runs).runs
-    order = [name for name in ("started", "trial") if name in measured.columns]
-    if order:
-        measured = measured.sort_values(order)
+    measured = select(runs).runs.sort_values(["started", "trial"])
     per_block = len(measured) / max(measured["block"].nunique(), 1)
     measured = measured.assign(
         text=measured["fingerprint"].astype(object), place=np.arange(len(measured)) / max(per_block, 1)
@@ -52,7 +50,7 @@ def anchors(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[Drift, ...]:
     parts = [part for _, part in chosen.groupby(cell, sort=True)]
     parts.sort(key=lambda part: -len(part))
     names = labels([str(cell["fingerprint"].iloc[0]) for cell in parts]) if parts else []
-    return tuple(_drift(name, cell, level) for name, cell in zip(names, parts, strict=True))
+    return tuple(_drift(name, cell) for name, cell in zip(names, parts, strict=True))
 
 
 def _cells(runs: pd.DataFrame) -> list[tuple[Any, ...]]:
@@ -75,9 +73,9 @@ def slope(places: Sequence[float] | FloatArray, values: Sequence[float] | FloatA
     return t_estimate(float(fit.slope), float(fit.stderr) ** 2, n - 2, n=n, level=level, method="least squares")
 
 
-def _drift(label: str, cell: pd.DataFrame, level: float) -> Drift:
+def _drift(label: str, cell: pd.DataFrame) -> Drift:
     logs, places = (cell[name].to_numpy(dtype=np.float64) for name in ("log_time", "place"))
-    estimate = slope(places, logs, level=level) if len(cell) > 1 else None  # a line needs two points
+    estimate = slope(places, logs, level=LEVEL) if len(cell) > 1 else None  # a line needs two points
     spread, drifting = 0.0, False
     if estimate is not None and estimate.has_interval:
         spread = float(np.std(logs - estimate.value * places, ddof=2))

@@ -68,7 +68,7 @@ def goodput(
     """
     kept = judged(runs)
     num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
-    unconfirmed = "stage" in kept and bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())
+    unconfirmed = bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())
     runs = kept.reset_index(drop=True)
     keys, status = _keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
@@ -178,7 +178,7 @@ def _group(
             else _statistical_efficiency(targets[base], of_cell, horizon, level=level)
         )
         steps = restricted(of_cell, horizon, level=level)
-        trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"])) if "trial" in part else ()
+        trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"]))
         row = _row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level)
         rows.append(replace(row, trials=trials))
     resolution = max(of_cell.resolution for of_cell in targets.values())

@@ -41,7 +41,7 @@ KEPT = (
     "sync_time_s",
     "rest_time_s",
 )
-"""Columns that tables of times use; the others are left behind, where they are there at all."""
+"""Columns that tables of times use; the others are left behind."""
 ADDED = ("block", "log_time", "log_rate")
 """Columns that `select` adds: the block, ln of seconds per iteration, ln of env steps per second."""
 
@@ -88,7 +88,7 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
     unfinished = status != "finished"
     reason[unfinished] = status[unfinished]
     inside = reason == ""
-    kept = runs.loc[inside, [name for name in KEPT if name in runs.columns]].copy()
+    kept = runs.loc[inside, list(KEPT)].copy()
     seeds = runs["seed"].astype(object).to_numpy()[inside]
     kept["block"] = [
         f"run {index}" if pd.isna(seed) else int(seed)
@@ -102,7 +102,7 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
         runs=kept,
         excluded={str(name): int(count) for name, count in sorted(counts.items())},
         n_failed=int(failed.sum()),
-        failed=runs.loc[failed, [name for name in KEPT if name in runs.columns]],
+        failed=runs.loc[failed, list(KEPT)],
     )
 
 
@@ -133,30 +133,22 @@ def at_their_scale(runs: pd.DataFrame) -> pd.DataFrame:
 
     What a stock runner with the lanes of 46 runners learns is what 46 learn; its clock is not, and is never `measured`.
     """
-    if "stands_for_runners" not in runs.columns:
-        return runs
     return runs.assign(num_env_runners=runs["stands_for_runners"].fillna(runs["num_env_runners"]))
 
 
 def texts(runs: pd.DataFrame, name: str, absent: str = "") -> "np.ndarray[tuple[int], np.dtype[np.object_]]":
-    """Return a text column with a text in place of NA; all absent where there is no such column."""
-    if name not in runs.columns:
-        return np.full(len(runs), absent, dtype=object)
+    """Return a text column with a text in place of NA."""
     values = runs[name].astype(object)
     return np.asarray(values.where(values.notna(), absent), dtype=object)
 
 
 def as_int(runs: pd.DataFrame, name: str) -> int | None:
-    """Return the value of an integer column that all runs share; None where it is absent, unknown or not shared."""
-    if name not in runs.columns:
-        return None
+    """Return the value of an integer column that all runs share; None where it is unknown or not shared."""
     values = runs[name].unique()
     return None if len(values) != 1 or pd.isna(values[0]) else int(values[0])
 
 
 def as_text(runs: pd.DataFrame, name: str) -> str | None:
     """Return the value of a text column that all runs share, else None."""
-    if name not in runs.columns:
-        return None
     values = runs[name].unique()
     return None if len(values) != 1 or pd.isna(values[0]) else str(values[0])

@@ -127,9 +127,8 @@ class _Scale:
 
 
 def _scales(part: pd.DataFrame) -> list[_Scale]:
-    names = [name for name in ("num_env_runners", "num_cpus", "num_nodes") if name in part.columns]
     result = []
-    for _, cell in part.groupby(names, dropna=False, sort=True):
+    for _, cell in part.groupby(["num_env_runners", "num_cpus", "num_nodes"], dropna=False, sort=True):
         blocks = cell["block"].tolist()
         result.append(
             _Scale(

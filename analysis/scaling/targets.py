@@ -45,8 +45,6 @@ class Targets:
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the confirmation, all runs where there is none: the other stages ran on seeds chosen by."""
-    if "stage" not in runs:
-        return runs
     confirmed = runs["stage"].eq(CONFIRM).fillna(False).astype(bool)
     return runs[confirmed] if confirmed.any() else runs
 

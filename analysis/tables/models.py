@@ -71,7 +71,6 @@ ADVICE = Layout(
 BASES = {"measured": "measured", "predicted": "predicted", "extrapolated": "predicted, extrapolated"}
 BOUND = "bound, extrapolated"
 """Basis of what no number of runners exceeds: from measured phases, as if runners took no time."""
-ENOUGH = MARGINAL_THRESHOLD
 
 
 # --- T9 -----------------------------------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
         )
     for last, row in itertools.pairwise(rows):
         share = row.marginal
-        if share is not None and share.has_interval and share.high < ENOUGH:
+        if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             scales = f"from {last.num_env_runners} to {counted(row.num_env_runners, 'runner')}"
             yield Advice(
                 question="Do not go beyond",

@@ -91,7 +91,7 @@ def every_trial(results: Results) -> Table:
         return Layout(key=TRIALS, title="Every trial").without("No trial has started.")
     by = [SCALE, "trial"] if data.kind == "throughput" else ["final_return", "trial"]
     runs = runs.sort_values(by, ascending=[data.kind == "throughput", True], na_position="last")
-    names = [name for name in OF_A_TRIAL if name in runs and runs[name].notna().any()]
+    names = [name for name in OF_A_TRIAL if runs[name].notna().any()]
     names = [name for name in names if name == SCALE or name not in PARAMETERS or runs[name].nunique() > 1]
     frame: pd.DataFrame = runs[names].reset_index(drop=True)
     counts = ", ".join(f"{count:,} {status}" for status, count in runs["status"].value_counts().items())

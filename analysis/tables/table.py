@@ -5,12 +5,12 @@ A table never computes: it takes results, checks that they can be printed honest
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isinf
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
+from analysis.scaling.blocks import in_frame
 from analysis.tables import writers
 from analysis.tables.cells import SUFFIXES, Body, TableColumn, cell
 from study.errors import AnalysisError
@@ -149,25 +149,11 @@ class Table:
         return self.to_html()
 
 
-EXACT = "by definition"
-"""Method of an estimate that is none: the reference's speed-up is 1."""
-
-
 def estimate_columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[Any]]:
-    """Return the frame columns of a column of estimates.
-
-    None becomes NA, and so do the ends of no interval. What holds by definition has neither ends nor n: an interval
-    of width 0 would say that runs did not differ.
-    """
-    columns: dict[str, list[Any]] = {each: [] for each in (name, *(f"{name}{suffix}" for suffix in SUFFIXES))}
-    for estimate in estimates:
-        exact = estimate is not None and estimate.method == EXACT
-        known = estimate is not None and not exact and not (isinf(estimate.low) and isinf(estimate.high))
-        columns[name].append(None if estimate is None else estimate.value)
-        columns[f"{name}_low"].append(estimate.low if estimate is not None and known else None)
-        columns[f"{name}_high"].append(estimate.high if estimate is not None and known else None)
-        columns[f"{name}_n"].append(None if estimate is None or exact else estimate.n)
-    return columns
+    """Return the frame columns of a column of estimates, see `blocks.in_frame`; None becomes NA."""
+    rows = [(None,) * 4 if each is None else in_frame(each) for each in estimates]
+    names = (name, *(f"{name}{suffix}" for suffix in SUFFIXES))
+    return {column: [row[place] for row in rows] for place, column in enumerate(names)}
 
 
 def make_frame(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:

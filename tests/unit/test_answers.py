@@ -8,6 +8,7 @@ import pytest
 
 import analysis
 from analysis.answers import Answer, Number, Unknown
+from analysis.estimates import throughput as estimates_of_throughput
 from analysis.opened import Study
 from tests.planted import Truth, planted_folder
 from tests.unit.tables_data import run
@@ -43,6 +44,19 @@ def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
 def test_the_line_to_copy_is_of_the_workload_whose_prices_are_listed(throughput):
     assert throughput.setting == "num_env_runners: 8  train_batch_size: 384  minibatch_size: 48  num_epochs: 4"
     assert "batch 384" in throughput.prices.title
+
+
+def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(monkeypatch):
+    monkeypatch.setattr(estimates_of_throughput, "MOST_CELLS", 4)
+    cells = [(n, 3_200, 1) for n in (1, 2, 4)] + [(n, batch, 2) for n in (1, 2) for batch in (400, 800, 1_600)]
+    places = [(n, batch, seed) for n, batch, seeds in cells for seed in range(1, seeds + 1)]
+    rows = [
+        run(trial, runners=n, batch=batch, seed=seed, iteration_time_s=batch / 1_000 / n)
+        for trial, (n, batch, seed) in enumerate(places)
+    ]
+    answer = Study(built_study(rows, kind="throughput")).answer()
+    assert "batch 3,200" in answer.prices.title
+    assert answer.prices.frame["num_env_runners"].tolist() == [1, 2, 4]
 
 
 def test_what_to_run_next_stands_beside_the_figure_but_behind_a_price_list(throughput, holdup):

@@ -183,6 +183,38 @@ def test_a_bound_is_not_called_measured(studies):
     assert len(bounds) == 3
 
 
+def timed(num_learners: int, minibatch: int, *, scales: tuple[int, ...], each: int = 1, first: int = 0) -> list:
+    """Return runs in three blocks whose learners take a minibatch together."""
+    cells = [(seed, n) for seed in (1, 2, 3) for n in scales for _ in range(each)]
+    return [
+        tables_data.run(
+            trial,
+            runners=n,
+            seed=seed,
+            iteration_time_s=tables_data.NOISE[seed - 1] * (0.2 + 3 / n),
+            num_learners=num_learners,
+            num_cpus=1 + n + num_learners,
+            minibatch_size=minibatch,
+            workload={"num_learners": num_learners, "minibatch_times_learners": minibatch},
+        )
+        for trial, (seed, n) in enumerate(cells, start=first)
+    ]
+
+
+def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
+    chosen = timed(1, 128, scales=(1, 2, 4, 8))
+    # With two learners at one scale alone, but more runs; their batch and minibatch are the same.
+    others = timed(2, 128, scales=(8,), each=5, first=len(chosen))
+    study = Study(tables_data.study([*chosen, *others], kind="throughput"))
+    bound = one(study, "fixed_share")
+    assert (bound["workload"], bound["num_cpus"]) == ("learners 1", 10)
+
+
+def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
+    study = Study(tables_data.study(timed(3, 100, scales=(1, 2, 4, 8)), kind="throughput"))
+    assert len(study.estimates("fixed_share")) == 1
+
+
 @pytest.mark.parametrize(
     ("ask", "code"),
     [

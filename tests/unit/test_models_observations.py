@@ -3,11 +3,11 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.models.observations import _CLOCK_FREE, from_runs
 from study.space.parameters import PARAMETERS
+from tests.planted import as_frame
 
 
 def fingerprint(**changes):
@@ -43,22 +43,16 @@ def frame(*changes):
         "learning_time_s": 0.4,
         "sync_time_s": 0.05,
         "rest_time_s": 0.05,
-        "episode_len": None,
         "timed_iterations": 5,
         "timed_env_steps": 4_000,
         "timed_s": 10.0,
-        "seed": None,
         "fingerprint": fingerprint(),
     }
-    texts = ("status", "timing", "fingerprint", "anchor", "stage")
-    made = pd.DataFrame([row | change for change in (changes or ({},))])
-    whole = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
-    kinds = {name: "string" if name in texts else "Int64" if name in whole else "Float64" for name in made}
-    return made.astype(kinds).astype({"fingerprint": "category"})
+    return as_frame([row | change for change in (changes or ({},))])
 
 
 def test_runs_with_one_seed_are_a_block_and_one_without_is_a_block_of_its_own():
-    (group,) = from_runs(frame({"seed": 3.0}, {"seed": 3.0}, {"seed": 4.0}, {"seed": None}, {"seed": None})).groups
+    (group,) = from_runs(frame({"seed": 3}, {"seed": 3}, {"seed": 4}, {}, {})).groups
     assert group.block.tolist()[:3] == [3, 3, 4]
     assert len({*group.block.tolist()}) == 4
     assert group.take(np.array([2, 0])).block.tolist() == [4, 3]

@@ -265,7 +265,7 @@ def test_an_incomplete_block_has_no_total():
         "did not run beside the others of its block": 2,
         "failed": 1,
     }
-    assert allocation(made(*rows).drop(columns="anchor")) == ()
+    assert allocation(planted()) == ()
 
 
 # Anchors
