@@ -3,11 +3,10 @@
 The file is not called `study.py`: in a notebook beside it that would hide the package `study`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,25 +21,6 @@ if TYPE_CHECKING:
     from analysis.answers import Answer
     from analysis.figures.figure import Figure
     from analysis.tables.table import Table
-
-TABLES: Mapping[str, str] = MappingProxyType(
-    {
-        "study_sheet": "T1",
-        "strong_scaling": "T2",
-        "not_measured": "T2b",
-        "weak_scaling": "T3",
-        "trials_against_runners": "T4",
-        "phases": "T5",
-        "pop_tree": "T6",
-        "runners_and_batch": "T7",
-        "steps_to_target": "T8",
-        "models": "T9",
-        "recommendation": "T10",
-        "certificate": "T11",
-        "trials": "trials",
-    }
-)
-"""Name of a table -> its key in the report; both are understood."""
 
 
 class Study:
@@ -142,10 +122,7 @@ class Study:
         """
         from analysis.tables.catalogue import table_of
 
-        key = TABLES.get(name, name)
-        if key not in TABLES.values():
-            raise unknown("table", name, TABLES, code="unknown-table")
-        return table_of(key, self.results)
+        return table_of(name, self.results)
 
     def plot(self, name: str, ax: "Axes | None" = None) -> "Figure":
         """Return a figure of the report by name, such as `efficiency`, and draw it on `ax` where that is given.

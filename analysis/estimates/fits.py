@@ -29,6 +29,7 @@ from analysis.models.rivals import MODELS, Answer, Model
 from analysis.models.usl import USLFit, fit_usl
 from analysis.scaling.fingerprint import BATCH, replaced
 from analysis.scaling.goodput import CLOCK_ONLY
+from analysis.scaling.selection import texts
 from analysis.scaling.targets import ENDED, common_horizon, judged, to_target
 from study.errors import AnalysisError
 
@@ -201,9 +202,8 @@ def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[
     """
     runs = judged(runs)
     known = runs[runs["status"].isin(ENDED) & runs["fingerprint"].notna() & runs[BATCH].notna()]
-    texts = known["fingerprint"].astype(object)
-    digests = known["digest"].astype(object).where(known["digest"].notna() & (known["digest"] != ""), None)
-    keys = [digest or replaced(str(text), (BATCH, *CLOCK_ONLY)) for text, digest in zip(texts, digests, strict=True)]
+    pairs = zip(texts(known, "digest"), known["fingerprint"].astype(str), strict=True)
+    keys = [digest or replaced(text, (BATCH, *CLOCK_ONLY)) for digest, text in pairs]
     best: tuple[int, int, pd.DataFrame] | None = None
     for _, part in known.assign(key=keys).groupby("key", sort=True):
         num_batches = int(part.loc[part["env_steps_to_target"].notna(), BATCH].nunique())

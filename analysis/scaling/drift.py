@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import Drift
-from analysis.scaling.selection import as_int, select, texts
+from analysis.scaling.selection import select, texts
 from study.statistics import Estimate, FloatArray, t_estimate
 from study.text import count
 
@@ -76,26 +76,12 @@ def slope(places: Sequence[float] | FloatArray, values: Sequence[float] | FloatA
 def _drift(label: str, cell: pd.DataFrame) -> Drift:
     logs, places = (cell[name].to_numpy(dtype=np.float64) for name in ("log_time", "place"))
     estimate = slope(places, logs, level=LEVEL) if len(cell) > 1 else None  # a line needs two points
-    spread, drifting = 0.0, False
-    if estimate is not None and estimate.has_interval:
-        spread = float(np.std(logs - estimate.value * places, ddof=2))
-        drifting = not estimate.low <= 0 <= estimate.high
-    scale, batch = as_int(cell, "num_env_runners") or 0, as_int(cell, "train_batch_size")
-    return Drift(
-        label=label,
-        num_env_runners=scale,
-        train_batch_size=batch,
-        n=len(cell),
-        blocks=int(cell["block"].nunique()),
-        slope=estimate,
-        spread=spread,
-        drifting=drifting,
-        sentence=_sentence(label, scale, len(cell), estimate, drifting),
-    )
+    drifting = estimate is not None and estimate.has_interval and not estimate.low <= 0 <= estimate.high
+    name = f"{label}, {count(int(cell['num_env_runners'].iloc[0]), 'runner')}"
+    return Drift(slope=estimate, drifting=drifting, sentence=_sentence(name, len(cell), estimate, drifting))
 
 
-def _sentence(label: str, scale: int, n: int, estimate: Estimate | None, drifting: bool) -> str:
-    cell = f"{label}, {count(scale, 'runner')}"
+def _sentence(cell: str, n: int, estimate: Estimate | None, drifting: bool) -> str:
     if estimate is None or not estimate.has_interval:
         return f"{cell}: {count(n, 'run')}, too few to see a drift."
     change = f"{estimate.value:+.1%} [{estimate.low:+.1%}, {estimate.high:+.1%}] per block (n={estimate.n})"

@@ -79,7 +79,7 @@ def _nothing_to_compare(
     if not present:
         others = ", ".join(f"{count:,} {reason}" for reason, count in excluded.items()) or "there is none at all"
         reason = f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
-        return Refusal(first=None, second=None, differing={}, reason=reason)
+        return Refusal(first=None, second=None, reason=reason)
     cell = max(present, key=lambda each: each.n)
     other = Cell(
         num_env_runners=2 * cell.num_env_runners,
@@ -92,9 +92,7 @@ def _nothing_to_compare(
         f"There is one scale only ({cell.name}; {runs}): efficiency needs two at equal workload. What can be shown is "
         "the time of an iteration and its phases."
     )
-    return Refusal(
-        first=cell, second=None, differing={}, reason=reason, missing=(other,), command=run.command((cell, other))
-    )
+    return Refusal(first=cell, second=None, reason=reason, missing=(other,), command=run.command((cell, other)))
 
 
 def _most_alike(present: Iterable[Cell], small: int, large: int, kind: Kind) -> tuple[Cell, Cell]:
@@ -131,34 +129,29 @@ def _refusal(
             f"{start} {_names(foreign)} cannot be told from the effect of the runners: run both scales {alike} the "
             "same hardware, with the same code and versions."
         )
-        return Refusal(first=first, second=second, differing=difference, reason=reason)
+        return Refusal(first=first, second=second, reason=reason)
     if kind == "weak":
-        return _weak_refusal(first, second, difference, start, run)
+        return _weak_refusal(first, second, start, run)
     missing = missing_cells(present, first, second)
     if missing:
         lacking = " and ".join(f"{cell.runners} at {_workload(cell, difference)}" for cell in missing)
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
         command = run.command((first, second))
-        return Refusal(
-            first=first, second=second, differing=difference, reason=reason, missing=missing, command=command
-        )
+        return Refusal(first=first, second=second, reason=reason, missing=missing, command=command)
     split = decompose(measured, first, second, level=level)
     return Refusal(
         first=first,
         second=second,
-        differing=difference,
         reason=f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency.",
         decomposition=split,
     )
 
 
-def _weak_refusal(
-    first: Cell, second: Cell, difference: Mapping[str, tuple[Any, Any]], start: str, run: Rerun
-) -> Refusal:
+def _weak_refusal(first: Cell, second: Cell, start: str, run: Rerun) -> Refusal:
     """Refuse where no batch grew in proportion: name the cell that would be the partner of the first."""
     if first.train_batch_size is None:
         reason = f"{start} The batch is not known."
-        return Refusal(first=first, second=second, differing=difference, reason=reason)
+        return Refusal(first=first, second=second, reason=reason)
     batch = round(first.train_batch_size * second.num_env_runners / first.num_env_runners)
     partner = Cell(
         num_env_runners=second.num_env_runners,
@@ -173,7 +166,6 @@ def _weak_refusal(
     return Refusal(
         first=first,
         second=second,
-        differing=difference,
         reason=reason,
         missing=(partner,),
         command=run.command((partner,)),

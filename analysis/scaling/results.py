@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from study.statistics import Estimate
 from study.text import count
@@ -124,8 +124,6 @@ class Refusal:
 
     first: Cell | None
     second: Cell | None
-    differing: Mapping[str, tuple[Any, Any]]
-    """Field of the fingerprint -> its value in the first and in the second cell."""
     reason: str
     """In a sentence."""
     decomposition: Decomposition | None = None
@@ -277,16 +275,8 @@ class AllocationRow:
 class Drift:
     """Whether a cell that is run again and again still takes the same time."""
 
-    label: str
-    num_env_runners: int
-    train_batch_size: int | None
-    n: int
-    """Runs."""
-    blocks: int
     slope: Estimate | None
     """Relative change of the seconds per iteration from one block to the next, d ln T / d block; None from one run."""
-    spread: float
-    """Standard deviation of ln T around that line: what two runs of one cell differ by."""
     drifting: bool
     """Whether the interval of the slope leaves out 0."""
     sentence: str

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from analysis.estimates.frame import unknown
 from analysis.estimates.results import Results
 from analysis.tables.learning import hold_up, steps_to_target
 from analysis.tables.models import model_comparison, recommendation
@@ -12,32 +13,39 @@ from analysis.tables.table import Layout, Table
 from analysis.tables.times import phases, pop_tree
 from study.errors import StudyError
 
-TABLES: Mapping[str, tuple[str, Callable[[Results], Table]]] = {
-    "T1": ("Study sheet", study_sheet),
-    "T2": ("Strong scaling", strong_scaling),
-    "T2b": ("Not measured", not_measured),
-    "T3": ("Weak scaling", weak_scaling),
-    "T4": ("Trials against runners", trials_against_runners),
-    "T5": ("Phases", phases),
-    "T6": ("POP tree", pop_tree),
-    "T7": ("Runners x batch", decomposition),
-    "T8": ("Steps to target", steps_to_target),
-    "T9": ("Models", model_comparison),
-    "T10": ("Recommendation", recommendation),
-    "T11": ("Hold-up certificate", hold_up),
-    "trials": ("Every trial", every_trial),
+TABLES: Mapping[str, tuple[str, str, Callable[[Results], Table]]] = {
+    "study_sheet": ("T1", "Study sheet", study_sheet),
+    "strong_scaling": ("T2", "Strong scaling", strong_scaling),
+    "not_measured": ("T2b", "Not measured", not_measured),
+    "weak_scaling": ("T3", "Weak scaling", weak_scaling),
+    "trials_against_runners": ("T4", "Trials against runners", trials_against_runners),
+    "phases": ("T5", "Phases", phases),
+    "pop_tree": ("T6", "POP tree", pop_tree),
+    "runners_and_batch": ("T7", "Runners x batch", decomposition),
+    "steps_to_target": ("T8", "Steps to target", steps_to_target),
+    "models": ("T9", "Models", model_comparison),
+    "recommendation": ("T10", "Recommendation", recommendation),
+    "certificate": ("T11", "Hold-up certificate", hold_up),
+    "trials": ("trials", "Every trial", every_trial),
 }
-"""Key -> title of a table that could not be made, and what makes it."""
+"""Name -> key in the report, title of a table that could not be made, and what makes it."""
 
 
 def all_tables(results: Results) -> tuple[Table, ...]:
     """Return every table, in order."""
-    return tuple(table_of(key, results) for key in TABLES)
+    return tuple(table_of(name, results) for name in TABLES)
 
 
-def table_of(key: str, results: Results) -> Table:
-    """Return one table by its key, such as `T2`."""
-    title, make = TABLES[key]
+def table_of(name: str, results: Results) -> Table:
+    """Return one table by its name, such as `strong_scaling`, or by its key, such as `T2`.
+
+    Raises:
+        AnalysisError: There is no such table.
+    """
+    found = next((each for each in TABLES if name in (each, TABLES[each][0])), None)
+    if found is None:
+        raise unknown("table", name, TABLES, code="unknown-table")
+    key, title, make = TABLES[found]
     try:
         return replace(make(results), engine=results.engine)
     except StudyError as error:

@@ -15,6 +15,7 @@ from analysis import load
 from analysis.estimates.results import Results
 from analysis.figures import all_figures
 from analysis.opened import Study
+from analysis.scaling.fingerprint import differing
 from analysis.scaling.speed_up import strong_scaling
 from analysis.status import read_status
 from analysis.tables.catalogue import all_tables
@@ -132,8 +133,9 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     found = strong_scaling(kept)
     assert not found.groups
     (refusal,) = found.refusals
-    assert refusal.differing["engine"] == ("batched+lean", "RLlib's own")
-    assert not {name for name in refusal.differing if "class" in name or name in ("runner", "learner")}
+    apart = differing(refusal.first.fingerprint, refusal.second.fingerprint)
+    assert apart["engine"] == ("batched+lean", "RLlib's own")
+    assert not {name for name in apart if "class" in name or name in ("runner", "learner")}
     assert "engine (batched+lean against RLlib's own)" in refusal.reason
     assert "run both scales with one engine" in refusal.reason
 

@@ -226,7 +226,7 @@ def test_confounded_scales_are_refused_with_the_command_that_settles_it():
     result = strong_scaling(planted(Truth(cells=((16, 2000), (32, 8000)))), space="lunarlander_nodes.yaml")
     (refusal,) = result.refusals
     assert result.groups == () and refusal.decomposition is None
-    assert refusal.differing == {"train_batch_size": (2000, 8000)}
+    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"train_batch_size": (2000, 8000)}
     assert [(cell.num_env_runners, cell.train_batch_size) for cell in refusal.missing] == [(32, 2000), (16, 8000)]
     assert "32 runners at batch 2,000 and 16 runners at batch 8,000" in refusal.reason
     assert refusal.command.startswith(
@@ -263,7 +263,7 @@ def test_runners_with_other_learners_are_refused_with_commands_that_settle_it():
     result = strong_scaling(made(*rows), space="cartpole_sweep.yaml")
     (refusal,) = result.refusals
     assert result.groups == ()
-    assert refusal.differing == {"num_learners": (0, 2)}
+    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"num_learners": (0, 2)}
     assert "4 runners at learners 0 and 2 runners at learners 2" in refusal.reason
     specs = [load(*overrides(line)) for line in refusal.command.replace("cartpole_sweep", "waiting").splitlines()]
     assert [(list(spec.scales), spec.resources.num_learners) for spec in specs] == [([2, 4], 0), ([2, 4], 2)]
@@ -310,7 +310,10 @@ def test_a_decomposition_by_hand():
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
     (refusal,) = strong_scaling(made(*rows)).refusals
-    assert refusal.differing == {"cpu_model": ("Planted CPU", "Another"), "smt": ("absent", True)}
+    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {
+        "cpu_model": ("Planted CPU", "Another"),
+        "smt": ("absent", True),
+    }
     assert refusal.decomposition is None and refusal.missing == () and refusal.command == ""
     assert "same hardware" in refusal.reason
 
@@ -322,7 +325,7 @@ def test_of_many_workloads_the_most_alike_pair_is_told():
         run(2, 1.0, fingerprint=fingerprint(1000, lr=2.0, num_epochs=3)),
     ]
     (refusal,) = strong_scaling(made(*rows)).refusals
-    assert refusal.differing == {"lr": (1.0, 2.0)}
+    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"lr": (1.0, 2.0)}
 
 
 @pytest.mark.parametrize(
