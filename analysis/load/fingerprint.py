@@ -77,7 +77,10 @@ def fingerprints(
         fingerprint(shared[kind[:2]], asked(setting, execution=kind[2], num_learners=kind[3]), contents[part])
         for kind, setting, part in zip(kinds, settings, parts, strict=True)
     ]
-    engines = {part: engine_of_part(content) for part, content in contents.items()}
+    engines = {
+        part: engine_of({**content.get("effective_runner", {}), **content.get("effective_learner", {})})
+        for part, content in contents.items()
+    }
     return texts, [engines[part] for part in parts]
 
 
@@ -158,11 +161,6 @@ def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) 
     scheduler = (provenance.get("scheduler") or {}).get("name")
     parts["node_type"] = node_types(effective.get("hostnames") or (), oar=scheduler == "oar")
     return {key: part for key, part in parts.items() if part}
-
-
-def engine_of_part(part: Mapping[str, Any]) -> str | None:
-    """Return the engine by what `effective_part` returned, or by a whole fingerprint; None where it does not tell."""
-    return engine_of({**(part.get("effective_runner") or {}), **(part.get("effective_learner") or {})})
 
 
 def node_types(hostnames: Iterable[str], *, oar: bool) -> list[str]:

@@ -11,13 +11,13 @@ import pandas as pd
 
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
 from analysis.load.mlflow_details import iterations_of, our_evaluations, our_iterations
-from analysis.load.mlflow_rows import effective_of, our_runs
+from analysis.load.mlflow_rows import attempt_of, effective_of, our_runs
 from analysis.load.mlflow_sheet import identity_of, sessions_of
 from analysis.load.problems import label_problems, outcome_problems, session_problems
 from analysis.load.sheet import kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
-from study.mirrors.mlflow_content import ATTEMPT, DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
 from study.text import count
 
 UNKNOWN = (
@@ -86,20 +86,15 @@ def _latest(found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
     latest: dict[int, StoredRun] = {}
     gone = 0
     for run in found:
-        if {SUPERSEDED, DUPLICATE} & run.tags.keys() or not run.tags.get(TRIAL, "").isdigit():
+        if {SUPERSEDED, DUPLICATE} & run.tags.keys() or not run.tags.get(TRIAL, "").isdecimal():
             gone += 1
             continue
         other = latest.get(trial := int(run.tags[TRIAL]))
         gone += other is not None
-        if other is None or _attempt(run) >= _attempt(other):
+        if other is None or attempt_of(run) >= attempt_of(other):
             latest[trial] = run
     said = [f"{count(gone, 'run')} of earlier attempts or created twice: left out."] if gone else []
     return [latest[trial] for trial in sorted(latest)], said
-
-
-def _attempt(run: StoredRun) -> int:
-    text = run.tags.get(ATTEMPT, "")
-    return int(text) if text.isdigit() else 1
 
 
 def _state(parent: StoredRun, frame: pd.DataFrame, planned: int) -> Iterator[str]:

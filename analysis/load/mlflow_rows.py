@@ -85,7 +85,7 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
     learners = effective.get(LEARNERS)
     return {
         "trial": int(tags[TRIAL]),
-        "attempt": int(tags.get(ATTEMPT, 1)),
+        "attempt": attempt_of(run),
         "status": status,
         "reason": tags.get("reason"),
         "stage": params.get("stage"),
@@ -106,6 +106,12 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
         "started": run.start_time_s,
         "ended": run.end_time_s if status != "running" else None,
     }
+
+
+def attempt_of(run: StoredRun) -> int:
+    """Return which attempt of its trial a run is; 1 where somebody has changed the tag."""
+    text = run.tags.get(ATTEMPT, "")
+    return int(text) if text.isdecimal() else 1
 
 
 def effective_of(run: StoredRun) -> dict[str, Any] | None:

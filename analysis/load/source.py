@@ -4,6 +4,7 @@ from pathlib import Path
 
 from analysis.load.folder import from_folder
 from analysis.load.study_data import StudyData
+from study.records.folder import StudyFolder
 
 
 def open_study(source: str | Path, *, study: str | None = None, histories: bool | None = None) -> StudyData:
@@ -25,5 +26,7 @@ def open_study(source: str | Path, *, study: str | None = None, histories: bool 
         from analysis.load.mlflow_source import from_mlflow  # MLflow takes a second to import
 
         return from_mlflow(str(source), study=study, histories=histories)
-    inside = study is not None and not (Path(source) / "study.json").exists()
-    return from_folder(Path(source) / str(study) if inside else source)
+    folder = StudyFolder(Path(source))
+    if study is None or (folder.exists() and study in (folder.path.name, folder.identity().name)):
+        return from_folder(source)
+    return from_folder(folder.path / study)

@@ -32,7 +32,6 @@ class Verdict:
             iteration; `overhead-bound` where collecting, synchronising and the rest do; `runner-bound` where the
             runners' own sampling takes most of it; `undecided` where the interval says neither.
         num_env_runners: n of the runs that it rests on, the largest calibrated.
-        env_steps_per_s: Throughput there.
         most_env_steps_per_s: More than any larger number of runners can give, at this batch and setting.
         most_gain: That over the throughput now, >= 1.
         fixed_share: Share of an iteration that more runners do not shorten.
@@ -41,7 +40,6 @@ class Verdict:
 
     bound: Bound
     num_env_runners: int
-    env_steps_per_s: Estimate
     most_env_steps_per_s: Estimate
     most_gain: Estimate
     fixed_share: Estimate
@@ -95,7 +93,6 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     return Verdict(
         bound=bound,
         num_env_runners=int(most),
-        env_steps_per_s=ratio(np.full_like(whole, batch), whole),
         most_env_steps_per_s=limit,
         most_gain=gain,
         fixed_share=share,

@@ -210,6 +210,14 @@ def test_deleted_and_superseded_runs_are_left_out(mirrored, uri):
     assert any("earlier attempts" in problem for problem in after.problems)
 
 
+def test_a_changed_number_of_an_attempt_costs_no_study(mirrored, uri):
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("demo")
+    run, *_ = client.search_runs([experiment.experiment_id], "tags.`study.trial` = '0'")
+    client.set_tag(run.info.run_id, "study.attempt", "first")
+    assert load.open_study(uri).runs["attempt"][0] == 1
+
+
 def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri):
     other = synthetic.make_folder(tmp_path / "other", uri)
     content = json.loads(other.identity_file.read_text()) | {"study_id": "second"}

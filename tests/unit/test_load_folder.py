@@ -313,6 +313,10 @@ def test_names_of_folders_are_suggested(study):
     with pytest.raises(AnalysisError, match=r"Fix: Give one of the studies in it, .*/study\."):
         load.open_study(parent)
     assert load.open_study(parent, study="study").name == load.open_study(study.path).name == "demo"
+    # By the name of its folder or its own; another one is not read in its place.
+    assert {load.open_study(study.path, study=name).name for name in ("study", "demo")} == {"demo"}
+    with pytest.raises(AnalysisError, match="must be the folder of a study, got none"):
+        load.open_study(study.path, study="other")
 
 
 def test_a_return_that_is_no_number_is_refused(study):

@@ -181,8 +181,6 @@ def test_a_calibration_says_learner_bound_and_how_much_is_left():
     many = grid((4, 8, 16, 64, 256, 1024), bound, step_wait_s=0.0)
     best = (4000 / true_times(many, whole_steps=True)["iteration"]).max()
     assert best < found.most_env_steps_per_s.high
-    now = 4000 / true_times(grid((4,), bound, step_wait_s=0.0), whole_steps=True)["iteration"][0]
-    assert found.env_steps_per_s.low < now < found.env_steps_per_s.high
     assert found.most_gain.value == pytest.approx(1 / found.fixed_share.value)
 
 
