@@ -10,7 +10,7 @@ from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
 from analysis.answers.words import capital, clocks_counted, interval, known, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
-from analysis.estimates.certificate import estimate_of
+from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
 from analysis.tables.cells import TableColumn
@@ -29,7 +29,7 @@ def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
         return _not_yet(results, content, rows)
     try:
         return _answer(content, data)
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except DAMAGE:
         fix = f"python -m study certificate write {shlex.quote(data.source)}"
         return _not_yet(results, "whether a setting holds up: certificate.json is damaged.", rows, fix=fix)
 
@@ -231,7 +231,7 @@ def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") 
     data = results.data
     found = candidates(results, rows)
     done = progress(data)
-    missing = why if complete(data) else "whether a setting holds up: the study is not complete."
+    missing = why if fix or complete(data) else "whether a setting holds up: the study is not complete."
     unknown = (Unknown(text=missing, command=fix or resume(data)),)
     if not found:
         return Answer(kind=data.kind, sentence=f"No answer yet: {done}.", unknown=unknown)

@@ -10,15 +10,17 @@ def progress(data: StudyData) -> str:
     """Return `12 of 40 trials have ended`, with the failed ones."""
     runs = data.runs
     ended, failed = int(runs["status"].isin(["finished", "failed"]).sum()), int((runs["status"] == "failed").sum())
-    planned = data.sheet.get("num_trials")
+    planned = ended if complete(data) else data.sheet.get("num_trials")
     of = f" of {int(planned):,}" if planned else ""
     lost = f" ({failed:,} failed)" if failed else ""
     return f"{ended:,}{of} trial{'' if (planned or ended) == 1 else 's'} {'has' if ended == 1 else 'have'} ended{lost}"
 
 
 def complete(data: StudyData) -> bool:
-    """Return whether every planned trial ended."""
-    planned = data.sheet.get("num_trials") or 0
+    """Return whether the study ended so, which may have cancelled trials, or every planned trial ended."""
+    sessions, planned = data.sheet.get("sessions") or [], data.sheet.get("num_trials") or 0
+    if sessions and sessions[-1].get("end") == "complete":
+        return True
     return bool(data.runs["status"].isin(["finished", "failed"]).sum() >= planned)
 
 

@@ -14,6 +14,8 @@ from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
 """Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
+DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
+"""What looking into a damaged certificate raises."""
 
 
 def certificate_of(data: StudyData) -> dict[str, Any] | str:
@@ -48,14 +50,19 @@ def estimate_of(content: Mapping[str, Any] | None) -> Estimate | None:
     return Estimate(**ends)
 
 
-def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> Iterator[Row]:
-    """Yield what the winner is compared by: with the best setting of few runners, and with every baseline.
+def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> list[Row]:
+    """Return what the winner is compared by: with the best setting of few runners, and with every baseline.
 
-    Differences are of mean scores at the target scale, the winner's less the other's; the arm is the other one.
+    Differences are of mean scores at the target scale, the winner's less the other's; the arm is the other one. Without
+    a certificate, and of a damaged one, there is no row: T11 and the answer say why.
     """
-    if isinstance(content, str):
-        return
-    small = small_scale(data)
+    try:
+        return [] if isinstance(content, str) else [*_rows(content, small_scale(data))]
+    except DAMAGE:
+        return []
+
+
+def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     basis: Basis = "measured" if content["clock_measured"] else "emulated"
     environment = str(content["environment"]["id"])
     for check in content["verdict"]["checks"].values():

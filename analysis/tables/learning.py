@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.estimates.certificate import estimate_of
+from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words, arms_of_trials, small_scale
 from analysis.load import StudyData
@@ -165,7 +165,7 @@ def hold_up(results: Results) -> Table:
         return CERTIFICATE.without(content, n_failed=failed)
     try:
         return _certificate(content, results.data)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         damage = (
             f"No certificate. certificate.json must be one, got a damaged file ({type(error).__name__}: {error}). "
             f"Fix: python -m study certificate write {shlex.quote(results.data.source)}"

@@ -7,6 +7,7 @@ import pytest
 
 from analysis.estimates.results import Results
 from analysis.load import from_folder
+from analysis.opened import Study
 from analysis.tables.learning import hold_up
 from study.designs.holdup.certificate.making import make_certificate
 from tests import holdup
@@ -78,6 +79,24 @@ def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
 def test_a_damaged_certificate_is_told(data, tmp_path):
     (tmp_path / "certificate.json").write_text('{"verdict": ')
     assert hold_up(Results(replace(data, source=str(tmp_path)))).conclusion.startswith("No certificate. ")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"verdict": 1}'])
+def test_a_damaged_certificate_costs_neither_estimates_nor_answer(data, tmp_path, content):
+    (tmp_path / "certificate.json").write_text(content)
+    opened = Study(replace(data, source=str(tmp_path)))
+    assert "got a damaged file" in opened.table("certificate").conclusion
+    assert "score" in set(opened.estimates()["quantity"])
+    (missing,) = opened.answer().unknown
+    assert missing.text == "whether a setting holds up: certificate.json is damaged."
+    assert missing.command.startswith("python -m study certificate write ")
+
+
+def test_a_complete_study_without_its_records_is_not_called_unfinished(data):
+    answer = Study(replace(data, source="sqlite:///mlflow.db")).answer()
+    ended = len(data.runs)
+    assert answer.sentence.startswith(f"No answer yet: {ended} of {ended} trials have ended.")
+    assert "made from the records" in answer.unknown[0].text
 
 
 def test_other_studies_have_none():
