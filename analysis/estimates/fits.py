@@ -91,9 +91,11 @@ class ModelResults:
         return cells.take(np.array([int(cells.num_env_runners.argmax())]))
 
     @property
-    def fingerprint(self) -> str:
-        """The workload of that setting; of several, which differ in nothing that a clock sees, that with most runs."""
-        return str(Counter(self.setting.fingerprint).most_common(1)[0][0])
+    def fingerprints(self) -> Counter[str]:
+        """Workload -> runs of that setting; where there are several they differ in nothing that a clock sees."""
+        found = self.setting.fingerprint
+        assert found is not None  # these runs are of a study
+        return Counter(map(str, found))
 
     @property
     def scales(self) -> tuple[int, ...]:

@@ -56,10 +56,12 @@ class _Place:
     """The workload of the models, and the CPUs of its numbers of runners."""
 
     def __init__(self, results: Results, found: ModelResults, names: Names) -> None:
-        self._workload, self.engine = names[found.fingerprint], engine_in(found.fingerprint)
+        fingerprints = found.fingerprints
+        ((most_frequent, _),) = fingerprints.most_common(1)
+        self._workload, self.engine = names[most_frequent], engine_in(most_frequent)
         self._batch = int(found.cell.train_batch_size[0])
         runs = results.measured.dropna(subset=["num_cpus"])
-        here = runs[runs["fingerprint"].isin(set(found.setting.fingerprint))]
+        here = runs[runs["fingerprint"].isin(fingerprints.keys())]
         self.measured = found.scales
         self._cpus = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
 

@@ -64,7 +64,7 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
     scales = measured.groupby("fingerprint")["num_env_runners"].nunique()
     found = measured.groupby(list(_PLACE), dropna=False, sort=True)
-    cells = sorted(found, key=lambda cell: (-scales[cell[0][0]], -len(cell[1])))[:MOST_CELLS]
+    cells = sorted(found, key=lambda cell: (-scales[str(cell[0][0])], -len(cell[1])))[:MOST_CELLS]
     for _, runs in sorted(cells, key=lambda cell: (names[str(cell[0][0])], *(_number(each) for each in cell[0][1:]))):
         text = str(runs["fingerprint"].iloc[0])
         cell = Cell(
