@@ -22,7 +22,7 @@ from study.adopted.interception import Interception, Launch
 from study.adopted.surroundings import Surroundings, digest
 from study.cluster.shipping import loaded_modules
 from study.seams.jax import jax_obstacle
-from study.trial.adopted import pickled
+from study.trial.script_config import pickled
 from study.trial.script_environment import make_environment, play_randomly
 
 _OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")

@@ -25,7 +25,8 @@ from study.errors import Fault
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import OwnPart, ScriptFacts, ScriptSource
-from study.trial.adopted import SET_ALWAYS, learner_obstacle, runner_obstacle, space_text
+from study.trial.script_config import SET_ALWAYS
+from study.trial.script_engine import learner_obstacle, runner_obstacle, space_text
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""

@@ -16,8 +16,8 @@ class Adopted:
     """A script's configuration, and what a process must have to run it as the script's own would.
 
     Attributes:
-        pickled: What `study.trial.adopted.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever plays a
-            policy, unpickles it.
+        pickled: What `study.trial.script_config.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
+            plays a policy, unpickles it.
         facts: What is known of it.
         paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
         modules: What it has imported that is not installed; travels to the nodes of a joined cluster.

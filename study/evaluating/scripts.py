@@ -54,7 +54,7 @@ def load_script(policy: ChosenPolicy) -> AlgorithmConfig:
         policy.spec, way_out="or name the checkpoint and a space of the script as it is now, with --space"
     )
     adopted.enter()
-    from study.trial.adopted import unpickled
+    from study.trial.script_config import unpickled
 
     return unpickled(adopted.pickled)
 

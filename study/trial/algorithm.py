@@ -134,6 +134,47 @@ def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution:
     )
 
 
+def set_processes(
+    config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, execution: Execution, seed: int
+) -> None:
+    """Set the processes of a trial, of a space or of a script: how many, with which CPUs, and what if one is lost.
+
+    Args:
+        config: Gets the lanes too.
+        spec: The space.
+        layout: Of `lane_layout`.
+        execution: Whether every runner is a process of its own.
+        seed: Of the trial.
+    """
+    resources = spec.resources
+    config.lane_layout = layout
+    config.env_runners(
+        # RLlib counts processes; with none, its main process samples.
+        num_env_runners=0 if execution == "emulated" and layout.num_processes == 1 else layout.num_processes,
+        num_envs_per_env_runner=max(len(layout.lanes_of(process)) for process in range(layout.num_processes)),
+        num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
+        num_gpus_per_env_runner=0,
+        custom_resources_per_env_runner={},
+        sample_timeout_s=resources.sample_timeout_s,
+        create_local_env_runner=True,  # an evaluation of a script takes the states of the connectors from it
+    )
+    config.learners(
+        num_learners=resources.num_learners,
+        num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
+        num_gpus_per_learner=resources.num_gpus_per_learner,
+        num_aggregator_actors_per_learner=0,
+    )
+    config.resources(
+        num_cpus_for_main_process=resources.num_cpus_for_main_process, placement_strategy=resources.placement.upper()
+    )
+    # A restarted runner would be a different trial: the failure is the result.
+    config.fault_tolerance(
+        restart_failed_env_runners=False, ignore_env_runner_failures=False, restart_failed_sub_environments=False
+    )
+    # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
+    config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
+
+
 def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -> None:
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
     if obstacle and execution == "emulated":
@@ -197,23 +238,18 @@ def _base_config(
     layout: LaneLayout,
     execution: Execution,
 ) -> StudyConfig:
-    resources, emulated = spec.resources, execution == "emulated"
     config = _new_config(spec, setting)
-    config.env_id, config.lane_layout = spec.environment.id, layout
+    config.env_id = spec.environment.id
     config.environment(
-        env=_registered(spec.environment, waits=not emulated),
+        env=_registered(spec.environment, waits=execution == "real"),
         observation_space=spaces.observation_space,
         action_space=spaces.action_space,
         disable_env_checking=True,
     )
+    set_processes(config, spec, layout, execution=execution, seed=seed)
     config.env_runners(
-        # RLlib counts processes; with none, its main process samples.
-        num_env_runners=0 if emulated and layout.num_processes == 1 else layout.num_processes,
-        num_envs_per_env_runner=max(len(layout.lanes_of(process)) for process in range(layout.num_processes)),
         gym_env_vectorize_mode="sync",
-        num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
         rollout_fragment_length=int(setting[FRAGMENT]) if FRAGMENT in setting else "auto",
-        sample_timeout_s=resources.sample_timeout_s,
         # Our connectors hold no state: merging and broadcasting it would be two more calls an iteration. What an
         # asynchronous algorithm merges is what its runners sent, which is none.
         merge_env_runner_states=spec.traits.asynchronous,
@@ -221,7 +257,7 @@ def _base_config(
     )
     config.training(
         # RLlib's sizes are those of one learner, ours those of the trial.
-        train_batch_size_per_learner=int(setting["train_batch_size"]) // max(resources.num_learners, 1),
+        train_batch_size_per_learner=int(setting["train_batch_size"]) // max(spec.resources.num_learners, 1),
         grad_clip_by="global_norm",
         **{attribute(name): setting[name] for name, each in PARAMETERS.items() if each.is_argument and name in setting},
     )
@@ -235,19 +271,6 @@ def _base_config(
         module_class = config.get_default_rl_module_spec().module_class
         # Here again: RLlib merges its defaults into the one of the configuration only.
         config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
-    config.learners(
-        num_learners=resources.num_learners,
-        num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
-        num_gpus_per_learner=resources.num_gpus_per_learner,
-    )
-    config.resources(
-        num_cpus_for_main_process=resources.num_cpus_for_main_process,
-        placement_strategy=resources.placement.upper(),
-    )
-    # A restarted runner would be a different trial: the failure is the result.
-    config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
-    # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
-    config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
     return config
 
 

@@ -24,7 +24,6 @@ from study.records.records import Evaluation, Iteration
 from study.seams.base import require
 from study.space.settings import differences, to_be_built
 from study.space.spec import EnvironmentSpec
-from study.trial.adopted import adopted_config, unpickled
 from study.trial.algorithm import build_config
 from study.trial.custom_metrics import custom_metrics
 from study.trial.deadline import SteadyThread
@@ -36,6 +35,7 @@ from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured_algorithm import MeasuredAlgorithm
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here
+from study.trial.script_config import adopted_config, unpickled
 from study.trial.script_evaluation import evaluate_script, state_of
 from study.trial.script_policy import pack_script_policy
 from study.trial.throughput import KeptRunners, meet

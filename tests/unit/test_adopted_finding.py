@@ -231,7 +231,8 @@ config.environment(Env, env_config=json.loads((pathlib.Path(__file__).parent / "
 def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read):
     code = PPO + (
         "import time\nnow = str(time.time_ns())\nclass Level: pass\n"
-        "config.logger_config = {'logdir': now}\nconfig.offline_data(output=now)\nconfig.batch_mode = 'complete_episodes'\n"
+        "config.logger_config = {'logdir': now}\n"
+        "config.offline_data(output=now).env_runners(batch_mode='complete_episodes')\n"
         "config.environment('mine', env_config={'size': 2, Level(): 1})\nimport gymnasium\nfrom ray import tune\n"
         "tune.register_env('mine', lambda context: gymnasium.make('CartPole-v1'))\n"
     )

@@ -24,15 +24,10 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
-from study.trial.adopted import (
-    adopted_config,
-    learner_obstacle,
-    pickled,
-    runner_obstacle,
-    unpickled,
-)
 from study.trial.custom_metrics import custom_metrics
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.script_config import adopted_config, pickled, unpickled
+from study.trial.script_engine import learner_obstacle, runner_obstacle
 from study.trial.script_environment import counted, make_environment, play_randomly
 from tests.script_facts import SPACE, facts, script_spec
 
