@@ -16,15 +16,17 @@ UNKNOWN = "unknown"
 """The engine of runs that say nothing of theirs, such as those of other people's scripts."""
 OWN = "RLlib's own"
 _RLLIB = "RLlib"
-_RUNNERS: Mapping[str, str] = MappingProxyType({"BatchedEnvRunner": "batched", "StockEnvRunner": _RLLIB})
+_RUNNERS: Mapping[str, str] = MappingProxyType(
+    {"BatchedEnvRunner": "batched", "StockEnvRunner": _RLLIB, "StockMultiAgentEnvRunner": _RLLIB}
+)
 _LEARNERS: Mapping[str, str] = MappingProxyType(
     {
         "LeanPPOLearner": "lean",
         "FusedPPOLearner": "fused",
-        "PPOTorchLearner": _RLLIB,
-        # RLlib's learners with a counter of their updates.
-        "CountingAPPOLearner": _RLLIB,
-        "CountingIMPALALearner": _RLLIB,
+        **dict.fromkeys(("PPOTorchLearner", "DQNTorchLearner", "SACTorchLearner", "TQCTorchLearner"), _RLLIB),
+        # RLlib's learners with a counter of their updates: of a space, and of a script.
+        **dict.fromkeys(("CountingAPPOLearner", "CountingIMPALALearner"), _RLLIB),
+        **dict.fromkeys(("CountingAPPOTorchLearner", "CountingIMPALATorchLearner"), _RLLIB),
     }
 )
 

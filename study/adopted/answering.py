@@ -19,8 +19,7 @@ from study.adopted import describing
 from study.adopted.facts import MistakeError, Request, one_line
 from study.adopted.from_tune import choices_of
 from study.adopted.interception import Interception, Launch
-from study.adopted.surroundings import Surroundings, digest
-from study.cluster.shipping import loaded_modules
+from study.adopted.surroundings import Surroundings
 from study.seams.jax import jax_obstacle
 from study.trial.script_config import pickled
 from study.trial.script_environment import make_environment, play_randomly
@@ -64,7 +63,7 @@ def answered(
         found_as=launch.how,
         stop=launch.stop,
         searched=launch.searched,
-        modules={each.name: digest(each.name) for each in loaded_modules()},
+        modules=surroundings.digests(),
         spaces=(None, None) if several else tuple(getattr(environment, name) for name in names),
         acting=environment.unwrapped.possible_agents or () if several else (),
     )

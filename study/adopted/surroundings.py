@@ -52,12 +52,18 @@ class Surroundings:
                 rule = "must train in the folder in which the command is typed: trials and evaluations run there"
                 fix = f"Type the command in {folder}."
                 raise MistakeError(rule=rule, got=folder, fix=fix, code="script-changes-folder")
-        # What was imported before the script is not the script's, wherever it is installed.
-        own = {each.name for each in loaded_modules()} - self._modules
-        if (replaced := _replaced_in_rllib({"__main__", module.__name__, *own})) is not None:
+        if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self._own()})) is not None:
             rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
             fix = "Derive a class of your own, and give it to the configuration."
             raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix, code="rllib-replaced")
+
+    def digests(self) -> dict[str, str]:
+        """Return module of the user's own that the script has imported -> digest of what was imported of it."""
+        return {name: _digest(name) for name in self._own()}
+
+    def _own(self) -> list[str]:
+        """Return the user's own modules; what RLlib has imported before is none, wherever it is installed."""
+        return [each.name for each in loaded_modules() if each.name not in self._modules]
 
     def registered(self, name: Any) -> Any | None:
         """Return Gymnasium's entry of an environment that the script has registered; None of another one."""
@@ -110,7 +116,7 @@ def _replaced_in_rllib(own: set[str]) -> str | None:
     return None
 
 
-def digest(name: str) -> str:
+def _digest(name: str) -> str:
     """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
     total = hashlib.sha256()
     for each, module in sorted(sys.modules.items()):

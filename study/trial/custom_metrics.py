@@ -17,34 +17,15 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
 from study.metrics import CUSTOM
+from study.trial.script_engine import names
 
-_ALSO_RLLIBS = frozenset(
-    {
-        *AUTO_RESULT_KEYS,
-        *DEFAULT_RESULT_KEYS,
-        *(
-            "agent_episode_return_mean",
-            "module_episode_return_mean",
-            "config",
-            "custom_metrics",
-            "done",
-            "env_runner_group",
-        ),
-        *("fault_tolerance", "info", "iterations_since_restore", "num_healthy_workers", "num_remote_worker_restarts"),
-        *(
-            "num_training_step_calls_per_iteration",
-            "perf",
-            "timers",
-            "trial_id",
-            "total_loss",
-            "policy_loss",
-            "vf_loss",
-        ),
-        *("vf_loss_unclipped", "vf_explained_var", "entropy", "mean_kl_loss", "mean_pi_loss", "mean_vf_loss"),
-        *("curr_kl_coeff", "curr_entropy_coeff", "module_train_batch_size_mean", "weights_seq_no"),
-        *("diff_num_grad_updates_vs_sampler_policy", "num_module_steps_trained", "learner_thread_out_queue_size"),
-    }
-)
+_ALSO_RLLIBS = names(
+    "agent_episode_return_mean module_episode_return_mean config custom_metrics done env_runner_group fault_tolerance",
+    "info iterations_since_restore num_healthy_workers num_remote_worker_restarts perf timers trial_id",
+    "num_training_step_calls_per_iteration total_loss policy_loss vf_loss vf_loss_unclipped vf_explained_var entropy",
+    "mean_kl_loss mean_pi_loss mean_vf_loss curr_kl_coeff curr_entropy_coeff module_train_batch_size_mean",
+    "weights_seq_no diff_num_grad_updates_vs_sampler_policy num_module_steps_trained learner_thread_out_queue_size",
+).union(AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS)
 """Names that RLlib gives results without a constant for them."""
 _NOT_OWN = ("ray", "study", "torch", "builtins", "abc", "typing")
 """Top-level modules whose classes are no part of a script."""

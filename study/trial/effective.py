@@ -47,7 +47,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
     """
     config = algorithm.config
     values_of = _values_of_script if getattr(config, "script", "") else _learner_values
-    learner = algorithm.learner_group.foreach_learner(values_of).result_or_errors[0].get()
+    learner = algorithm.ask_learners(values_of)[0]
     learners = max(config.num_learners, 1)
     lanes = Counter(runner for report in reports for runner, _ in report.lanes)
     return {

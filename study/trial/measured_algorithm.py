@@ -89,12 +89,16 @@ class MeasuredAlgorithm(Algorithm):
     def _all_learners(self) -> str:
         return f"all {self.config.num_learners} must stay alive"
 
-    def _ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
-        """Return what `function` returns in each learner; RLlib leaves out those that have died."""
+    def ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
+        """Return what `function` returns in each learner, or raise what it raises.
+
+        RLlib leaves out learners that have died, and returns what was raised as if it were an answer.
+        """
         answers = list(self.learner_group.foreach_learner(function).result_or_errors)
-        for answer in answers:
-            if not answer.ok and was_lost(answer.get()):
-                raise self._dead(answer.get(), "learners", self._all_learners) from answer.get()
+        for error in (answer.get() for answer in answers if not answer.ok):
+            if was_lost(error):
+                raise self._dead(error, "learners", self._all_learners) from error
+            raise error
         self._check_learners(len(answers))
         return [answer.get() for answer in answers]
 
@@ -130,13 +134,13 @@ class MeasuredAlgorithm(Algorithm):
 
     def _num_gradient_updates(self) -> int | None:
         """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
-        return self._ask_learners(_optimizer_steps)[0]
+        return self.ask_learners(_optimizer_steps)[0]
 
     def learners_used(self) -> tuple[float, float]:
         """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
         if not self.config.num_learners:
             return 0.0, 0.0  # the main process counts itself
-        cpu_s, peaks_mb = zip(*self._ask_learners(_usage), strict=True)
+        cpu_s, peaks_mb = zip(*self.ask_learners(_usage), strict=True)
         before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
         return self._learners_cpu_s - before, math.fsum(peaks_mb)
 

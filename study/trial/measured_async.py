@@ -68,7 +68,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         finally:
             self._asks = True
         timeout_s = self.config.sample_timeout_s
-        if not all(self._ask_learners(lambda learner: learner.finish(timeout_s))):
+        if not all(self.ask_learners(lambda learner: learner.finish(timeout_s))):
             rule = f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not"
             fix = "Raise resources.sample_timeout_s, or give the learner more cores or a GPU."
             raise TrialError(where="learner", rule=rule, fix=fix, code="batches-not-learnt")
@@ -76,7 +76,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
 
     def _measured(self) -> StepMeasurement:
         """Return what was measured since the iteration began."""
-        self._learnt = self._ask_learners(CountingLearner.learnt_so_far)
+        self._learnt = self.ask_learners(CountingLearner.learnt_so_far)
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
             where, rule = "learner", "an update must not fail"

@@ -1,6 +1,7 @@
 """A setting becomes the configuration that was meant, and `rllib:` cannot break what the study rests on."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.utils.actor_manager import ResultOrError
 
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
@@ -21,6 +23,7 @@ from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner
+from study.trial.measured_algorithm import MeasuredAlgorithm
 from tests.integration.trials import built_config
 from tests.spaces import cluster, spec
 
@@ -269,3 +272,11 @@ def test_differences_names_what_differs() -> None:
     effective = {"lr": 1e-3, "num_env_runners": 1, "kl_coeff": 0.20000000298}
     assert differences(asked, effective) == ["num_env_runners: asked 2, got 1", "gamma: asked 0.99, got None"]
     assert differences({"entropy_coeff": 0.0}, {"entropy_coeff": 1e-9}) == ["entropy_coeff: asked 0.0, got 1e-09"]
+
+
+def test_what_a_learner_raises_is_no_answer() -> None:
+    answers = [ResultOrError(result=True), ResultOrError(error=ValueError("planted"))]
+    group = SimpleNamespace(foreach_learner=lambda function: SimpleNamespace(result_or_errors=answers))
+    algorithm: Any = SimpleNamespace(learner_group=group, config=SimpleNamespace(num_learners=2))
+    with pytest.raises(ValueError, match="planted"):
+        MeasuredAlgorithm.ask_learners(algorithm, lambda learner: True)

@@ -227,10 +227,10 @@ def paused(local_ray: None) -> Iterator[tuple[list[dict[str, Any]], list[Any]]]:
     def slow_evaluation(module: Any, *arguments: Any, **options: Any) -> Any:
         algorithm = trial._algorithm
         assert algorithm is not None
-        before = algorithm._ask_learners(lambda learner: learner.learnt_so_far())
+        before = algorithm.ask_learners(lambda learner: learner.learnt_so_far())
         result = evaluate(module, *arguments, **options)
         time.sleep(1.0)
-        after = algorithm._ask_learners(lambda learner: learner.learnt_so_far())
+        after = algorithm.ask_learners(lambda learner: learner.learnt_so_far())
         learner = {
             name: np.array(value) for name, value in algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID].items()
         }

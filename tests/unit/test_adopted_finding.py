@@ -257,7 +257,8 @@ def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tm
 def test_a_library_that_is_installed_elsewhere_replaces_nothing_of_rllib(read, tmp_path):
     # RLlib's modules hold classes of Gymnasium, which then counts as the user's own.
     code = PPO + f"import gymnasium\ngymnasium.__spec__.submodule_search_locations[:] = ['{tmp_path}/gymnasium']\n"
-    assert read(code).adopted.facts.environment == "CartPole-v1"
+    facts = read(code).adopted.facts
+    assert (facts.environment, facts.source.modules) == ("CartPole-v1", {})
 
 
 def test_the_floor_is_that_of_the_environment_that_evaluates(read):
