@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -244,7 +245,7 @@ def _scales(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts) or len(set(parts)) < len(parts):
+    if not all(re.fullmatch("[0-9]{1,10}", part) and int(part) > 0 for part in parts) or len(set(parts)) < len(parts):
         rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
         raise wrong_option("--runners", rule, got=f"'{text}'", fix=fix, code="runners")
     return tuple(sorted(map(int, parts)))
@@ -294,8 +295,10 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
 def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
     """Return the space file with a note of what the command line changed."""
     changes = all_overrides(str(file), given, replicate, trials)
-    note = "".join(f"# --set {change}\n" for change in changes)
-    return (f"# Changed on the command line:\n{note}" if changes else "") + file.read_text()
+    note = "".join(f"--set {change}\n" for change in changes)
+    commented = textwrap.indent(f"Changed on the command line:\n{note}", "# ", lambda line: True)  # each line of a value
+    # A mark of the byte order, which some editors write first, would be a character of a key behind the note.
+    return (commented if changes else "") + file.read_text(encoding="utf-8-sig")
 
 
 def checked_name(name: str) -> str:

@@ -314,8 +314,8 @@ FAULTS = (
     Fault(
         subject="command line",
         what="replicates share seeds",
-        old="first = 1 + number * count",
-        new="first = 1 + number",
+        old="moved = [seed + number * span for seed in seeds]",
+        new="moved = [seed + number for seed in seeds]",
         tests=("test_*options*.py", "test_sequences.py"),
     ),
 )

@@ -144,9 +144,10 @@ class Design(Protocol):
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides of a space that make another study of it, one that shares no seed with the first."""
-        count = len(spec.search.seeds)
-        first = 1 + number * count
-        return [f"search.sampler_seed={number}", f"search.seeds={list(range(first, first + count))}"]
+        seeds, sampler_seed = spec.search.seeds, spec.search.sampler_seed + number
+        span = max(seeds) - min(seeds) + 1
+        moved = [seed + number * span for seed in seeds]
+        return [f"search.sampler_seed={sampler_seed}", f"search.seeds={moved}"]
 
     def certify(self, folder: "StudyFolder") -> "Certificate | None":
         """Write the certificate of a complete study; None where the kind has none.

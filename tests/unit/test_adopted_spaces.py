@@ -157,6 +157,8 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     [
         (["--runners", "1,0"], "runners"),
         (["--runners", "2,2"], "runners"),
+        (["--runners", "2,²"], "runners"),
+        (["--runners", "1" * 5000], "runners"),
         (["--config-args", "it's"], "config-arguments"),
         (["quickstart.yaml", "--runners", "1"], "two-spaces"),
     ],

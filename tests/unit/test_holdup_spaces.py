@@ -54,6 +54,19 @@ def test_a_replicate_has_seeds_that_no_other_number_has():
         used |= set.union(*sets)
 
 
+@pytest.mark.parametrize("seeds", [[1, 2, 3], [3], [7, 5, 12]])
+def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number(seeds):
+    given = [f"search.seeds={seeds}", "search.sampler_seed=2"]
+    spaces = [load_space("quickstart.yaml", overrides=given)]
+    spaces += [
+        load_space("quickstart.yaml", overrides=[*given, *all_overrides("quickstart.yaml", given, number, None)])
+        for number in (1, 2, 3)
+    ]
+    used = [seed for space in spaces for seed in space.search.seeds]
+    assert len(set(used)) == len(used) == 4 * len(seeds)
+    assert len({space.search.sampler_seed for space in spaces}) == 4
+
+
 def test_seconds_are_no_objective_in_emulation():
     with pytest.raises(SpaceError, match="only environment steps are a fact"):
         spec(execution="emulated", search__objective="time_to_target_s")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import SpaceError
+from study.options import as_run
 from study.space.parsing import load_space, parse_space
 from study.space.space_file import SHIPPED, Source, read_text
 from study.space.spec import StudySpec
@@ -337,3 +338,12 @@ def test_the_folder_of_a_study_is_answered_with_its_space(tmp_path):
 def test_a_name_that_is_no_file_is_an_ordinary_error(name):
     with pytest.raises(SpaceError):
         load_space(name)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("changes", [[], ["search.num_trials=21"], ['description="one\nexecution: real"', "runner=stock"]])
+def test_the_space_that_a_study_keeps_is_read_as_the_file_that_it_began_with(mark, changes, tmp_path):
+    file, kept = tmp_path / "my space.yaml", tmp_path / "space.yaml"
+    file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())
+    kept.write_text(as_run(file, changes, None, None))
+    assert load_space(kept) == load_space(file)

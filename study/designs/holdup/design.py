@@ -103,7 +103,8 @@ class HoldUp(Design):
         sets = {"tune_seeds": holdup.tune_seeds, "rank_seeds": holdup.rank_seeds, "test_seeds": holdup.test_seeds}
         span = max(each.first + each.count for each in sets.values()) - min(each.first for each in sets.values())
         moved = {name: f"{{first: {each.first + number * span}, count: {each.count}}}" for name, each in sets.items()}
-        return [f"search.sampler_seed={number}", *(f"holdup.{name}={seeds}" for name, seeds in moved.items())]
+        sampler_seed = spec.search.sampler_seed + number
+        return [f"search.sampler_seed={sampler_seed}", *(f"holdup.{name}={seeds}" for name, seeds in moved.items())]
 
     def certify(self, folder: "StudyFolder") -> "Certificate":
         """Write the certificate."""
