@@ -296,7 +296,9 @@ def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: i
     """Return the space file with a note of what the command line changed."""
     changes = all_overrides(str(file), given, replicate, trials)
     note = "".join(f"--set {change}\n" for change in changes)
-    commented = textwrap.indent(f"Changed on the command line:\n{note}", "# ", lambda line: True)  # each line of a value
+    commented = textwrap.indent(
+        f"Changed on the command line:\n{note}", "# ", lambda line: True
+    )  # each line of a value
     # A mark of the byte order, which some editors write first, would be a character of a key behind the note.
     return (commented if changes else "") + file.read_text(encoding="utf-8-sig")
 

@@ -10,14 +10,16 @@ intervals of the simulation (Wilson's).
 
 import argparse
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from study.designs.holdup.certificate.verdict import Arm, Arms, Run, halfway, judge
+from study.designs.holdup.arms import Arm, Arms, Run
 from study.designs.holdup.phases import first_half
+from study.designs.holdup.verdict import Limits, halfway, judge
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
-LAWS = {"target": 46, "tolerance": 0.05, "solved_share": 0.95, "env_steps": None}
+LIMITS = Limits(target=46, tolerance=0.05, solved_share=0.95, env_steps=None, num_seeds=SEEDS)
 SPREADS = (0.03, 0.05, 0.1)
 CASES = {
     "sound": {},
@@ -52,11 +54,11 @@ def confirmed(arms):
     half = Arms(
         winner={scale: _cut(arm) for scale, arm in arms.winner.items()}, references=tuple(map(_cut, arms.references))
     )
-    seeds = len(arms.winner[LAWS["target"]].runs)
-    found = halfway(half, num_seeds=seeds, rng=np.random.default_rng(0), **LAWS)
+    limits = replace(LIMITS, num_seeds=len(arms.winner[LIMITS.target].runs))
+    found = halfway(half, limits, rng=np.random.default_rng(0))
     whole = Arms(winner=arms.winner, references=half.references if found.references else arms.references)
     last = half if found.lost else whole
-    return judge(last, num_seeds=seeds, **LAWS).learning, _runs(last)
+    return judge(last, limits).learning, _runs(last)
 
 
 def _cut(arm):

@@ -15,7 +15,7 @@ from scipy import stats
 import analysis
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_rules import broken_rules
-from study.designs.holdup.certificate.verdict import LEVEL
+from study.designs.holdup.verdict import LEVEL
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import fold

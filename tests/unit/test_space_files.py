@@ -341,7 +341,9 @@ def test_a_name_that_is_no_file_is_an_ordinary_error(name):
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("changes", [[], ["search.num_trials=21"], ['description="one\nexecution: real"', "runner=stock"]])
+@pytest.mark.parametrize(
+    "changes", [[], ["search.num_trials=21"], ['description="one\nexecution: real"', "runner=stock"]]
+)
 def test_the_space_that_a_study_keeps_is_read_as_the_file_that_it_began_with(mark, changes, tmp_path):
     file, kept = tmp_path / "my space.yaml", tmp_path / "space.yaml"
     file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from study.designs.holdup.certificate.verdict import Run
 from study.designs.holdup.phases import holdup_of
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
@@ -113,21 +112,6 @@ class Evidence:
             for row in self.whole(("race", "stress"))
             if row.digest == digest and row.num_env_runners == scale
         }
-
-
-def run_of(spec: StudySpec, row: TrialRow) -> Run:
-    """Return what a trial of the confirmation came to, as its summary says."""
-    final, summary = row.summary.get("final_return"), row.summary
-    return Run(
-        seed=row.seed,
-        score=summary.get("score") if row.status == "finished" else None,
-        solved=final is not None and final >= spec.target,
-        env_steps=summary.get("env_steps"),
-        env_steps_to_target=summary.get("env_steps_to_target"),
-        wall_time_s=summary.get("wall_time_s"),
-        time_to_target_s=summary.get("time_to_target_s"),
-        timing=row.timing,
-    )
 
 
 def mean(values: Iterable[float]) -> float:

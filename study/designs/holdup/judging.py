@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from study.designs.holdup import selection
+from study.designs.holdup.arms import Arm, Run, arms_of, run_of
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
-from study.designs.holdup.certificate.verdict import LEVEL_HALF, Arm, Run, arms_of, compare, halfway
 from study.designs.holdup.choosing import REUSED, rivals
-from study.designs.holdup.evidence import Evidence, Outcome, mean, run_of
+from study.designs.holdup.comparison import compare
+from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import first_half, shares
+from study.designs.holdup.verdict import LEVEL_HALF, halfway, limits_of
 from study.designs.search.worth import merit
 from study.designs.throughput.blocks import in_block
 from study.records.ledger import TrialRow
@@ -100,15 +102,7 @@ def rest(known: Evidence) -> Outcome:
     found = _arms_so_far(known)
     baselines = {name: arm for (name, scale), arm in found.items() if name not in (WINNER, BEST_SMALL)}
     arms = arms_of(found, holdup)
-    half = halfway(
-        arms,
-        num_seeds=holdup.confirm.num_seeds,
-        target=target,
-        tolerance=holdup.tolerance,
-        solved_share=holdup.solved_share,
-        env_steps=known.spec.budget.env_steps,
-        rng=np.random.default_rng([known.spec.search.sampler_seed, 4]),
-    )
+    half = halfway(arms, limits_of(known.spec), rng=np.random.default_rng([known.spec.search.sampler_seed, 4]))
     if half.lost:
         return Outcome(kept=[winner], evidence={"lost": True, "stopped": sorted(f"{n}@{scale}" for n, scale in found)})
     rng = np.random.default_rng([known.spec.search.sampler_seed, 3])

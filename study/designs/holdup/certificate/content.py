@@ -8,7 +8,8 @@ from typing import Any
 
 from study.designs.holdup.certificate.diagnosis import Diagnosis
 from study.designs.holdup.certificate.page import page
-from study.designs.holdup.certificate.verdict import Comparisons, Verdict
+from study.designs.holdup.comparison import Comparisons
+from study.designs.holdup.verdict import Verdict
 from study.errors import RecordError
 from study.harmless import markdown, printable
 from study.records.files import write_atomically

@@ -14,30 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from study.designs.holdup.arms import Arm, Run, arms_of, run_of
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
-from study.designs.holdup.certificate.content import (
-    ArmFigures,
-    Certificate,
-    Optimism,
-    Point,
-)
+from study.designs.holdup.certificate.content import ArmFigures, Certificate, Optimism, Point
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
 from study.designs.holdup.certificate.notes import half_decided, notes
-from study.designs.holdup.certificate.verdict import (
-    LEVEL,
-    LEVEL_HALF,
-    Arm,
-    Run,
-    Verdict,
-    arms_of,
-    censored,
-    compare,
-    horizon_of,
-    judge,
-    num_solved_needed,
-)
-from study.designs.holdup.evidence import run_of
+from study.designs.holdup.comparison import compare
 from study.designs.holdup.phases import BASELINE_SEEDS, holdup_of
+from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, censored, horizon_of, judge, limits_of, num_solved_needed
 from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
@@ -81,7 +65,7 @@ class Maker:
         """Return it."""
         spec, holdup, ledger = self._spec, self._holdup, self._ledger
         target, small = holdup.target_scale, holdup.small_scale
-        verdict, cpu_hours = self._verdict(), self._cpu_hours()
+        verdict, cpu_hours = judge(arms_of(self._arms, holdup), limits_of(spec)), self._cpu_hours()
         openings = [line.record for line in self._lines if isinstance(line.record, StudyOpened)]
         baselines, lost = self._baselines(), half_decided(ledger).get("lost", False)
         short = [arm.name for arm in baselines if len(arm.runs) < holdup.confirm.num_seeds_others]
@@ -154,19 +138,6 @@ class Maker:
         """Return the generator of one figure."""
         seed = hashlib.sha256(f"{self._identity.digest} {place}".encode()).digest()
         return np.random.default_rng(int.from_bytes(seed[:8], "big"))
-
-    # --- verdict -----------------------------------------------------------------------------------------------
-
-    def _verdict(self) -> Verdict:
-        holdup = self._holdup
-        return judge(
-            arms_of(self._arms, holdup),
-            target=holdup.target_scale,
-            tolerance=holdup.tolerance,
-            solved_share=holdup.solved_share,
-            env_steps=self._spec.budget.env_steps,
-            num_seeds=holdup.confirm.num_seeds,
-        )
 
     def _baselines(self) -> list[Arm]:
         others = (WINNER, WINNER_STOCK, BEST_SMALL)

@@ -5,9 +5,9 @@ from typing import Any
 
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.diagnosis import TrialHistory
-from study.designs.holdup.certificate.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.phases import PROTOCOL, holdup_of
+from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.records.ledger import Ledger
 from study.records.records import StudyOpened
 from study.space.spec import StudySpec

@@ -5,21 +5,20 @@ never reaches the target: it is counted and never left out.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from study.designs.holdup.baselines import BEST_SMALL, WINNER
-from study.errors import AnalysisError
-from study.space.holdup import HoldUpSpec
+from study.designs.holdup.arms import Arm, Arms
+from study.designs.holdup.phases import holdup_of
+from study.space.spec import StudySpec
 from study.statistics import (
     BoolArray,
     Estimate,
     FloatArray,
     better_with_permutation,
     difference_of_means,
-    holm,
     rate_interval,
     ratio_of_restricted_means,
 )
@@ -34,101 +33,36 @@ NUM_PERMUTATIONS = 9_999
 LEAST_MEASURED = 5
 """Runs with a measured clock that an arm needs at the least. Where both arms are alike and times exact, fewer say
 "faster" too often: the interval of a ratio of few runs is too narrow."""
-STOPPED_EARLY = "stopped early because clearly worse: the difference is overstated"
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """0.55 * 20 is a little more than 11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What one trial of an arm came to."""
+class Limits:
+    """What the rules hold the winner to, as the space says it."""
 
-    seed: int
-    score: float | None
-    """As the space scales it; None, or not a number, where the run failed."""
-    solved: bool
-    """Whether `final_return` reached the target."""
-    env_steps: float | None = None
-    """Environment steps trained on; None where the run failed before the first."""
-    env_steps_to_target: float | None = None
-    """None where the target was not reached."""
-    wall_time_s: float | None = None
-    """Training seconds in all."""
-    time_to_target_s: float | None = None
-    """None where the target was not reached."""
-    env_steps_before_target: float | None = None
-    """At the last evaluation below the target, before it was reached or the run ended; 0 where there was none. None
-    where the times are exact."""
-    time_before_target_s: float | None = None
-    """The same in training seconds."""
-    timing: str | None = None
-    """Label of its times; only `measured` ones say anything about the clock."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is no score that counts."""
-        return self.score is None or not math.isfinite(self.score)
+    target: int
+    """The target scale."""
+    tolerance: float
+    """Loss of mean score that is allowed, > 0."""
+    solved_share: float
+    """Share of runs that must be solved, in (0, 1]."""
+    env_steps: int | None
+    """Budget of a trial in environment steps; None where something else ends it. The comparison of steps to the target
+    then ends with the shortest finished run of the two arms."""
+    num_seeds: int
+    """Runs that the winner is to have at each judged scale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """The runs of one setting at one scale, each on a test seed of its own."""
-
-    name: str
-    scale: int
-    runs: tuple[Run, ...]
-
-    def __post_init__(self) -> None:
-        seeds = [run.seed for run in self.runs]
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise AnalysisError(
-                where=f"{self.name} at {self.scale}",
-                rule="an arm has one run or more, each on a seed of its own",
-                got=f"seeds {seeds}",
-                fix="Look at its trials.",
-                code="arm-with-repeated-seeds",
-            )
-
-    @property
-    def scores(self) -> FloatArray:
-        """One score per run, shape (runs,); 0 for a failed one."""
-        return np.array([0.0 if run.failed else run.score for run in self.runs], dtype=np.float64)
-
-    def times(self, name: str) -> list[float | None]:
-        """Return a time of every run, one of `Run`'s fields; None for a failed run, which never gets there."""
-        return [None if run.failed else getattr(run, name) for run in self.runs]
-
-    @property
-    def num_failed(self) -> int:
-        """Runs without a score that counts."""
-        return sum(run.failed for run in self.runs)
-
-    @property
-    def num_solved(self) -> int:
-        """Runs that ended at or above the target."""
-        return sum(run.solved and not run.failed for run in self.runs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
-    """What the verdict is about."""
-
-    winner: Mapping[int, Arm]
-    """Scale -> the winner there: the target and every unseen scale; others are not judged."""
-    references: tuple[Arm, ...]
-    """At the small scale: the best setting of that scale and the winner, or the one of them that is an arm. The winner
-    is held against the better of them: a rule is kept where it is kept against each."""
-    naive_growth: Arm | None = None
-    """RLlib's defaults with the batch grown, at the target; None where it was no arm."""
-
-
-def arms_of(found: Mapping[tuple[str, int], Arm], holdup: HoldUpSpec) -> Arms:
-    """Return what the verdict is about, of all arms of a confirmation by name and scale."""
-    small = ((name, holdup.small_scale) for name in (BEST_SMALL, WINNER))
-    return Arms(
-        winner={scale: found[WINNER, scale] for scale in (holdup.target_scale, *holdup.unseen_scales)},
-        references=tuple(found[place] for place in small if place in found),
-        naive_growth=found.get(("naive_growth", holdup.target_scale)),
+def limits_of(spec: StudySpec) -> Limits:
+    """Return the limits of a hold-up study."""
+    holdup = holdup_of(spec)
+    return Limits(
+        target=holdup.target_scale,
+        tolerance=holdup.tolerance,
+        solved_share=holdup.solved_share,
+        env_steps=spec.budget.env_steps,
+        num_seeds=holdup.confirm.num_seeds,
     )
 
 
@@ -163,19 +97,11 @@ class Verdict:
         return any(check.name.startswith("clock") and check.value is not None for check in self.checks)
 
 
-def judge(
-    arms: Arms,
-    *,
-    target: int,
-    tolerance: float,
-    solved_share: float,
-    env_steps: int | None,
-    num_seeds: int,
-) -> Verdict:
+def judge(arms: Arms, limits: Limits) -> Verdict:
     """Return the verdict.
 
-    Where the winner has fewer than `num_seeds` runs, the confirmation stopped at half: rule 2 is then broken where more
-    runs missed the target than it allows of `num_seeds`, and nothing else is judged.
+    Where the winner has fewer runs than `limits.num_seeds`, the confirmation stopped at half: rule 2 is then broken
+    where more runs missed the target than it allows of them, and nothing else is judged.
 
     How often the confirmation lets a setting pass, in two halves and without `naive_growth`, simulated: 20
     seeds at the target, at each of two unseen scales and of two arms at the small scale, tolerance 0.05, 19 of 20
@@ -199,37 +125,17 @@ def judge(
     36 % where 5 % do; 60 seeds, over three scales, in 30 % and 5 %. A single failure among 20 breaks the rule on the
     mean: it costs 0.05, and as much again in standard error. "19 of 20" forgives a run that missed the target, never
     a lost one.
-
-    Args:
-        arms: Who is judged.
-        target: The target scale.
-        tolerance: Loss of mean score that is allowed, > 0.
-        solved_share: Share of runs that must be solved, in (0, 1].
-        env_steps: Budget of a trial in environment steps; None where something else ends it. The comparison then ends
-            with the shortest finished run of the two arms.
-        num_seeds: Runs that the winner is to have at each judged scale.
-
-    Raises:
-        AnalysisError: The winner was not run at the target.
     """
-    if target not in arms.winner:
-        got = sorted(arms.winner)
-        raise AnalysisError(
-            where="winner",
-            rule=f"must have runs at the target scale {target}",
-            got=got,
-            fix="Finish the study.",
-            code="winner-without-runs",
-        )
+    target = limits.target
     checks = []
     for scale in [target, *sorted(set(arms.winner) - {target, arms.references[0].scale})]:
         winner = arms.winner[scale]
-        kept = _score_kept_by_all(winner, arms.references, tolerance, LEVEL)
-        checks += [kept, _solved(winner, num_seeds, solved_share, LEVEL)]
-    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, env_steps))
+        kept = _score_kept_by_all(winner, arms.references, limits.tolerance, LEVEL)
+        checks += [kept, _solved(winner, limits, LEVEL)]
+    checks.append(_steps_saved(arms.winner[target], arms.naive_growth, limits.env_steps))
     clocks = [_clock(arms.winner[target], small) for small in arms.references]
     clock = _strictest(clocks, arms.references)
-    if any(len(arm.runs) < num_seeds for arm in arms.winner.values()):
+    if any(len(arm.runs) < limits.num_seeds for arm in arms.winner.values()):
         *checks, clock = map(_of_a_half, (*checks, clock))
     learning = all(check.passed is not False for check in checks)
     return Verdict(
@@ -293,12 +199,13 @@ def _score_kept(winner: Arm, small: Arm, tolerance: float, level: float) -> Chec
 
 def num_solved_needed(num_runs: int, solved_share: float) -> int:
     """Return how many of `num_runs` must be solved."""
-    return math.ceil(solved_share * num_runs - _ROUNDING)
+    return math.ceil(solved_share * num_runs - ROUNDING)
 
 
-def _solved(winner: Arm, num_seeds: int, solved_share: float, level: float) -> Check:
-    """Return whether enough of `num_seeds` runs are solved; not decided where it depends on runs to come."""
-    needed, missed = num_solved_needed(num_seeds, solved_share), len(winner.runs) - winner.num_solved
+def _solved(winner: Arm, limits: Limits, level: float) -> Check:
+    """Return whether enough of all runs are solved; not decided where it depends on runs to come."""
+    num_seeds, missed = limits.num_seeds, len(winner.runs) - winner.num_solved
+    needed = num_solved_needed(num_seeds, limits.solved_share)
     lost = missed > num_seeds - needed
     return Check(
         name=f"solved@{winner.scale}",
@@ -379,7 +286,7 @@ def censored(times: Sequence[float | None], horizon: float) -> tuple[FloatArray,
     return np.array(ends, dtype=np.float64), reached
 
 
-def _clock(winner: Arm, small: Arm, least_measured: int = LEAST_MEASURED) -> Check:
+def _clock(winner: Arm, small: Arm) -> Check:
     """Compare training seconds to the target, up to the end of the shortest run: after it not all runs were observed.
 
     A failed run never reaches the target, whatever its label: a failure taints the label, and must not leave the
@@ -388,9 +295,9 @@ def _clock(winner: Arm, small: Arm, least_measured: int = LEAST_MEASURED) -> Che
     name = f"clock@{winner.scale}"
     law = f"time_to_target_s, best at {small.scale} over winner at {winner.scale}: the interval lies above 1"
     measured = [[run for run in arm.runs if run.timing == "measured" and not run.failed] for arm in (small, winner)]
-    if min(len(runs) for runs in measured) < least_measured:
+    if min(len(runs) for runs in measured) < LEAST_MEASURED:
         counts = f"{len(measured[0])} measured runs at {small.scale}, {len(measured[1])} at {winner.scale}"
-        counts += f"; {least_measured} of each are needed" if any(measured) else ""
+        counts += f"; {LEAST_MEASURED} of each are needed" if any(measured) else ""
         return Check(name=name, law=law, value=None, passed=None, note=f"clock not measured: {counts}")
     horizon = min((run.wall_time_s for runs in measured for run in runs if run.wall_time_s), default=0.0)
     if horizon <= 0:
@@ -423,16 +330,7 @@ class Halfway:
     """Whether steps are saved, so that rule 3 needs no more runs of naive growth."""
 
 
-def halfway(
-    arms: Arms,
-    *,
-    num_seeds: int,
-    target: int,
-    tolerance: float,
-    solved_share: float,
-    env_steps: int | None,
-    rng: np.random.Generator,
-) -> Halfway:
+def halfway(arms: Arms, limits: Limits, *, rng: np.random.Generator) -> Halfway:
     """Return what is decided, at `LEVEL_HALF`.
 
     Rule 1 by Welch's bound. Rule 3 by a permutation test of the environment steps to the target, of the earliest times
@@ -441,20 +339,16 @@ def halfway(
 
     Args:
         arms: The runs of the first half.
-        num_seeds: Runs that the winner is to have at each scale.
-        target: As `judge`.
-        tolerance: As `judge`.
-        solved_share: As `judge`.
-        env_steps: As `judge`.
+        limits: What the rules hold the winner to.
         rng: Source of the permutations where there are too many assignments to try all.
     """
-    winners = arms.winner.values()
-    naive = arms.naive_growth
-    p_value = 1.0 if naive is None else _steps_saved_p(arms.winner[target], naive, env_steps, rng)
+    winners, naive = arms.winner.values(), arms.naive_growth
+    p_value = 1.0 if naive is None else _steps_saved_p(arms.winner[limits.target], naive, limits.env_steps, rng)
+    kept = (_score_kept_by_all(winner, arms.references, limits.tolerance, LEVEL_HALF) for winner in winners)
     return Halfway(
-        lost=any(_solved(winner, num_seeds, solved_share, LEVEL_HALF).passed is False for winner in winners),
-        references=all(_score_kept_by_all(winner, arms.references, tolerance, LEVEL_HALF).passed for winner in winners),
-        naive_growth=p_value <= 1 - LEVEL_HALF + _ROUNDING,
+        lost=any(_solved(winner, limits, LEVEL_HALF).passed is False for winner in winners),
+        references=all(check.passed for check in kept),
+        naive_growth=p_value <= 1 - LEVEL_HALF + ROUNDING,
     )
 
 
@@ -468,91 +362,3 @@ def _steps_saved_p(winner: Arm, naive: Arm, env_steps: int | None, rng: np.rando
     earliest = [end if before is None else min(before, end) for before, end in zip(befores, ends, strict=True)]
     recorded, _ = censored(winner.times("env_steps_to_target"), horizon)
     return better_with_permutation(earliest, recorded, rng=rng, num_resamples=NUM_PERMUTATIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The winner against one baseline, both at the target scale."""
-
-    baseline: str
-    difference: Estimate
-    """Mean score of the winner less that of the baseline, two-sided interval, not corrected."""
-    p_value: float | None
-    """One-sided, by permutation; None with fewer than two runs."""
-    p_adjusted: float | None
-    """The same, corrected by Holm for all baselines."""
-    better: bool
-    """Whether the corrected test says so."""
-    note: str = ""
-    """What a reader must know of the difference; empty where there is nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparisons:
-    """The winner against every baseline. Information: the verdict does not rest on it."""
-
-    rows: tuple[Comparison, ...]
-    better_than_every: bool
-    """Of those that were confirmed."""
-    sentence: str
-
-
-def compare(
-    winner: Arm,
-    baselines: Sequence[Arm],
-    *,
-    rng: np.random.Generator,
-    num_resamples: int = NUM_PERMUTATIONS,
-    level: float = LEVEL,
-    stopped: Collection[str] = (),
-    screening: str = "",
-) -> Comparisons:
-    """Return the winner's score against each baseline's, corrected by Holm.
-
-    20 runs against 10 of each of three baselines, simulated: where all are alike, the winner is called better than
-    some of them in 4.7 % of studies, where at most 5 % are allowed; where it is better by one standard deviation of the
-    seeds, than a given one in 73 % and than all three in 59 %; by 1.5 standard deviations, in 98 % and 95 %
-    (`test_a_difference_that_is_none_is_declared_in_at_most_five_percent_of_studies`,
-    `test_power_is_that_of_the_docstring`).
-
-    The test asks whether the runs come from one distribution. It is no test of equal means with unequal spread: read
-    the interval beside it, and the share of solved runs.
-
-    Args:
-        winner: At the target scale.
-        baselines: At the target scale.
-        rng: Source of the permutations.
-        num_resamples: Permutations.
-        level: Of the intervals, and one less the error rate of all comparisons together, in (0, 1).
-        stopped: Names of the baselines that stopped after their first half.
-        screening: How these baselines were chosen, in brackets behind the sentence; empty for nothing.
-    """
-    if not baselines:
-        return Comparisons(rows=(), better_than_every=False, sentence="no baseline was run")
-    p_values = [
-        better_with_permutation(winner.scores, arm.scores, rng=rng, num_resamples=num_resamples)
-        if min(len(winner.runs), len(arm.runs)) > 1
-        else None
-        for arm in baselines
-    ]
-    adjusted = holm([1.0 if p_value is None else p_value for p_value in p_values])
-    rows = tuple(
-        Comparison(
-            baseline=arm.name,
-            difference=difference_of_means(winner.scores, arm.scores, level=level),
-            p_value=p_value,
-            p_adjusted=None if p_value is None else float(corrected),
-            better=p_value is not None and bool(corrected <= 1 - level + _ROUNDING),
-            note=STOPPED_EARLY if arm.name in stopped else "",
-        )
-        for arm, p_value, corrected in zip(baselines, p_values, adjusted, strict=True)
-    )
-    won, open_ = [row.baseline for row in rows if row.better], [row.baseline for row in rows if not row.better]
-    if not open_:
-        sentence = "better than each baseline that was confirmed"
-    elif won:
-        sentence = f"better than {', '.join(won)}; not shown to be better than {', '.join(open_)}"
-    else:
-        sentence = "not shown to be better than any baseline that was confirmed"
-    sentence += f" ({screening})" if screening else ""
-    return Comparisons(rows=rows, better_than_every=not open_, sentence=sentence)
