@@ -56,7 +56,11 @@ def answered(
     os.environ.update(ran.variables)  # from here on this process is as one of Ray's
     environment, several = _environment(config, environments)
     of_one = "single_" if isinstance(environment, VectorEnv) else ""
-    names = (f"{of_one}observation_space", f"{of_one}action_space")
+    spaces = [getattr(environment, f"{of_one}{each}_space", None) for each in ("observation", "action")]
+    if not several and any(each is None for each in spaces):
+        rule = f"the environment '{describing.environment_name(config.env)}' must have both spaces once it is made"
+        fix = "Set `observation_space` and `action_space` in its constructor."
+        raise MistakeError(rule=rule, got=str(spaces), fix=fix, code="script-environment-fails")
     facts = describing.facts_of(
         config,
         source=Path(request.target if request.target.endswith(".py") else str(inspect.getsourcefile(module))),
@@ -64,7 +68,7 @@ def answered(
         stop=launch.stop,
         searched=launch.searched,
         modules=surroundings.digests(),
-        spaces=(None, None) if several else tuple(getattr(environment, name) for name in names),
+        spaces=(None, None) if several else (spaces[0], spaces[1]),
         acting=environment.unwrapped.possible_agents or () if several else (),
     )
     played = {"returns": _played(config, environments, environment, request)} if request.episodes else {}
@@ -114,7 +118,7 @@ def _played(
             most_s=request.play_s,
             max_episode_steps=_LONGEST_EPISODE,
         )
-    except Exception as error:  # noqa: BLE001 (the environment's own: there is no floor then)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the environment's own: there is no floor then)
         return {"returns": [], "num_cut": 0, "problem": one_line(f"{type(error).__name__}: {error}")[:120]}
 
 
@@ -128,7 +132,7 @@ def _environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tu
         fix = "Install it here and on every node."
         rule = f"the environment '{name}' must find the modules that it imports"
         raise MistakeError(rule=rule, got=error, fix=fix, code="environment-needs-module") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
         fix = "Make and reset it in Python by itself, with the same env_config."
         raise MistakeError(rule=rule, got=got, fix=fix, code="script-environment-fails") from error

@@ -320,7 +320,7 @@ def _few(values: Any) -> str:
 def plain(value: Any) -> Any:
     """Return a value as JSON has it; what has no JSON by its name, which is the same at every reading."""
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()  # perhaps none of JSON's either: a date
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -217,7 +217,7 @@ class _Search:
 
     def _last_line(self) -> str:
         """Return what the script wrote last, in words."""
-        with contextlib.suppress(ValueError):  # the script may have closed it
+        with contextlib.suppress(Exception):  # the script may have closed it, or put something else in its place
             sys.stdout.flush()
         written = (self.place / "output.txt").read_text(errors="replace").split("\n")
         return next((f", after it wrote: {line.strip()}" for line in reversed(written) if line.strip()), "")

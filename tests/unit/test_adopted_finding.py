@@ -230,14 +230,15 @@ config.environment(Env, env_config=json.loads((pathlib.Path(__file__).parent / "
 
 def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read):
     code = PPO + (
-        "import time\nnow = str(time.time_ns())\nclass Level: pass\n"
+        "import time\nimport numpy as np\nnow = str(time.time_ns())\nclass Level: pass\n"
         "config.logger_config = {'logdir': now}\n"
         "config.offline_data(output=now).env_runners(batch_mode='complete_episodes')\n"
-        "config.environment('mine', env_config={'size': 2, Level(): 1})\nimport gymnasium\nfrom ray import tune\n"
+        "config.environment('mine', env_config={'size': 2, Level(): np.datetime64('2020-01-01')})\n"
+        "import gymnasium\nfrom ray import tune\n"
         "tune.register_env('mine', lambda context: gymnasium.make('CartPole-v1'))\n"
     )
     first, second = (read(code, args=[args]).adopted.facts for args in ("1", "2"))
-    assert first == second and first.settings["env_config"] == {"size": 2, "Level": 1}
+    assert first == second and first.settings["env_config"] == {"size": 2, "Level": "date"}
 
 
 def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tmp_path):
@@ -374,6 +375,13 @@ BAD = {
     "script-changes-folder": PPO + "import os\nos.chdir('/')",
     "folder-of-the-training": PPO + "import contextlib\nwith contextlib.chdir('/'): config.build_algo().train()",
     "folder-of-processes": PPO + "import ray\nray.init(runtime_env={'working_dir': '/'})",
+    "env-var-is-no-text": PPO + "import ray\nray.init(runtime_env={'env_vars': {'LEVEL': 3}})",
+    "environment-exits": PPO
+    + "from ray import tune\ntune.register_env('x', lambda c: exit(3))\nconfig.environment('x')",
+    "environment-without-spaces": PPO + "import gymnasium\nclass Env(gymnasium.Env):\n"
+    "    def __init__(self, config): pass\n    def reset(self, **_): return 0, {}\nconfig.environment(Env)",
+    "stdout-is-replaced": PPO
+    + "import sys\nclass Tee:\n    def write(self, text): pass\nsys.stdout = Tee()\nsys.exit(2)",
     "environment-needs-module": PPO + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
 }
@@ -395,6 +403,10 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
         "module-of-another-place": "runtime-env",
         "folder-of-the-training": "script-changes-folder",
         "folder-of-processes": "script-changes-folder",
+        "env-var-is-no-text": "runtime-env",
+        "environment-exits": "script-environment-fails",
+        "environment-without-spaces": "script-environment-fails",
+        "stdout-is-replaced": "script-exits",
     }
     assert fault.code == same.get(code, code)
     assert fault.fix and len(str(caught.value).splitlines()) == 2
