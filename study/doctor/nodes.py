@@ -189,7 +189,8 @@ def other_work(node: NodeReport, around: Surroundings) -> CheckResult | None:
         return warn(
             f"other processes use {load['foreign_cores']:.1f} of {count(cores, 'core')} over {load['seconds']:.1f} s "
             f"(most by {load['largest'] or 'processes that cannot be seen from here'})",
-            "End them, or take an exclusive node: they slow trials down, and the timings do not always show it.",
+            "End them, or take an exclusive node: they slow trials down, and the timings do not always show it."
+            + _about_nice(node.facts["priority"]["reach"]),
         )
     if load["stolen_cores"] > STOLEN_SHARE * cores:
         return warn(
@@ -207,6 +208,12 @@ def other_work(node: NodeReport, around: Surroundings) -> CheckResult | None:
             "Find out who is busy (`top`), and wait or end it.",
         )
     return ok(f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load['seconds']:.1f} s")
+
+
+def _about_nice(reach: str) -> str:
+    """Return that nice processes disturb as much as others, where nice values count inside of a group only."""
+    cause = " (kernel.sched_autogroup_enabled is 1)" if reach == "session" else ""
+    return f" Here `nice` counts among the processes of one {reach} only{cause}." if reach else ""
 
 
 @on_every_node

@@ -75,16 +75,19 @@ def token(node: NodeReport, around: Surroundings) -> CheckResult | None:
 
 @on_every_node
 def workers(node: NodeReport, around: Surroundings) -> CheckResult:
-    """Whether Ray gives its workers a low priority, as it does by default, or many threads for their arithmetic."""
-    ray, threads = node.facts["ray"], node.facts["threads_variable"]
+    """Whether workers get a low priority, as Ray gives them by default, or many threads for their arithmetic."""
+    priority, threads = node.facts["priority"], node.facts["threads_variable"]
     if threads not in (None, "1"):
         return warn(
             f"OMP_NUM_THREADS={threads}: processes may start {threads} threads each, also those that reserve one CPU",
             "Unset it where Ray is started.",
         )
-    if ray is not None and ray["niceness"] > 0:
+    if priority["niceness"] > 0:
+        group = f" of their {priority['reach']}" if priority["reach"] else ""
         return warn(
-            f"trials run at nice {ray['niceness']}: every other process goes before them",
-            "Set RAY_worker_niceness=0 for `ray start` on each node.",
+            f"trials run at nice {priority['niceness']}: every other process{group} goes before them",
+            "Start the study without `nice`."
+            if node.facts["ray"] is None
+            else "Set RAY_worker_niceness=0 for `ray start` on each node.",
         )
     return ok("normal priority, and threads for the CPUs that each process reserves")

@@ -29,7 +29,7 @@ from study.hosts.load import OwnProcesses, load_between, read_pressure_share, sn
 from study.hosts.machine import boot_id
 from study.hosts.memory import MemoryFacts, read_memory
 from study.hosts.mounts import DiskFacts, read_disk
-from study.hosts.processes import Raylet, open_ports, own_raylet, threads_of_user
+from study.hosts.processes import Raylet, open_ports, own_raylet, reach_of_nice, threads_of_user
 
 PROJECT = ("study", "analysis")
 """The packages that every node must have in the same version."""
@@ -205,8 +205,6 @@ class RayFacts(TypedDict):
     """The Ray that a task runs in."""
 
     plasma_directory: str
-    niceness: int
-    """Of a worker."""
     open_ports: list[str]
     """Where its processes listen beyond the loopback interface."""
 
@@ -215,9 +213,17 @@ def read_ray(ray: Raylet) -> RayFacts:
     """Return what the Ray that this task runs in looks like from inside."""
     return RayFacts(
         plasma_directory=ray.options.get("plasma_directory", ""),
-        niceness=os.getpriority(os.PRIO_PROCESS, 0),
         open_ports=open_ports(ray.options["session_dir"]),
     )
+
+
+class PriorityFacts(TypedDict):
+    """What decides which process gets a CPU that several want."""
+
+    niceness: int
+    """Of the process that answers: a worker of Ray's, or the doctor, as the driver of a private Ray would have it."""
+    reach: str
+    """The group inside of which nice values count (`reach_of_nice`)."""
 
 
 class LoadFacts(TypedDict):
@@ -266,6 +272,7 @@ class NodeFacts(TypedDict):
     token: TokenFacts
     threads_variable: str | None
     """`OMP_NUM_THREADS` as Ray's workers inherit it; None: not set."""
+    priority: PriorityFacts
     ray: RayFacts | None
     """None outside of Ray."""
     load: LoadFacts | None
@@ -293,6 +300,7 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
         "limits": read_limits,
         "token": read_token,
         "threads_variable": lambda: _threads_variable(ray),
+        "priority": lambda: PriorityFacts(niceness=os.getpriority(os.PRIO_PROCESS, 0), reach=reach_of_nice()),
         "ray": lambda: None if ray is None else read_ray(ray),
         "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
         "frequency": read_frequency,

@@ -1,16 +1,23 @@
-"""Processes of this machine: children, starts, Ray's, and where Ray's servers listen. Linux; psutil."""
+"""Processes of this machine: children, starts, priorities, Ray's, and where Ray's servers listen. Linux; psutil."""
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from study.hosts.control_groups import control_groups, read_number
+
 _SAME_START_S = 2.0
 """Tolerance: the start of a process that the system tells shifts when the machine's clock is adjusted."""
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
+_AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
+_OWN_AUTOGROUP = Path("/proc/self/autogroup")
+_TRIES, _PAUSE_S = 20, 0.1
+"""The kernel takes ten values of autogroups in a second, from all processes together."""
 
 
 def children_of(pid: int) -> set[int]:
@@ -43,6 +50,38 @@ def pid_namespace() -> str:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
+
+
+def reach_of_nice() -> str:
+    """Return the group inside of which nice values count: `control group`, `session`, or empty for the whole machine.
+
+    Each such group gets its share of a CPU, whatever the nice values inside of it. Sessions are groups where the kernel
+    has autogroups and no control group divides CPU time.
+
+    Source: sched(7), "The autogroup feature".
+    """
+    for group in control_groups("cpu"):  # the root of all has no weight; in version 1 it alone has an agent
+        if (group / "cpu.weight").exists():
+            return "control group"
+        if (group / "cpu.shares").exists() and not (group / "release_agent").exists():
+            return "control group"
+    return "session" if read_number(_AUTOGROUPS) == 1 else ""
+
+
+def step_back(niceness: int) -> None:
+    """Let all others go before this process, which leads a session, and those that it starts: see `reach_of_nice`."""
+    os.nice(niceness)
+    if os.getsid(0) != os.getpid():
+        return
+    for _ in range(_TRIES):
+        try:
+            _OWN_AUTOGROUP.write_text(str(niceness))
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+            continue
+        except OSError:  # a kernel without autogroups
+            pass
+        return
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ FACTS: dict[str, Any] = {
     "limits": {"open_files": 65536, "open_files_hard": 65536, "thread_room": None, "thread_limit": ""},
     "token": {"mode": "token", "token_file": None, "token_readers": ""},
     "threads_variable": None,
+    "priority": {"niceness": 0, "reach": ""},
     "ray": {
         "plasma_directory": "/dev/shm",
-        "niceness": 0,
         "open_ports": ["gcs_server 0.0.0.0:6379"],
     },
     "load": {"seconds": 1.0, "foreign_cores": 0.02, "stolen_cores": 0.0, "largest": "", "pressure": 0.001},
@@ -99,6 +99,7 @@ def assert_says(name: str, around: Surroundings, level: str | None, *words: str)
         assert result.fix[0].isupper() and result.fix.endswith("."), result
 
 
+NICE, SESSIONS = {"niceness": 15}, {"reach": "session"}
 SAME = {"identity": {"boot_id": "one"}}
 OPEN = {"token": {"mode": "disabled"}}
 GRANTED = {"granted": 2, "granted_by": "SLURM_CPUS_ON_NODE"}
@@ -132,7 +133,8 @@ def versions(**changes: str) -> dict[str, Any]:
         ("ray: token", private(token={"token_file": "/h/t"}), "ok", []),
         ("ray: token", cluster({}, OPEN), "warn", ["n2: RAY_AUTH_MODE is disabled"]),
         ("ray: workers", cluster(), "ok", []),
-        ("ray: workers", cluster({"ray": {"niceness": 15}}, {}), "warn", ["n1: ", "nice 15"]),
+        ("ray: workers", cluster({"priority": NICE}, {}), "warn", ["n1: ", "nice 15: every other process goes"]),
+        ("ray: workers", private(priority=NICE | SESSIONS), "warn", ["of their session goes", "without `nice`"]),
         ("ray: workers", cluster({}, {"threads_variable": "16"}), "warn", ["n2: ", "OMP_NUM_THREADS=16"]),
         ("packages: same as the driver", private(), None, []),
         ("packages: same as the driver", cluster(), "ok", ["3 packages"]),
@@ -187,6 +189,7 @@ def versions(**changes: str) -> dict[str, Any]:
         ("nodes: other work", private(), "ok", []),
         ("nodes: other work", cluster({}, {"load": {"foreign_cores": 1.9, "largest": "x"}}), "warn", ["n2: ", "by x)"]),
         ("nodes: other work", private(load={"stolen_cores": 0.48}), "warn", ["hypervisor took 12%"]),
+        ("nodes: other work", private(load={"foreign_cores": 1.9}, priority=SESSIONS), "warn", ["one session only"]),
         ("nodes: other work", private(load={"foreign_cores": None}), "warn", ["/proc/stat"]),
         ("nodes: other work", private(load={"pressure": None}), "warn", ["psi=1"]),
         ("nodes: other work", private(load={"pressure": 0.3}), "warn", ["30%"]),
