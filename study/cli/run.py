@@ -202,7 +202,7 @@ def print_end(console: Console, result: "StudyResult", again: str, answer: "Answ
         print_result(console, rows, table_file=table_file)
     for caution in cautions(spec, rows):
         say(console, f"\n{caution}")
-    if result.objective == "return_and_cpu_s":
+    if spec.search.objective == "return_and_cpu_s":
         print_front(console, rows)
     if answer is not None:
         say(console, "")

@@ -3,6 +3,7 @@
 One place that is away does not keep the others from their part. Imports no engine.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from study.cli.tables import answer_of
 from study.console import say, terminal
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials, one_line
-from study.mirrors.base import SYNC_TIMEOUT_S, Mirror
+from study.mirrors.base import Mirror
 from study.mirrors.base import sync as catch_up
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.mlflow_report import publish_answer
@@ -88,8 +89,7 @@ def sync_study(
     tracking_uri: str | None = None,
     optuna_storage: str | None = None,
     tensorboard: bool = False,
-    timeout_s: float = SYNC_TIMEOUT_S,
-) -> list[str]:
+) -> Iterator[str]:
     """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
 
     Where places are named, only those. What only the folder names is contacted for a study of this user's own.
@@ -99,10 +99,9 @@ def sync_study(
         tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
         optuna_storage: Another Optuna storage, likewise.
         tensorboard: Event files for TensorBoard, also of a study that has none yet.
-        timeout_s: Seconds without progress after which to give a place up.
 
-    Returns:
-        A sentence for each place.
+    Yields:
+        A sentence for each place, as soon as it is up to date; for all but one that failed, why.
 
     Raises:
         StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
@@ -127,21 +126,21 @@ def sync_study(
             fix="Add --tracking-uri with that address if you trust it, or with another one.",
             code="sync-names-no-mlflow",
         )
-    said: list[str] = []
     failed: list[StudyError] = []
     for kind, address in places.items():
         if address is None:
             continue
         try:
-            done = catch_up(kind(folder, kind.check(address)), timeout_s=timeout_s)
-            said.append(f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there.")
+            done = catch_up(kind(folder, kind.check(address)))
+            yield f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there."
             if kind is MlflowMirror and (problem := show_answer(folder, address)):
-                said.append(problem)
+                yield problem
         except StudyError as error:
             failed.append(error)
+    for other in failed[1:]:
+        yield str(other)
     if failed:
         raise failed[0]
-    return said
 
 
 def show_answer(folder: StudyFolder, tracking_uri: str, answer: "Answer | str | None" = None) -> str:

@@ -30,7 +30,7 @@ from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.process import MIRRORS, MirrorProcess
+from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
 from study.mirrors.tracking_uri import is_probed
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
@@ -58,10 +58,8 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
-READY_TIMEOUT_S = 60.0
-"""How long a first start waits for MLflow."""
 RESUME_READY_TIMEOUT_S = 5.0
-"""How long a resume waits for it, to be able to say that it is down."""
+"""How long a resume waits for a mirror, to be able to say that its place is down."""
 ABANDON_TIMEOUT_S = 5.0
 """How long a study that was stopped, or an error on the way out, waits for MLflow."""
 
@@ -81,11 +79,6 @@ class StudyResult:
     """How each place that shows the study caught up."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
-
-    @property
-    def objective(self) -> str:
-        """What the study searched for."""
-        return self.identity.parse().search.objective
 
     @property
     def exit_code(self) -> ExitCode:
@@ -253,8 +246,7 @@ class _Session:
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         for kind in MIRRORS:
             if (address := kind.address_of(self._folder)) is not None:
-                self._mirrors.append(MirrorProcess(kind))
-                self._mirrors[-1].start(self._folder, address)
+                self._mirrors.append(MirrorProcess(kind, self._folder, address))
         log = stack.enter_context(RecordLog(self._folder.records))
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds

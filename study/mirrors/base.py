@@ -7,6 +7,7 @@ changes nothing. Imports no MLflow, no Optuna, no TensorBoard; an implementation
 
 import hashlib
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,12 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
-from filelock import FileLock, Timeout
-
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials
 from study.records.folder import StudyFolder
-from study.records.lock import at_work
+from study.records.lock import at_work, take
 from study.records.records import Line, read_lines
 
 _log = logging.getLogger(__name__)
@@ -37,6 +36,10 @@ _LONGEST_REASON = 300
 
 class StateLostError(Exception):
     """The place does not have the study any more: all records must be sent again."""
+
+
+class HeldError(Exception):
+    """Another mirror sends to the place."""
 
 
 class Mirror(ABC):
@@ -237,6 +240,8 @@ class Follower:
         self._mirror, self._orders = mirror, orders
         self._on_ready, self._on_away = on_ready, on_away
         self._delay, self._failures, self._reason, self._done = 0.0, 0, "", False
+        self._lock: int | None = None
+        """Handle of the lock file, once it is ours."""
         self.sent = 0
         """Records that were sent."""
         self.error: Exception | None = None
@@ -244,36 +249,49 @@ class Follower:
 
     def run(self) -> MirrorReport:
         """Work until the orders say to stop."""
-        lock = FileLock(self._mirror.lock)
         try:
             while not self._done and not self._orders.expired:
                 self._orders.wait(self._delay)
-                self._turn(lock)
+                self._turn()
         finally:
             self._mirror.close()
-            lock.release()
+            if self._lock is not None:
+                os.close(self._lock)
         return MirrorReport(name=self._mirror.name, behind=self._mirror.behind, reason=self._reason)
 
-    def _turn(self, lock: FileLock) -> None:
+    def _turn(self) -> None:
         try:
-            if not lock.is_locked:
-                lock.acquire(timeout=0)
+            if self._lock is None:
+                self._lock = self._take_lock()
             self._work()
         except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
             self._failures += 1
             self._delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_S)
-            if self._orders.finishing or isinstance(error, Timeout):
+            if self._orders.finishing or isinstance(error, HeldError):
                 self._delay = POLL_S
             self._done = isinstance(error, RecordError) or self._orders.gives_up(error)
             self.error, reason = error, reason_of(error)
             if reason != self._reason:
                 self._reason = reason
-                _log.warning("%s", reason, exc_info=None if isinstance(error, RecordError | Timeout) else error)
+                _log.warning("%s", reason, exc_info=None if isinstance(error, RecordError | HeldError) else error)
                 self._on_away(reason, error)
         else:
             if self._reason:
                 _log.info("%s answers again", self._mirror.name)
             self._failures, self._reason, self.error = 0, "", None
+
+    def _take_lock(self) -> int:
+        """Lock the mirror's file and return its handle; a file system without locks will do where no driver works.
+
+        Raises:
+            HeldError: Another mirror sends to the place, or may do so.
+        """
+        if (taken := take(self._mirror.lock)) is not None:
+            handle, is_locked = taken
+            if is_locked or self._orders.study_over:
+                return handle
+            os.close(handle)
+        raise HeldError("the mirror of an earlier driver has not let go yet")
 
     def _work(self) -> None:
         """Send the next records; at the end of the records, finish if that was asked for."""
@@ -305,25 +323,25 @@ class Synced:
     """Records not sent, because a driver wrote them meanwhile."""
 
 
-def sync(mirror: Mirror, *, timeout_s: float = SYNC_TIMEOUT_S) -> Synced:
+def sync(mirror: Mirror) -> Synced:
     """Send to a place what it has not got, in the foreground.
 
     Raises:
-        TrackingError: The place has not answered for `timeout_s` seconds, or another mirror is at work.
+        TrackingError: The place has not answered for `SYNC_TIMEOUT_S` seconds, or another mirror is at work.
         RecordError: The records cannot be trusted, or the place knows trials that they do not.
     """
-    follower = Follower(mirror, _Foreground(mirror.folder, timeout_s))
+    follower = Follower(mirror, _Foreground(mirror.folder))
     report = follower.run()
     if isinstance(follower.error, StudyError):
         raise follower.error
     where = f"{mirror.place} {mask_credentials(mirror.address)}"
-    if isinstance(follower.error, Timeout):
+    if isinstance(follower.error, HeldError):
         rule, got = "only one mirror may send to it", "another one at work"
         fix = "None while the study runs, its own mirror keeps the place up to date; afterwards try again."
         raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="mirror-at-work") from follower.error
     if follower.error is not None:
         rule = f"{mirror.name} must take the study's records"
-        got = f"{report.reason} for {timeout_s:g} s; {report.behind} records are behind"
+        got = f"{report.reason} for {SYNC_TIMEOUT_S:g} s; {report.behind} records are behind"
         fix = "See to it, then run the same command again; it goes on where it stopped."
         raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="place-away") from follower.error
     return Synced(records=follower.sent, trials=mirror.count_trials(), behind=report.behind)
@@ -334,8 +352,8 @@ class _Foreground(Orders):
 
     finishing = True
 
-    def __init__(self, folder: StudyFolder, timeout_s: float) -> None:
-        self._folder, self._timeout_s = folder, timeout_s
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
         self.progress()
 
     @property
@@ -350,7 +368,7 @@ class _Foreground(Orders):
         time.sleep(seconds)
 
     def progress(self) -> None:
-        self._deadline = time.monotonic() + self._timeout_s
+        self._deadline = time.monotonic() + SYNC_TIMEOUT_S
 
     def gives_up(self, error: Exception) -> bool:
         return isinstance(error, StudyError)
@@ -358,8 +376,8 @@ class _Foreground(Orders):
 
 def reason_of(error: Exception) -> str:
     """Return one line that says what went wrong at the root, without credentials."""
-    if isinstance(error, Timeout):
-        return "the mirror of an earlier driver has not let go yet"
+    if isinstance(error, HeldError):
+        return str(error)
     root: BaseException = error
     while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
         root = deeper

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
+from study.hosts.processes import step_back
 from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
@@ -36,8 +37,7 @@ from study.records.folder import StudyFolder
 MIRRORS: tuple[type[Mirror], ...] = (MlflowMirror, OptunaMirror, TensorBoardMirror)
 """Every kind of mirror."""
 READY_TIMEOUT_S = 60.0
-"""Importing MLflow and creating a database's tables takes 4 s on an idle core; a loaded one gets the rest."""
-FINISH_TIMEOUT_S = 30.0
+"""How long a first start waits: to import MLflow and create a database's tables takes 4 s on an idle core."""
 ORPHAN_DRAIN_S = 10.0
 """Seconds that a mirror whose driver is gone goes on, before it leaves the study to that of a resume."""
 _LIVES = 4
@@ -47,6 +47,7 @@ _GRACE_S = 2.0
 _LOOK_S = 0.2
 """Seconds between two checks of a deadline that may have changed."""
 _NICENESS = 10
+"""Recording must not take time from trials that are timed."""
 _STDIN = 0
 _SOURCES = Path(__file__).resolve().parents[2]
 
@@ -55,31 +56,21 @@ _SOURCES = Path(__file__).resolve().parents[2]
 
 
 class MirrorProcess:
-    """One mirror of one study. It ends with `finish`, and also when the driver ends in any other way."""
+    """One mirror of one study. It ends with `finish`, and also when the driver ends in any other way.
 
-    def __init__(self, kind: type[Mirror]) -> None:
-        self._kind = kind
-        self._child: _Child | None = None
+    Attributes:
+        name: Of the place, for people.
+        address: Of the place.
+    """
+
+    def __init__(self, kind: type[Mirror], folder: StudyFolder, address: str) -> None:
+        """Start the process; `address` has been checked, as by `Mirror.check`. Returns at once."""
+        self.name, self.address = kind.name, address
+        self._kind, self._folder = kind, folder
+        self._child: _Child | None = _Child(folder, address, kind)
         self._asked = False
         """Whether the process has the order to finish."""
         self._report = MirrorReport(name=kind.name, behind=0, reason="")
-
-    def start(self, folder: StudyFolder, uri: str) -> None:
-        """Start the process; `uri` has been checked, as by `Mirror.check`. Returns at once."""
-        if self._child is not None:
-            self._child.dispose()
-        self._folder, self._uri, self._asked = folder, uri, False
-        self._child = _Child(folder, uri, self._kind)
-
-    @property
-    def name(self) -> str:
-        """Name of the place, for people."""
-        return self._kind.name
-
-    @property
-    def address(self) -> str:
-        """The address of the place."""
-        return self._uri
 
     @property
     def pid(self) -> int | None:
@@ -104,7 +95,7 @@ class MirrorProcess:
                 break
         if error is not None:  # that of this project, with its parts
             raise TrackingError(**error)
-        where, rule = f"{self._kind.place} {mask_credentials(self._uri)}", f"{self._kind.name} must accept the study"
+        where, rule = f"{self._kind.place} {mask_credentials(self.address)}", f"{self.name} must accept the study"
         fix = f"Start or correct it, or give another {self._kind.option}."
         raise TrackingError(where=where, rule=rule, got=reason, fix=fix, code="place-away")
 
@@ -114,9 +105,7 @@ class MirrorProcess:
             self._asked = True
             self._child.write(json.dumps({"finish_s": timeout_s}))
 
-    def finish(
-        self, timeout_s: float = FINISH_TIMEOUT_S, *, cut: Callable[[], float] = lambda: math.inf
-    ) -> MirrorReport:
+    def finish(self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf) -> MirrorReport:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
         A process that was killed, before or meanwhile, is replaced. A second call returns the same report.
@@ -136,7 +125,7 @@ class MirrorProcess:
         for life in range(_LIVES):
             if life > 0:
                 self._child.dispose(over())
-                self._child = _Child(self._folder, self._uri, self._kind)
+                self._child = _Child(self._folder, self.address, self._kind)
             if life > 0 or not self._asked:
                 self._child.write(json.dumps({"finish_s": max(deadline - time.monotonic(), 0.0)}))
             while (message := self._child.next_message(over)) is not None and "behind" not in message:
@@ -147,7 +136,7 @@ class MirrorProcess:
         self._child.dispose(cut())
         self._child = None
         if message is None:
-            message = {"behind": self._kind(self._folder, self._uri).behind, "reason": reason}
+            message = {"behind": self._kind(self._folder, self.address).behind, "reason": reason}
         self._report = MirrorReport(name=self.name, behind=message["behind"], reason=message["reason"])
         return self._report
 
@@ -301,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # records must still be sent; when it dies without a word, the end of standard input ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    step_back(_NICENESS)
     os.set_blocking(options.report_fd, False)
     to_log = logging.StreamHandler(sys.stderr)
     to_log.setFormatter(_WithoutCredentials("%(asctime)s %(name)s: %(message)s"))

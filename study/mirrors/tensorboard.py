@@ -17,7 +17,6 @@ from study.mirrors.mlflow_content import Point, milliseconds
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration, Line, TrialBuilt, TrialEnded, TrialStarted
 from study.seams.tensorboardx import without_torch
-from study.space.parameters import SCALE
 
 _RESULTS = ("final_return", "score", "env_steps_per_s")
 """Metrics that the HPARAMS tab shows beside the settings."""
@@ -98,7 +97,7 @@ class TensorBoardMirror(Mirror):
         self._trials.add(record.trial)
         if (replaced := self._runs.pop(record.trial, None)) is not None:
             replaced.writer.close()
-        runners = record.scale or record.setting.get(SCALE, 0)
+        runners = content.runners_of(record)
         path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{runners}_s{record.seed}"
         if time <= _began_of_ended(path):
             return

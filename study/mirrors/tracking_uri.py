@@ -110,9 +110,10 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
 
 def absolute_uri(uri: str) -> str:
     """Return the form of `uri` that does not depend on the working directory, without looking whether it works."""
-    path = sqlite_path(uri)
-    if path is not None:
-        return uri.replace(f"///{path}", f"///{path.absolute()}", 1)
+    if (path := sqlite_path(uri)) is not None:
+        scheme, _, rest = uri.partition(":///")
+        _, mark, options = rest.partition("?")
+        return f"{scheme}:///{path.absolute()}{mark}{options}"
     return uri.rstrip("/") if _scheme(uri) in _SERVERS else uri
 
 

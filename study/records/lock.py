@@ -191,24 +191,34 @@ def at_work(folder: Path) -> str:
 
 def _lock(folder: Path) -> tuple[int, bool]:
     """Return the open lock file, and whether the kernel has locked it; False where it cannot."""
-    path = folder / LOCK
-    for last in [False] * (_TRIES - 1) + [True]:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:  # else its study was given up, and others lock a new file of this name
-                return handle, True
-        except OSError as error:
-            if error.errno in _UNKNOWN:
-                return handle, False
-            if error.errno not in _HELD or last:
-                os.close(handle)
-                if error.errno not in _HELD:
-                    raise
-                raise _refusal(folder, _words(_text(folder / OWNER))) from error
-        os.close(handle)
+    for _ in range(_TRIES):
+        if (taken := take(folder / LOCK)) is not None:
+            return taken
         time.sleep(_PAUSE_S)
-    raise _refusal(folder, "another driver, which gave the study up just now")
+    raise _refusal(folder, _words(_text(folder / OWNER)))
+
+
+def take(path: Path) -> tuple[int, bool] | None:
+    """Make and lock a file, without waiting; return its handle, and whether the kernel has locked it.
+
+    Not locked is a file on a file system without such locks. None: another process holds the lock.
+
+    Raises:
+        OSError: The file cannot be opened for writing.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:  # else its study was given up, and others lock a new file of this name
+            return handle, True
+    except OSError as error:
+        if error.errno in _UNKNOWN:
+            return handle, False
+        if error.errno not in _HELD:
+            os.close(handle)
+            raise
+    os.close(handle)
+    return None
 
 
 def is_locked(lock: Path) -> bool | None:

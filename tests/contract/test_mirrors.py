@@ -4,6 +4,7 @@ The places are real: MLflow on SQLite, Optuna's storage on SQLite and as a journ
 """
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
+from study.cli.sync import sync_study
 from study.errors import RecordError, TrackingError
 from study.mirrors import base, mlflow_store
 from study.mirrors.base import sync
@@ -265,8 +267,9 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
     assert place.shown(folder) == undisturbed.shown(other)
 
 
-def test_a_place_that_is_away_gets_everything_once_it_is_back(study):
+def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch):
     folder, place = study
+    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 0.2)
     append(folder, *STORY[:6])
     mirror = mirror_of(folder, place)
     follow(mirror)
@@ -276,7 +279,7 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study):
             follow(mirror)
         assert mirror.behind > 0
         with pytest.raises(TrackingError, match=r"must take the study's records, got ConnectionError: away for 0.2 s"):
-            sync(mirror_of(folder, place), timeout_s=0.2)
+            sync(mirror_of(folder, place))
     follow(mirror)
     assert mirror.behind == 0
     mirror.show_ended()
@@ -335,15 +338,50 @@ def test_damaged_records_are_named(study):
         sync(mirror_of(folder, place))
 
 
-def test_only_one_mirror_sends_to_a_place(study, tmp_path):
+def test_only_one_mirror_sends_to_a_place(study, monkeypatch):
     folder, place = study
+    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 0.1)
     append(folder, opened())
     mirror = mirror_of(folder, place)
     other = place.kind(folder, f"{place.address}-elsewhere")
     assert mirror.lock.parent == other.lock.parent == folder.path
     assert mirror.lock != other.lock
     with FileLock(mirror.lock), pytest.raises(TrackingError, match=r"only one mirror.*Fix: "):
-        sync(mirror, timeout_s=0.1)
+        sync(mirror)
+
+
+def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
+    """There the name of the driver at work keeps a `sync` away."""
+    folder, place = study
+    append(folder, *STORY)
+
+    def no_lock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_lock)
+    with folder.locked(), monkeypatch.context() as patched:
+        patched.setattr(base, "SYNC_TIMEOUT_S", 0.1)
+        with pytest.raises(TrackingError, match=r"only one mirror.*Fix: "):
+            sync(mirror_of(folder, place))
+    sync(mirror_of(folder, place))
+    place.assert_follows(folder)
+
+
+def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
+    folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
+    folder.make_tensorboard()
+
+    def catch_up(mirror):
+        if not isinstance(mirror, TensorBoardMirror):
+            raise TrackingError(f"{mirror.name} is away.")
+        return base.Synced(records=0, trials=0, behind=0)
+
+    monkeypatch.setattr("study.cli.sync.catch_up", catch_up)
+    said = sync_study(folder)
+    assert next(said).startswith("TensorBoard's folder is up to date")
+    assert next(said) == "Optuna's storage is away."
+    with pytest.raises(TrackingError, match="MLflow is away"):
+        next(said)
 
 
 @pytest.mark.minutes
@@ -360,22 +398,22 @@ def test_a_process_follows_a_driver_and_survives_kills(study):
 
     writer = threading.Thread(target=write)
     writer.start()
-    mirror, rng = MirrorProcess(place.kind), random.Random(1)
-    mirror.start(folder, place.address)
+    mirror, rng = MirrorProcess(place.kind, folder, place.address), random.Random(1)
     mirror.wait_ready()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(mirror.pid, number)
     for _ in range(2):
         time.sleep(rng.uniform(0.2, 1.0))
         os.kill(mirror.pid, signal.SIGKILL)
-        mirror.start(folder, place.address)
+        mirror.finish(0)
+        mirror = MirrorProcess(place.kind, folder, place.address)
         mirror.wait_ready()
     writer.join()
     append(folder, closed())
     os.kill(mirror.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
     report = mirror.finish(60)
     assert report.drained, report
-    assert mirror.finish() == report
+    assert mirror.finish(0) == report
     place.assert_follows(folder)
 
 
@@ -390,8 +428,7 @@ def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(study):
         path.write_text("in its place")
     else:
         path.mkdir()
-    mirror = MirrorProcess(place.kind)
-    mirror.start(folder, place.address)
+    mirror = MirrorProcess(place.kind, folder, place.address)
     until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
     with pytest.raises(TrackingError, match=r"Fix: "):
         mirror.wait_ready(1)

@@ -74,10 +74,8 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
 class _NoMirror:
     """Stands for the process that writes to MLflow and the like: the records are what is compared."""
 
-    def __init__(self, kind: Any = None) -> None:
+    def __init__(self, *_: Any) -> None:
         self.name, self.address = "nothing", ""
-
-    def start(self, *_: Any) -> None: ...
 
     def wait_ready(self, *_: Any) -> None: ...
 

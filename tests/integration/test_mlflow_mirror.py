@@ -112,7 +112,7 @@ def test_the_answer_stands_on_the_page_of_the_study(folder, database):
     identity = folder.identity()
     place = {"tracking_uri": identity.tracking_uri, "name": "demo"}
     append(folder, *STORY)
-    assert "MLflow is up to date" in sync_study(folder)[0]
+    assert "MLflow is up to date" in next(sync_study(folder))
     assert analysis.open(folder.path).answer().sentence in parent(database).tags["mlflow.note.content"]
     publish_answer("**Another answer.**" + "x" * 9000, **place, study_id=identity.study_id)
     note = parent(database).tags["mlflow.note.content"]
@@ -277,9 +277,8 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
 def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
     folder = make_folder(tmp_path / "demo", f"sqlite:///{database}")
     append(folder, opened(), closed())
-    mirror, other = MirrorProcess(MlflowMirror), MirrorProcess(MlflowMirror)
+    mirror, other = (MirrorProcess(MlflowMirror, folder, "http://127.0.0.1:9") for _ in range(2))
     for each in (mirror, other):
-        each.start(folder, "http://127.0.0.1:9")
         each.ask_to_finish(600)
     pids = [mirror.pid, other.pid]
     began = time.monotonic()
@@ -294,11 +293,10 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
 @pytest.mark.minutes
 def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):
     append(folder, opened())
-    first, second = MirrorProcess(MlflowMirror), MirrorProcess(MlflowMirror)
-    for mirror in (first, second):
-        mirror.start(folder, folder.identity().tracking_uri)
-        if mirror is first:
-            mirror.wait_ready()
+    uri = folder.identity().tracking_uri
+    first = MirrorProcess(MlflowMirror, folder, uri)
+    first.wait_ready()
+    second = MirrorProcess(MlflowMirror, folder, uri)
     with pytest.raises(TrackingError, match="earlier driver has not let go"):
         second.wait_ready(3)
     assert first.finish(10).drained
@@ -316,8 +314,7 @@ from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess
 from tests.synthetic import append, opened, started
 folder = StudyFolder(Path(sys.argv[1]))
-mirror = MirrorProcess(MlflowMirror)
-mirror.start(folder, folder.identity().tracking_uri)
+mirror = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
 mirror.wait_ready()
 append(folder, opened(), started(0))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -328,8 +325,7 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     subprocess.run([sys.executable, "-c", DRIVER, str(folder.path)], check=False)
     until(lambda: parent(database).status == "KILLED")
     assert children(database)[0, 1].status == "KILLED"
-    resumed = MirrorProcess(MlflowMirror)
-    resumed.start(folder, folder.identity().tracking_uri)
+    resumed = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
     resumed.wait_ready()
     assert parent(database).status == "RUNNING"
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))

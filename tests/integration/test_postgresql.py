@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.harmless import mask_credentials
+from study.mirrors import base
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MirrorProcess
@@ -54,9 +55,7 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
     storage = database.create("optuna_crash")
     folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="crash")
     append(folder, opened())
-    mirrors = [MirrorProcess(MlflowMirror), MirrorProcess(OptunaMirror)]
-    for mirror, uri in zip(mirrors, (mlflow_uri, storage), strict=True):
-        mirror.start(folder, uri)
+    mirrors = [MirrorProcess(MlflowMirror, folder, mlflow_uri), MirrorProcess(OptunaMirror, folder, storage)]
     for mirror in mirrors:
         mirror.wait_ready()
         assert "s3cr" not in " ".join(psutil.Process(mirror.pid).cmdline())
@@ -115,9 +114,9 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
     uri = change(database.uri())
     folder = make_folder(tmp_path / "demo", uri, optuna_storage=uri)
     append(folder, opened())
-    for mirror in (MirrorProcess(MlflowMirror), MirrorProcess(OptunaMirror)):
+    for kind in (MlflowMirror, OptunaMirror):
         folder.mirror_log.write_text("")
-        mirror.start(folder, uri)
+        mirror = MirrorProcess(kind, folder, uri)
         until(lambda: "Error" in folder.mirror_log.read_text(), timeout_s=90)
         with pytest.raises(TrackingError, match=rf"must accept the study, got .*{reason}") as error:
             mirror.wait_ready(2)
@@ -131,17 +130,19 @@ def test_a_sync_catches_up_with_what_was_missed_while_the_database_was_away(
     database, mlflow_uri, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 1.0)
     storage = database.create("optuna_sync")
     folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="sync")
     append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), closed())
     database.stop()
     with pytest.raises(TrackingError, match=r"MLflow must take.*records are behind\. Fix: "):
-        sync_study(folder, timeout_s=1)
+        list(sync_study(folder))
     with pytest.raises(TrackingError, match=r"Optuna's storage must take.*records are behind\. Fix: "):
-        sync_study(folder, optuna_storage=storage, timeout_s=1)
+        list(sync_study(folder, optuna_storage=storage))
+    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 30.0)
     database.start()
     count = len(list(read_lines(folder.records)))
-    assert sync_study(folder) == [
+    assert list(sync_study(folder)) == [
         f"MLflow is up to date: {count} records sent, 2 trials there.",
         f"Optuna's storage is up to date: {count} records sent, 2 trials there.",
     ]

@@ -141,7 +141,7 @@ def test_each_statement_of_the_security_page_names_tests_that_exist():
 COMMANDS = {
     "report": lambda folder: report_study(str(folder.path), formats="csv"),
     "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
-    "sync": lambda folder: sync_study(folder, timeout_s=1),
+    "sync": lambda folder: list(sync_study(folder)),
     "status": lambda folder: StatusReader(folder.path).read(),
     "certificate": make_certificate,
     "export": lambda folder: export.export_yaml(folder, 10),

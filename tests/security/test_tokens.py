@@ -64,8 +64,7 @@ def test_a_mirror_that_reaches_nothing_tells_no_password(tmp_path, scheme):
     uri = scheme.format(password)
     folder = make_folder(tmp_path / "study", uri)
     append(folder, opened(), *whole_trial(0))
-    mirror = MirrorProcess(MlflowMirror)
-    mirror.start(folder, uri)
+    mirror = MirrorProcess(MlflowMirror, folder, uri)
     with pytest.raises(TrackingError) as refused:
         mirror.wait_ready(timeout_s=20)
     report = mirror.finish(timeout_s=1)

@@ -391,7 +391,7 @@ def test_a_folder_in_place_of_a_file_is_named_and_left_alone(whole, study, name)
         assert not said or name in said, said
     assert name in told(resume, study)[1]
     if name in ("mirror.json", ".mirror.lock", "records.jsonl"):
-        assert name in told(lambda: sync_study(StudyFolder(study)))[1]
+        assert name in told(lambda: list(sync_study(StudyFolder(study))))[1]
     assert (study / name / "precious").exists()
     shutil.rmtree(study / name)
     if name in TRUTH:
@@ -473,7 +473,7 @@ def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage,
     (study / "study.json").write_text(json.dumps(identity | {"tracking_uri": uri}))
     sign(study / "study.json")
     damage_file(study, name, damage)
-    said, error = told(lambda: sync_study(StudyFolder(study)))
+    said, error = told(lambda: list(sync_study(StudyFolder(study))))
     if refused:
         assert refused in error
     else:
@@ -484,7 +484,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
     folder = StudyFolder(study)
     folder.mirror_log.unlink()
     folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror).start(folder, "sqlite:///nowhere.db"))[1]
+    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror, folder, "sqlite:///nowhere.db"))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_sync_writes_them_on_request_and_from_then_on(folder):
     said = "TensorBoard's folder is up to date: 9 records sent, 1 trials there."
     assert not folder.tensorboard.exists()
     assert TensorBoardMirror.address_of(folder) is None
-    assert sync_study(folder, tensorboard=True) == [said]
+    assert list(sync_study(folder, tensorboard=True)) == [said]
     assert TensorBoardMirror.address_of(folder) == str(folder.tensorboard)
     assert_files_follow(folder)
 
