@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,6 @@ from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publi
 from study.mirrors.mlflow_report import attach as attach_files
 from study.options import command_app, examples, study_folders
 from study.records.folder import NAME, StudyFolder
-
-if TYPE_CHECKING:
-    pass
 
 FOLDER = "report"
 """Inside of the study's folder."""

@@ -52,12 +52,16 @@ def schema(
 def _files() -> list[Path]:
     """Return the shipped spaces, then the files of this folder that look like one."""
     local = [*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]
-    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and _is_space(file.read_text())]
+    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and _is_space(file)]
     return [*sorted(SHIPPED.glob("*.yaml")), *own]
 
 
-def _is_space(text: str) -> bool:
-    """Return whether a YAML file looks like a space."""
+def _is_space(file: Path) -> bool:
+    """Return whether a YAML file looks like a space; what cannot be read is none."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
     return "environment:" in text or ("config:" in text and "parameters:" in text)
 
 

@@ -55,7 +55,7 @@ def check_address(address: str) -> None:
         )
     ways = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
             connection.settimeout(CONNECT_TIMEOUT_S)
             connection.sendall(_HTTP2_PREFACE)
             answer = connection.recv(9)

@@ -228,7 +228,11 @@ def _addresses_of_nodes(address: str) -> set[str]:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=HANDSHAKE_TIMEOUT_S
+            [sys.executable, "-c", code, address],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=HANDSHAKE_TIMEOUT_S,
         )
         said = done.stderr
     except subprocess.TimeoutExpired as timeout:

@@ -63,9 +63,6 @@ class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
-        spec: The space.
-        plan: What is planned on this cluster.
-        ledger: The state that the records have led to.
         stop: Set once the session is to end early.
         opened_at: Start of the session, seconds since the epoch.
     """

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from study.errors import Fault, RecordError, SpaceError
+from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
@@ -66,13 +66,9 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists and not options.resume:
         raise name_taken(folder, options)
     if not exists and options.resume and not options.or_start:
-        got, fix = (
-            f"'{options.name}' ({folder.path} holds none)",
-            "Check --name and --out, or start it without --resume.",
-        )
-        rule, code = "there must be a study to resume", "nothing-to-resume"
-        fault = Fault(where="--resume", rule=rule, got=got, fix=fix, code=code)
-        raise SpaceError(options.space, [fault])
+        rule, got = "there must be a study to resume", f"'{options.name}' ({folder.path} holds none)"
+        fix, code = "Check --name and --out, or start it without --resume.", "nothing-to-resume"
+        raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix, code=code)
     if exists:
         folder.check_owner()
         check_files(folder)

@@ -92,15 +92,7 @@ class TrialQueue:
         *,
         deadline: float | None = None,
     ) -> None:
-        """Queue what has not ended yet.
-
-        Args:
-            spec: The space.
-            plan: What is planned on this cluster.
-            rows: Trial -> its state, as it changes.
-            course: What the design of the study decides.
-            deadline: End of the time budget, on the clock of `time.monotonic`.
-        """
+        """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
         self._spec, self._plan, self._rows, self._course = spec, plan, rows, course
         self.requests = {request.trial: request for request in plan.requests}

@@ -133,7 +133,9 @@ def _file(variables: Mapping[str, str], name: str) -> Path:
 def _ask(*command: str) -> tuple[int, str, str]:
     """Return exit code, standard output and error; a code of -1 where the scheduler cannot be asked."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SCHEDULER_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SCHEDULER_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return -1, "", ""
     return done.returncode, done.stdout, done.stderr

@@ -56,7 +56,7 @@ def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount:
     """Return the file system that a path is on; one without a kind where the system does not tell."""
     place = path.resolve()
     try:
-        lines = table.read_text().splitlines()
+        lines = table.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return Mount("")
     longest, found = -1, Mount("")

@@ -34,7 +34,7 @@ def main(address: str, at_least: str, seconds: str, *ips: str) -> int:
         try:
             seen, reason = alive(address), ""
         except Exception as error:  # noqa: BLE001 (said, if it lasts)
-            reason = f" ({str(error).splitlines()[0][:200]})"
+            reason = f" ({next(iter(str(error).splitlines()), type(error).__name__)[:200]})"
         missing = sorted((Counter(ips) - Counter(ip for ip, _ in seen)).elements())
         over = time.monotonic() >= deadline
         if len(seen) >= int(at_least) and (over or not missing):

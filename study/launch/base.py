@@ -192,7 +192,7 @@ def ask(*command: str, both: bool = False) -> str:
         LaunchError: It is not here, or refuses.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
     except OSError as error:
         raise LaunchError(
             where=command[0],

@@ -36,6 +36,8 @@ _FILES = (
     *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
     *(lock.LOCK, lock.OWNER),
 )
+_DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.(\d+\.)?[0-9a-f]{{8}}")
+"""What `write_atomically`, or taking the lock, leaves behind when it is killed."""
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -160,7 +162,7 @@ class StudyFolder:
                 entry.name
                 for entry in self.path.iterdir()
                 if entry.name not in ours
-                and not entry.name.startswith((f".{lock.OWNER}.", f".{self.identity_file.name}."))  # drafts
+                and not _DRAFT.fullmatch(entry.name)
                 and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
         except OSError as error:
@@ -212,8 +214,9 @@ class StudyFolder:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
         for file in self.files:
             file.unlink(missing_ok=True)
-        for draft in self.path.glob(f".{self.identity_file.name}.*"):
-            draft.unlink(missing_ok=True)
+        for draft in self.path.glob(".*"):
+            if _DRAFT.fullmatch(draft.name):
+                draft.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()

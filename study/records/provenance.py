@@ -77,6 +77,7 @@ def _run_git(checkout: Path, *arguments: str) -> str | None:
             ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_GIT_TIMEOUT_S,
             check=True,
         )

@@ -1,8 +1,7 @@
 """What a study remembers: one append-only file of JSON lines, the only truth. May import no Ray, torch, MLflow, Optuna.
 
-Everything else (Optuna's journal, MLflow, tables) is derived from this file or reconciled with it. Each line is
-written by one `write` and carries a consecutive `seq`, so that a line torn by a kill, a line lost in the middle and
-a file that is not ours can be distinguished. One driver writes at a time (`study.records.folder` holds the lock).
+Everything else (Optuna's journal, MLflow, tables) is derived from this file. Each line carries a consecutive `seq`; one
+driver at a time (`study.records.lock`) writes them (`study.records.log`).
 """
 
 import lzma
@@ -20,15 +19,15 @@ from study.records.shapes import is_moment, misfit
 from study.space.spec import Execution
 
 SCHEMA = 1
-"""Version of the line format. Raise it with a migration in `_MIGRATIONS`."""
+"""Version of the line format; lines of another one are refused."""
 
 MAX_LINE = 64_000_000
 """Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
 
 RESTORE = "Restore the file from a backup, or start a new study with --name."
+"""What to do about records that cannot be trusted."""
 _BEGINNING = b'{"schema":'
 """How every line begins."""
-"""What to do about records that cannot be trusted."""
 
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]

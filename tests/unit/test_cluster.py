@@ -22,6 +22,16 @@ def test_an_address_that_cannot_be_reached_is_an_ordinary_error(address):
         check_address(address)
 
 
+def test_an_address_of_ipv6_stands_in_brackets():
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        threading.Thread(target=lambda: server.accept()[0].sendall(bytes(3) + b"\x04" + bytes(5)), daemon=True).start()
+        check_address(f"[::1]:{server.getsockname()[1]}")
+
+
 def test_without_an_address_ray_is_private(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert resolve_address(None) is None

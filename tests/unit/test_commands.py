@@ -60,6 +60,8 @@ def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text((SHIPPED / "quickstart.yaml").read_text())
     (tmp_path / "wrong.yaml").write_text("environment: {id: 5}\n")
     (tmp_path / "other.yaml").write_text("a: 1\n")
+    (tmp_path / "latin.yaml").write_bytes(b"environment: caf\xe9\n")
+    (tmp_path / "folder.yaml").mkdir()
     found = {each["space"]: each for each in as_json("spaces")}
     assert set(found) == {file.name for file in SHIPPED.glob("*.yaml")} | {"mine.yaml", "wrong.yaml"}
     assert found["mine.yaml"] | {"space": ""} == found["quickstart.yaml"] | {"space": ""}

@@ -24,10 +24,13 @@ def test_forgetting_a_first_start_removes_its_own_files_only(tmp_path):
     folder = StudyFolder(tmp_path / "studies" / "n")
     folder.prepare()
     folder.create(IDENTITY, "space")
-    (folder.path / "mine.txt").write_text("precious")
+    mine = ["mine.txt", ".space.yaml.swp"]
+    for name in mine:
+        (folder.path / name).write_text("precious")
     folder.forget()
-    assert [entry.name for entry in folder.path.iterdir()] == ["mine.txt"]
-    (folder.path / "mine.txt").unlink()
+    assert {entry.name for entry in folder.path.iterdir()} == set(mine)
+    for name in mine:
+        (folder.path / name).unlink()
     folder.forget()
     assert not (tmp_path / "studies").exists()
 
@@ -52,8 +55,8 @@ def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
 def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
     folder = StudyFolder(tmp_path / "n")
     folder.prepare()
-    draft = folder.path / ".study.json.17569"
-    draft.write_text("{")  # killed
+    for draft in (".study.json.17569.0a1b2c3d", ".space.yaml.17569.0a1b2c3d", ".driver.json.0a1b2c3d"):
+        (folder.path / draft).write_text("{")  # killed
     folder.prepare()
     folder.forget()
     assert not folder.path.exists()

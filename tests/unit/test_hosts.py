@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from study.hosts import control_groups, cpus, probe
+from study.hosts import control_groups, cpus, probe, processes
 from study.hosts.cpus import cores_of, count_gpus
 from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
 from study.hosts.machine import machine
 from study.hosts.mounts import Mount, mount_of
 from study.hosts.probe import NodeFacts, digest_of, read_node, readers_of
-from study.hosts.processes import children_of, options_of, started_at, still_runs
+from study.hosts.processes import children_of, options_of, reach_of_nice, started_at, still_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
@@ -175,6 +175,8 @@ def test_the_mount_of_a_path_is_the_last_one_around_it(tmp_path):
     assert mount_of(Path("/home/u"), table).locks_reach_all_hosts
     assert mount_of(Path("/home"), tmp_path / "missing") == Mount("")
     assert mount_of(Path("/proc/self")).kind == "proc"
+    table.write_bytes(b"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / /caf\xe9 rw - xfs x rw\n")  # a name of another encoding
+    assert mount_of(Path("/etc"), table).kind == "ext4"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_the_cpus_that_a_batch_system_gave_are_read(tmp_path):
     assert granted_cpus(names, {"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
 
 
-def test_what_schedulers_say_of_another_job(monkeypatch):
+def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
     assert not slurm_says_over(0, "RUNNING\n", "")
     assert not slurm_says_over(0, "COMPLETING\n", "")
     assert slurm_says_over(0, "", "")
@@ -248,7 +250,9 @@ def test_what_schedulers_say_of_another_job(monkeypatch):
     assert oar_says_over(0, "42: Error\n", "")
     assert not oar_says_over(0, "42: Running\n", "")
     assert not oar_says_over(1, "", "no such job")
-    monkeypatch.setenv("PATH", "/missing")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nprintf 'travail termin\\351' >&2\nexit 1\n")  # é in Latin-1
+    (tmp_path / "squeue").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert not any(Job(scheduler=name, id="1").is_over("2") for name in ("slurm", "oar", "pbs"))
 
 
@@ -265,6 +269,44 @@ def test_processes_are_known_by_their_start():
     finally:
         child.communicate()
     assert not still_runs(child.pid, began)
+
+
+def test_nice_counts_inside_of_the_group_that_gets_cpu_time(tmp_path, monkeypatch):
+    """Sessions are the groups only where a process is in no control group that divides CPU time: sched(7)."""
+    (tmp_path / "cgroup").write_text("1:cpu,cpuacct:/job\n0::/slice\n")
+    monkeypatch.setattr(control_groups.control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
+    monkeypatch.setattr(processes, "_AUTOGROUPS", tmp_path / "autogroups")
+    assert reach_of_nice() == ""
+    (tmp_path / "autogroups").write_text("0\n")
+    assert reach_of_nice() == ""
+    (tmp_path / "autogroups").write_text("1\n")
+    assert reach_of_nice() == "session"
+    version_1, version_2 = tmp_path / "fs" / "cpu,cpuacct", tmp_path / "fs" / "slice"
+    for group in (version_1 / "job", version_2):
+        group.mkdir(parents=True)
+    for file in (version_1 / "cpu.shares", version_1 / "release_agent", version_2 / "memory.max"):
+        file.touch()
+    assert reach_of_nice() == "session"
+    (version_2 / "cpu.weight").touch()
+    assert reach_of_nice() == "control group"
+    (version_2 / "cpu.weight").unlink()
+    (version_1 / "job" / "cpu.shares").touch()
+    assert reach_of_nice() == "control group"
+
+
+def test_who_steps_back_does_so_with_its_session():
+    code = """
+import os
+from pathlib import Path
+from study.hosts.processes import step_back
+step_back(7)
+group = Path("/proc/self/autogroup")
+print(os.getpriority(os.PRIO_PROCESS, 0), *(group.read_text().split()[1:] if group.exists() else ["nice", "7"]))
+"""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    for leads, niceness in ((True, "7"), (False, "0")):
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
+        assert done.stdout.decode().split() == [str(before + 7), "nice", niceness]
 
 
 def test_the_options_of_a_raylet_are_read_from_its_command_line():

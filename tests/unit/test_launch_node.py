@@ -13,7 +13,7 @@ import pytest
 
 from study.errors import LaunchError
 from study.hosts.machine import Machine
-from study.launch import node
+from study.launch import await_nodes, node
 from study.launch.job import LONGEST_TEMP_ROOT, Allocation, Host, LaunchJob
 from study.launch.launchers import LAUNCHERS
 from study.launch.ports import HIGHEST_PORT, LOWEST_PORT, take_block
@@ -315,3 +315,12 @@ def test_where_no_port_is_left_it_is_said():
     with pytest.raises(LaunchError) as error:
         take_block("17", num_cpus=4, port_base=65_500)
     assert error.value.code == "no-ports"
+
+
+def test_a_head_that_fails_without_a_word_is_waited_for(monkeypatch, capsys):
+    def silent(address):
+        raise ConnectionError
+
+    monkeypatch.setattr(await_nodes, "alive", silent)
+    assert await_nodes.main("127.0.0.1:9", "1", "0", "10.0.0.1") == 1
+    assert capsys.readouterr().out == "10.0.0.1 (ConnectionError)\n"

@@ -128,6 +128,14 @@ def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(tmp_path, monkeyp
         assert slurm.may_resume("SIGUSR1")
 
 
+def test_a_scheduler_may_speak_in_another_encoding(tmp_path, monkeypatch):
+    """After a submission nothing may be raised, which would invite another one."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nprintf '17\\n'; printf 'soumis \\340 demain' >&2\n")  # à in Latin-1
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert launcher("slurm").submit(Path("job.sh")) == "17"
+
+
 def test_a_node_file_has_a_line_for_each_core(tmp_path):
     (tmp_path / "nodes").write_text("n2\nn2\n\nn1\nn2\n")
     assert hosts_of_file(tmp_path / "nodes") == (

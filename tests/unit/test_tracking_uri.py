@@ -49,6 +49,10 @@ def test_a_path_of_sqlite_becomes_absolute_and_stays(tmp_path, monkeypatch):
         assert check("sqlite:///a.db") == f"sqlite:///{tmp_path}/a.db"
         assert check("sqlite:///a.db?timeout=9") == f"sqlite:///{tmp_path}/a.db?timeout=9"
         assert check(check("sqlite:///a.db")) == f"sqlite:///{tmp_path}/a.db"
+        assert check("sqlite:///./a.db") == f"sqlite:///{tmp_path}/a.db"
+        assert (
+            check(f"sqlite+pysqlite:///{tmp_path}//a.db?a=///a.db") == f"sqlite+pysqlite:///{tmp_path}/a.db?a=///a.db"
+        )
 
 
 @pytest.mark.parametrize(
