@@ -136,7 +136,7 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
     if isinstance(found, str):
         return absent("importance", IMPORTANCE, found or NOT_COMPUTED)
     if not any(found.values.values()):
-        why = f"No number of runners has {found.fewest} ended trials that a sampler proposed, and fewer would be noise."
+        why = f"No number of runners has {found.fewest} ended trials with different results; fewer would be noise."
         return absent("importance", IMPORTANCE, f"{why} Fix: add trials, for instance with --resume --trials.")
     scales = style.evenly([scale for scale in sorted(found.values) if found.values[scale]])
     rows = [

@@ -190,7 +190,7 @@ def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
 def print_importance(console: Console, importance: Mapping[int, Mapping[str, float]], *, fewest: int) -> None:
     """Print the importance of each parameter, a column per scale."""
     if not importance:
-        say(console, f"No scale has {fewest} trials that a sampler chose yet.")
+        say(console, f"No scale has {fewest} trials yet that a sampler chose, with different results.")
         return
     names = dict.fromkeys(name for each in importance.values() for name in each)
     headings = ("parameter", *(count(scale, "runner") for scale in importance))

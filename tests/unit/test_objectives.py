@@ -122,3 +122,6 @@ def test_the_importance_of_each_scale_is_its_own(tmp_path):
     assert found[1]["lr"] > 0.8
     assert found[4]["train_batch_size"] > 0.8
     assert importance_per_scale(space, list(rows)[:8]) == {}
+    for row in rows:
+        row.summary = row.summary | {"score": 1.0}
+    assert importance_per_scale(space, rows) == {}  # all alike: no better half

@@ -272,9 +272,10 @@ SEEDS, SCALES = (1, 2, 3, 4), (2, 4)
 GRID = [{"minibatch_size": minibatch, "lr": lr} for minibatch in (32, 64) for lr in (0.001, 0.01)]
 
 
-def study(path, trials):
+def study(path, trials, **changes):
     """Write a study of a grid with (scale, setting, seed, final return or None for a failure) for every trial."""
     space = spec(
+        **changes,
         parameters__num_env_runners=list(SCALES),
         parameters__train_batch_size=400,
         parameters__lr=[0.001, 0.01],
@@ -357,6 +358,21 @@ def test_a_failed_trial_lowers_its_setting_and_nothing_else(tmp_path):
     assert less.regret.value > sure.regret.value == pytest.approx(0)
 
 
+def test_a_return_that_is_not_a_number_is_a_score_of_0(tmp_path):
+    trials = complete()
+    broken = [(*trials[0][:3], math.nan), *trials[1:]]
+    sound, found = read(study(tmp_path / "sound", trials)), read(study(tmp_path / "broken", broken))
+    ((cell,),) = (np.argwhere(sound.score != found.score).tolist(),)
+    assert [array[tuple(cell)] for array in (found.score, found.last_score, found.solved)] == [0, 0, False]
+
+
+@pytest.mark.parametrize("missing", [("floor", "reference"), ("target",)])
+def test_a_study_without_scores_is_refused(missing, tmp_path):
+    without = {f"environment__{name}": None for name in missing}
+    with pytest.raises(AnalysisError, match="a replay compares scores"):
+        read(study(tmp_path / "study", complete(), **without))
+
+
 def test_an_incomplete_table_is_refused_with_what_is_missing(tmp_path):
     trials = complete()
     gone = [trial for trial in trials if trial[:3] == (4, GRID[3], 2) or trial[2] == 4]
@@ -386,8 +402,6 @@ def test_what_is_not_a_table_is_refused(tmp_path):
         read(study(tmp_path / "empty", []), complete_seeds_only=True)
     with pytest.raises(AnalysisError, match="at least 80"):
         replay_table(noisy(np.random.default_rng(0)), num_replays=10)
-    with pytest.raises(AnalysisError, match="budget_cpu_s"):
-        replay_table(noisy(np.random.default_rng(0)), budget_cpu_s=0.0)
     with pytest.raises(AnalysisError, match="must be finite"):
         table([[np.nan] * 4])
 

@@ -60,6 +60,12 @@ def run_of(spec: StudySpec, row: TrialRow) -> Run:
     )
 
 
+def score_of(row: TrialRow) -> float:
+    """Return the score of a trial that has ended; 0 where it failed, or where its return is not a number."""
+    score = row.summary.get("score")
+    return score if row.status == "finished" and score is not None and math.isfinite(score) else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """The runs of one setting at one scale, each on a test seed of its own."""

@@ -23,6 +23,8 @@ FEWEST = 10
 def importance_per_scale(spec: StudySpec, rows: Iterable[TrialRow]) -> dict[int, dict[str, float]]:
     """Return scale -> parameter -> importance, dimensionless, of sum 1; only scales with `FEWEST` trials or more.
 
+    Scales whose trials are all worth the same are left out: nothing tells a better half apart.
+
     Importance is what tells the better half of the trials apart, at that scale alone. Failed trials count, as 0. It is
     computed from trials that a sampler chose, and says nothing of values that it never proposed.
     """
@@ -34,12 +36,13 @@ def importance_per_scale(spec: StudySpec, rows: Iterable[TrialRow]) -> dict[int,
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     result: dict[int, dict[str, float]] = {}
     for scale, here in sorted(by_scale.items()):
-        if len(here) < FEWEST:
+        merits = [merit(spec, row) for row in here]
+        if len(here) < FEWEST or len(set(merits)) == 1:
             continue
         study = optuna.create_study(direction="maximize")
-        for row in here:
+        for row, value in zip(here, merits, strict=True):
             params = {name: row.proposed[name] for name in known}
-            study.add_trial(create_trial(params=params, distributions=known, value=merit(spec, row)))
+            study.add_trial(create_trial(params=params, distributions=known, value=value))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             evaluator = PedAnovaImportanceEvaluator(target_quantile=0.5, region_quantile=1.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from study.designs.holdup.arms import Arm, Run, arms_of, run_of
+from study.designs.holdup.arms import Arm, Run, arms_of, run_of, score_of
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.content import ArmFigures, Certificate, Optimism, Point
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
@@ -22,7 +22,6 @@ from study.designs.holdup.certificate.notes import half_decided, notes
 from study.designs.holdup.comparison import compare
 from study.designs.holdup.phases import BASELINE_SEEDS, holdup_of
 from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, censored, horizon_of, judge, limits_of, num_solved_needed
-from study.errors import RecordError
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
 from study.records.records import Evaluation, Iteration, Line, StageDecided, StudyOpened, TrialStarted
@@ -251,17 +250,10 @@ class Maker:
     def _optimism(self) -> Optimism:
         digest, target = self._winner()["digest"], self._holdup.target_scale
         chosen = [
-            _score(row)
+            score_of(row)
             for row in self._ledger.rows.values()
             if row.digest == digest and row.num_env_runners == target and row.stage in ("race", "stress")
         ]
-        if not chosen:
-            raise RecordError(
-                where="records",
-                rule="the winner must have trials in race or stress at the target scale",
-                fix="Restore the file from a backup.",
-                code="winner-without-trials",
-            )
         bounds = [each.evidence.get("bounds", {}).get(digest) for each in self._ledger.decisions]
         last = next((bound for bound in reversed(bounds) if bound), None)
         when_chosen, when_confirmed = mean_interval(chosen), mean_interval(self._arms[WINNER, target].scores)
@@ -350,11 +342,6 @@ def _before_target(trial: TrialHistory, target: float) -> Evaluation | None:
     if hit is None and seen and sum(seen[-1].returns) / len(seen[-1].returns) >= target:
         seen.pop()
     return seen[-1] if seen else None
-
-
-def _score(row: TrialRow) -> float:
-    score = row.summary.get("score")
-    return score if row.status == "finished" and score is not None and math.isfinite(score) else 0.0
 
 
 def _final_return(row: TrialRow, floor: float) -> float:

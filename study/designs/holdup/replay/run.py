@@ -53,7 +53,6 @@ def replay(
     small: int,
     num_replays: int = 2000,
     seed: int = 0,
-    budget_cpu_s: float | None = None,
     complete_seeds_only: bool = False,
 ) -> ReplayResult:
     """Replay all strategies on the complete table of a study.
@@ -64,7 +63,6 @@ def replay(
         small: Runners at the small scale.
         num_replays: Replays on the table, and again on resampled tables, >= `2 * NUM_TABLES`.
         seed: Seed of everything that chance decides.
-        budget_cpu_s: CPU-seconds for each strategy in each replay, > 0; None: the most that our protocol spends.
         complete_seeds_only: Leave out seeds with a trial that has not ended, instead of refusing the table.
 
     Raises:
@@ -72,7 +70,7 @@ def replay(
         RecordError: The records cannot be trusted.
     """
     table = score_table(study, target=target, small=small, complete_seeds_only=complete_seeds_only)
-    return replay_table(table, num_replays=num_replays, seed=seed, budget_cpu_s=budget_cpu_s)
+    return replay_table(table, num_replays=num_replays, seed=seed)
 
 
 def replay_table(
@@ -98,7 +96,7 @@ def replay_table(
         table: The table.
         num_replays: As in `replay`.
         seed: As in `replay`.
-        budget_cpu_s: As in `replay`.
+        budget_cpu_s: CPU-seconds for each strategy in each replay, > 0; None: the most that our protocol spends.
         strategies: Name -> strategy; the ratio compares them with `OURS`, if it is among them.
         holdup: Sizes of our protocol, tolerance and solved share; None: the defaults of a space.
 
@@ -107,7 +105,10 @@ def replay_table(
     """
     holdup = holdup or HoldUpSpec.model_validate({"target_scale": table.target, "small_scale": table.small})
     roles = roles_of(len(table.seeds), holdup)
-    _check(num_replays, budget_cpu_s)
+    if num_replays < 2 * NUM_TABLES:
+        rule = f"must be at least {2 * NUM_TABLES}, two for each of {NUM_TABLES} resampled tables"
+        fix = "Leave it at 2000."
+        raise AnalysisError(where="num_replays", rule=rule, got=num_replays, fix=fix, code="too-few-replays")
     # Streams of their own: the budget and the number of replays leave the draws as they are.
     for_budget, for_table, for_resampling = (
         np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(3)
@@ -139,17 +140,6 @@ def replay_table(
         num_tables=NUM_TABLES,
         notes=tuple(notes(table, holdup, roles, results, budget_cpu_s)),
     )
-
-
-def _check(num_replays: int, budget_cpu_s: float | None) -> None:
-    if num_replays < 2 * NUM_TABLES:
-        rule = f"must be at least {2 * NUM_TABLES}, two for each of {NUM_TABLES} resampled tables"
-        fix = "Leave it at 2000."
-        raise AnalysisError(where="num_replays", rule=rule, got=num_replays, fix=fix, code="too-few-replays")
-    if budget_cpu_s is not None and not budget_cpu_s > 0:
-        fix = "Leave it out for what our protocol spends."
-        code = "replay-without-budget"
-        raise AnalysisError(where="budget_cpu_s", rule="must be > 0 CPU-seconds", got=budget_cpu_s, fix=fix, code=code)
 
 
 # Replays

@@ -5,6 +5,7 @@ is refused. A failed trial is a cell with score 0, unsolved, that cost what it c
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from study.designs.holdup.arms import score_of
 from study.designs.search.design import grid_values
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder
@@ -47,9 +49,9 @@ class ScoreTable:
     small: int
     """Runners at the small scale."""
     score: FloatArray
-    """`score` of each trial; 0 where it failed."""
+    """`score` of each trial; 0 where it failed, or where its return is not a number."""
     last_score: FloatArray
-    """Score of the first `LAST_EPISODES` episodes of the last evaluation alone; 0 where the trial failed."""
+    """Score of the first `LAST_EPISODES` episodes of the last evaluation alone; 0 as in `score`."""
     solved: BoolArray
     """Whether `final_return` is at least the environment's target."""
     cost: FloatArray
@@ -92,7 +94,7 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
         complete_seeds_only: Leave out seeds with a trial that has not ended, instead of refusing the table.
 
     Raises:
-        AnalysisError: There is no study, the table is not complete, or a cell was recorded twice.
+        AnalysisError: There is no study, it has no scores, the table is not complete, or a cell was recorded twice.
         RecordError: The records cannot be trusted.
     """
     folder = StudyFolder(Path(study))
@@ -105,6 +107,14 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
             code="replay-of-no-study",
         )
     spec = folder.identity().parse()
+    if not spec.is_scored or spec.environment.target is None:
+        raise AnalysisError(
+            where=str(study),
+            rule="a replay compares scores, which need environment.floor, reference and target",
+            got="a space without one of them",
+            fix="Replay a study whose space has them.",
+            code="replay-without-scores",
+        )
     rows = ledger_of(folder.records).rows.values()
     if target == small or not {target, small} <= set(spec.scales):
         rule = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
@@ -198,7 +208,7 @@ def _table(
         seeds=tuple(seeds),
         target=scales[TARGET],
         small=scales[SMALL],
-        score=array(row.summary.get("score") or 0.0 for row in rows),  # a failed trial scores 0
+        score=array(score_of(row) for row in rows),
         last_score=array(_last_score(spec, row) for row in rows),
         solved=array(_solved(spec, row) for row in rows).astype(np.bool_),
         cost=array(row.summary.get("cpu_s_spent") or 0.0 for row in rows),
@@ -211,7 +221,8 @@ def _last_score(spec: StudySpec, row: TrialRow) -> float:
     if row.status != "finished" or row.last_evaluation is None:
         return 0.0
     returns = row.last_evaluation.returns[:LAST_EPISODES]
-    return spec.score(sum(returns) / len(returns))
+    score = spec.score(sum(returns) / len(returns))
+    return score if math.isfinite(score) else 0.0
 
 
 def _solved(spec: StudySpec, row: TrialRow) -> bool:
