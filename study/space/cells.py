@@ -35,11 +35,6 @@ class Cell:
         return ", ".join(place.rpartition(".")[2] for place in self.places if place.startswith("throughput."))
 
 
-def base_setting(spec: StudySpec) -> dict[str, Value]:
-    """Return the base cell's parameters and rules, without the scale."""
-    return dict(spec.fixed)
-
-
 def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
     """Return the distinct cells of a throughput study, the base cell first.
 
@@ -58,17 +53,14 @@ def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
     return tuple(cells.values())
 
 
-def spec_of_cell(spec: "StudySpec", cell: Cell) -> "StudySpec":
+def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
     """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
-    fixed = spec_of_values(spec, {**cell.setting, SCALE: cell.num_env_runners}, num_learners=cell.num_learners)
-    return fixed.model_copy(update={"execution": "real"}) if spec.execution == "auto" else fixed
-
-
-def spec_of_values(spec: StudySpec, values: Mapping[str, Value], *, num_learners: int) -> StudySpec:
-    """Return a spec with these values of all parameters, and no rules."""
-    parameters = ParametersSpec.model_validate(dict(values))
-    resources = spec.resources.model_copy(update={LEARNERS: num_learners})
-    return spec.model_copy(update={"parameters": parameters, "resources": resources})
+    fixed = {
+        "parameters": ParametersSpec.model_validate({**cell.setting, SCALE: cell.num_env_runners}),
+        "resources": spec.resources.model_copy(update={LEARNERS: cell.num_learners}),
+        "execution": "real" if spec.execution == "auto" else spec.execution,
+    }
+    return spec.model_copy(update=fixed)
 
 
 def shares(num_cpus: int, num_trials: int, *, overhead: int, each: int) -> int:
@@ -84,7 +76,7 @@ def shares(num_cpus: int, num_trials: int, *, overhead: int, each: int) -> int:
 
 
 def _base(spec: StudySpec) -> Cell:
-    return _cell(spec, base_setting(spec), spec.scales[0], spec.resources.num_learners, "parameters", name=BASE_CELL)
+    return _cell(spec, spec.fixed, spec.scales[0], spec.resources.num_learners, "parameters", name=BASE_CELL)
 
 
 def _of_grids(spec: StudySpec) -> Iterator[Cell]:
@@ -109,7 +101,7 @@ def _of_allocation(spec: StudySpec) -> Iterator[Cell]:
 def _changed(spec: StudySpec, changes: Mapping[str, Value], place: str) -> Cell:
     scale = int(changes.get(SCALE, spec.scales[0]))
     learners = int(changes.get(LEARNERS, spec.resources.num_learners))
-    setting = overlay(base_setting(spec), {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
+    setting = overlay(spec.fixed, {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
     return _cell(spec, setting, scale, learners, place)
 
 

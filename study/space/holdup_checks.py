@@ -25,13 +25,11 @@ def holdup(spec: StudySpec) -> Iterator[Fault]:
         yield from check(spec, spec.holdup)
 
 
-def num_proposed(holdup: HoldUpSpec, *, small: bool) -> int:
-    """Return how many settings the search proposes at the small scale, or at all the others."""
+def _num_proposed(holdup: HoldUpSpec) -> int:
+    """Return how many settings the search proposes above the small scale."""
     rounds, rest = divmod(holdup.num_settings, ROLES)
-    per_round, more = (
-        sum((holdup.role_of(index) == "small") == small for index in range(number)) for number in (ROLES, rest)
-    )
-    return rounds * per_round + more
+    of_round, of_rest = (sum(holdup.role_of(index) != "small" for index in range(count)) for count in (ROLES, rest))
+    return rounds * of_round + of_rest
 
 
 def _scales(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -102,7 +100,7 @@ def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     where, got = "holdup.num_settings", str(section.num_settings)
     if section.num_settings > MAX_TRIALS:
         yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-settings")
-    proposed, race, stress = num_proposed(section, small=False), section.race, section.stress
+    proposed, race, stress = _num_proposed(section), section.race, section.stress
     if proposed < race.num_settings:
         rule = f"the race needs {race.num_settings} settings at {spec.scales[-1]} runners and its neighbours"
         enough = math.ceil(race.num_settings * 4 / 3)

@@ -60,8 +60,8 @@ def attribute(name: str) -> str:
     return f"{name}_" if name == "lambda" else name
 
 
-def _whole(name: str, default: int | None, meaning: str, *, minimum: int = 1, **others: Any) -> Parameter:
-    return Parameter(name=name, kind=int, default=default, minimum=minimum, meaning=meaning, **others)
+def _whole(name: str, default: int | None, meaning: str, **others: Any) -> Parameter:
+    return Parameter(name=name, kind=int, default=default, minimum=1, meaning=meaning, **others)
 
 
 def _real(name: str, default: float | None, meaning: str, *, is_argument: bool = True, **others: Any) -> Parameter:

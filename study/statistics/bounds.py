@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from study.errors import AnalysisError
 from study.statistics.samples import FloatArray, as_numbers, as_sample, variance
 
 BOUND_WIDTH = 0.5
@@ -43,12 +42,11 @@ def lower_bound(scores: npt.ArrayLike, pooled_sd: float | None) -> float:
         pooled_sd: `pooled_sd` over the settings, >= 0, in the unit of the scores.
 
     Raises:
-        AnalysisError: `scores` is empty or not finite, or `pooled_sd` is negative or not finite.
+        AnalysisError: `scores` is empty or not finite.
     """
     sample = as_sample("scores", scores)
-    shared = _shared_sd(pooled_sd)
     own = float(np.sqrt(variance(sample)))
-    return float(sample.mean() - BOUND_WIDTH * max(own, shared) / np.sqrt(sample.size))
+    return float(sample.mean() - BOUND_WIDTH * max(own, pooled_sd or 0.0) / np.sqrt(sample.size))
 
 
 def paired_lower_bounds(scores: npt.ArrayLike, pooled_sd: float | None = None) -> FloatArray:
@@ -67,25 +65,10 @@ def paired_lower_bounds(scores: npt.ArrayLike, pooled_sd: float | None = None) -
         Bounds on the advantage over the mean setting, shape (settings,), in the unit of the scores.
 
     Raises:
-        AnalysisError: `scores` is empty, not a matrix or not finite, or `pooled_sd` is negative or not finite.
+        AnalysisError: `scores` is empty, not a matrix or not finite.
     """
     matrix = as_numbers("scores", scores, dimensions=2)
-    shared = _shared_sd(pooled_sd)
     differences = matrix - matrix.mean(axis=0)
     if matrix.shape[1] > 1:
-        shared = float(np.sqrt(differences.var(axis=1, ddof=1).mean()))
-    return np.array([lower_bound(row, shared) for row in differences])
-
-
-def _shared_sd(pooled: float | None) -> float:
-    if pooled is None:
-        return 0.0
-    if not (np.isfinite(pooled) and pooled >= 0):
-        raise AnalysisError(
-            where="pooled_sd",
-            rule="must be finite and >= 0",
-            got=pooled,
-            fix="Pass `pooled_sd` of the settings.",
-            code="bad-pooled-sd",
-        )
-    return float(pooled)
+        pooled_sd = float(np.sqrt(differences.var(axis=1, ddof=1).mean()))
+    return np.array([lower_bound(row, pooled_sd) for row in differences])

@@ -203,10 +203,9 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
 
 
 def _trimmed_t(sample: FloatArray, level: float) -> Estimate:
-    """Return the interquartile mean with Student's t from the winsorised variance."""
+    """Return the interquartile mean of sorted runs with Student's t from the winsorised variance."""
     n, cut = sample.size, int(TRIMMED_SHARE * sample.size)
-    kept, ordered = n - 2 * cut, np.sort(sample)
-    winsorised = np.clip(sample, ordered[cut], ordered[n - cut - 1])
+    kept, winsorised = n - 2 * cut, np.clip(sample, sample[cut], sample[n - cut - 1])
     squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
     return t_estimate(iqm(sample), squared, kept - 1, n=n, level=level, method="Student t" if not cut else "trimmed t")
 

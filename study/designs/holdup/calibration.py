@@ -10,7 +10,6 @@ from scipy.optimize import nnls
 
 from study.designs.holdup.baselines import default_setting
 from study.designs.holdup.phases import holdup_of
-from study.errors import AnalysisError
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.records.request import TrialRequest
@@ -48,37 +47,6 @@ class CostModel:
         return float(
             sum(getattr(self, term) * count for term, count in zip(TERMS, _work(setting, env_steps), strict=True))
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """What a trial cost."""
-
-    setting: Mapping[str, Value]
-    env_steps: float
-    cpu_s: float
-
-
-def fit(samples: Sequence[Sample]) -> CostModel:
-    """Return the model that fits trials best.
-
-    Raises:
-        AnalysisError: There is no trial that cost anything.
-    """
-    usable = [sample for sample in samples if sample.cpu_s > 0 and math.isfinite(sample.cpu_s)]
-    if not usable:
-        raise AnalysisError(
-            where="cost model",
-            rule="needs a trial that cost CPU time",
-            got="none",
-            fix="See why calibration failed.",
-            code="no-trial-with-cost",
-        )
-    work = np.array([_work(sample.setting, sample.env_steps) for sample in usable], dtype=np.float64)
-    cost = np.array([sample.cpu_s for sample in usable], dtype=np.float64)
-    shares, _ = nnls(work / cost[:, None], np.ones(len(usable)))
-    error = float(np.median(np.abs(work @ shares / cost - 1)))
-    return CostModel(**dict(zip(TERMS, map(float, shares), strict=True)), error=error)
 
 
 def _work(setting: Mapping[str, Value], env_steps: float) -> tuple[float, float, float, float]:
@@ -143,15 +111,17 @@ def predicted_cpu_s(
 
 
 def cost_model(rows: Iterable[TrialRow]) -> CostModel | None:
-    """Return the cost model of the calibration's trials; None when none of them cost anything."""
-    samples = [
-        Sample(
-            setting=row.setting,
-            env_steps=row.summary.get("env_steps") or 0,
-            cpu_s=row.summary.get("cpu_s_spent") or 0.0,
-        )
+    """Return the model that fits the calibration's trials best; None where none of them cost anything."""
+    measured = [
+        (row.setting, steps, cost)
         for row in rows
         if row.stage == "calibrate" and row.status == "finished"
+        if (steps := row.summary.get("env_steps") or 0) > 0 and (cost := row.summary.get("cpu_s_spent") or 0.0) > 0
     ]
-    usable = [sample for sample in samples if sample.cpu_s > 0 and sample.env_steps > 0]
-    return fit(usable) if usable else None
+    if not measured:
+        return None
+    work = np.array([_work(setting, steps) for setting, steps, _ in measured], dtype=np.float64)
+    costs = np.array([cost for _, _, cost in measured], dtype=np.float64)
+    shares, _ = nnls(work / costs[:, None], np.ones(len(measured)))
+    error = float(np.median(np.abs(work @ shares / costs - 1)))
+    return CostModel(**dict(zip(TERMS, map(float, shares), strict=True)), error=error)
