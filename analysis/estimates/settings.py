@@ -17,9 +17,10 @@ from analysis.load import StudyData
 from analysis.scaling.fingerprint import in_words
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.scaling.targets import ENDED, judged
+from study.space.parameters import PARAMETERS, SCALE
 from study.text import count, number
 
-TOLD = (
+_FIRST = (
     "train_batch_size",
     "minibatch_size",
     "num_epochs",
@@ -30,7 +31,10 @@ TOLD = (
     "clip_param",
     "entropy_coeff",
 )
-"""Parameters that tell settings apart, in this order."""
+LIMIT = "max_iterations"
+"""Column that a space can vary too: runs that were given less training are no replicates of the others."""
+TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)), LIMIT)
+"""What tells settings apart, in the order in which a name has them: all that a space can vary."""
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "winner": "the chosen setting",
@@ -109,13 +113,21 @@ def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return at_their_scale(here[~np.isin(stages, NOT_TRAINED_OUT)]).dropna(subset=["num_env_runners"])
 
 
-def settings_of(runs: pd.DataFrame, *, most: int = MOST_SETTINGS, small: int | None = None) -> list[Setting]:
+def runs_per_setting(runs: pd.DataFrame) -> list[int]:
+    """Return how many of `learning_runs` each setting has at each number of runners."""
+    here = learning_runs(runs)
+    return [] if here.empty else here.groupby([_keys(here), here["num_env_runners"]]).size().tolist()
+
+
+def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting]:
     """Return the settings of `learning_runs`: those with the most runs first, of equally many the best score.
 
     Args:
         runs: One row per trial (`analysis.load`).
-        most: How many at most.
         small: The small scale of a hold-up study.
+
+    Returns:
+        At most `MOST_SETTINGS`.
     """
     here = learning_runs(runs)
     if here.empty:
@@ -126,7 +138,9 @@ def settings_of(runs: pd.DataFrame, *, most: int = MOST_SETTINGS, small: int | N
     cells = pd.DataFrame({"key": keys, "scale": here["num_env_runners"].astype(int), "score": scores.astype(float)})
     grouped = cells.groupby(["key", "scale"], sort=True)
     order = grouped["score"].agg(["size", "mean"]).reset_index()
-    order = order.sort_values(["size", "mean", "scale", "key"], ascending=[False, False, True, True]).head(most)
+    order = order.sort_values(["size", "mean", "scale", "key"], ascending=[False, False, True, True]).head(
+        MOST_SETTINGS
+    )
     places = grouped.indices
     return [
         Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]])
@@ -146,6 +160,8 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
     for key, scale in places.size().index.tolist():
         arm = arm_in_words(str(arms.get((key, scale))), small, unnamed="")
         name = arm or _in_words(key, varying, same) or "the only setting"
+        if arm and key in same.get(LIMIT, {}):
+            name += f", {_in_words(key, [LIMIT], same)}"
         others = taken.setdefault(name, [])
         if key not in others:
             others.append(key)

@@ -96,6 +96,7 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
         **setting,
         LEARNERS: _optional(params, LEARNERS, run, where) if learners is None else learners,
         "learner_threads": effective.get("torch_threads_learner"),
+        "max_iterations": _optional(params, "iterations", run, where),
         "stands_for_runners": None if stands_for == setting.get(SCALE) else stands_for,
         "num_nodes": len(nodes.split(", ")) if nodes else None,
         "nodes": nodes,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.settings import settings_of
+from analysis.estimates.settings import runs_per_setting
 from analysis.load.study_data import StudyData
 from analysis.tables.table import Table
 from study.text import count
@@ -82,15 +82,13 @@ def _clocks(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _seeds(data: StudyData) -> Iterator[str]:
-    found = settings_of(data.runs, most=len(data.runs)) if data.kind != "throughput" else []
-    single = sum(len(arm.runs) == 1 for arm in found)
-    if single:
+    found = runs_per_setting(data.runs) if data.kind != "throughput" else []
+    if single := found.count(1):
         yield (
             f"{single:,} of {count(len(found), 'cell')} (one setting at one number of runners) with a single "
             "seed: n=1, no interval. The best of many single runs is luck."
         )
-    small = sum(2 <= len(arm.runs) < 5 for arm in found)
-    if small:
+    if small := sum(2 <= runs < 5 for runs in found):
         wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
         yield f"{count(small, 'cell')} with 2 to 4 seeds: {wide}."
 

@@ -35,6 +35,7 @@ IN_WORDS: Mapping[str, str] = MappingProxyType(
         "vf_loss_coeff": "value loss coefficient",
         "vf_clip_param": "value clip",
         LEARNERS: "learners",
+        "max_iterations": "iterations",
         "cpu_model": "CPU model",
         "id": "environment",
     }

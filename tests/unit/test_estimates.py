@@ -12,9 +12,11 @@ import analysis
 from analysis.estimates import QUANTITIES
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
+from analysis.estimates.settings import runs_per_setting
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from tests.planted import Truth, planted_folder
 from tests.unit import tables_data
@@ -127,6 +129,25 @@ def test_settings_are_named_by_what_tells_them_apart():
     frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")
     assert sorted(set(frame["arm"])) == ["learning rate 0.001", "learning rate 0.002"]
     assert frame["low"].isna().all()  # one run has no interval
+
+
+@pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
+def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
+    rows = [tables_data.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
+    study = Study(tables_data.study(rows, kind="search"))
+    assert sorted(study.estimates("final_return")["value"]) == [0.0, 1.0, 2.0]
+    assert runs_per_setting(study.trials) == [1, 1, 1]
+    assert "return 2" in study.answer().sentence
+    assert "best of 3" in study.answer().facts[0]
+
+
+def test_a_baseline_with_two_budgets_is_two_settings():
+    rows = [
+        tables_data.run(number, anchor="rllib_defaults", max_iterations=limit, final_return=float(limit))
+        for number, limit in enumerate((10, 60))
+    ]
+    frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")
+    assert set(frame["arm"]) == {"RLlib's defaults, iterations 10", "RLlib's defaults, iterations 60"}
 
 
 @pytest.mark.parametrize(

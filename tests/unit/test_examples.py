@@ -63,7 +63,7 @@ def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
 def test_a_quantity_has_one_interval_in_certificate_and_figure():
     """The interquartile mean of the winner's returns, at every scale and number of environment steps that both show."""
     found = Study(open_study(ANALYSIS / "example_study"))
-    settings = settings_of(found.trials, most=100, small=10)
+    settings = settings_of(found.trials, small=10)
     floor = found.data.spec.environment.floor
     frame = learning_curves(settings, found.evaluations, floor=floor)
     winner = frame[frame["arm"] == "the chosen setting"]

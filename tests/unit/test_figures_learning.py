@@ -47,7 +47,7 @@ def curve(trial, returns, *, steps=100, seconds=10.0):
 
 def curves_of(runs, curves, *, against="env_steps", floor=FLOOR):
     evaluations = pd.DataFrame([row for each in curves for row in each])
-    return learning_curves(settings_of(as_frame(runs), most=9), evaluations, against=against, floor=floor)
+    return learning_curves(settings_of(as_frame(runs)), evaluations, against=against, floor=floor)
 
 
 def of(runs, curves=(), **changes):
