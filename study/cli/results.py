@@ -114,7 +114,7 @@ def importance(study: Study) -> None:
     print_importance(terminal(), importance_per_scale(folder.identity().parse(), rows), fewest=FEWEST)
 
 
-@app.command(epilog=examples("python -m study replay analysis/example_study --target 46 --small 10"))
+@app.command(epilog=examples("python -m study replay analysis/example_table --target 46 --small 10"))
 def replay(
     records: Annotated[Path, typer.Argument(help="Study folder with a complete table: settings x seeds x scales.")],
     target: Annotated[int, typer.Option(help="The scale that settings are chosen for.")] = 46,

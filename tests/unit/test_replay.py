@@ -51,7 +51,7 @@ def table(target, small=None, *, cost=1.0, **changes):
 
 
 def noisy(rng, num_settings=24, num_seeds=8):
-    """Return a table in which many settings fail now and then at the target scale."""
+    """Return a table in which many settings miss the target now and then at the target scale."""
     quality, failing = rng.uniform(0.9, 1, num_settings), rng.uniform(0, 0.5, num_settings) * rng.integers(2)
     shape = (num_settings, num_seeds)
 

@@ -1,4 +1,4 @@
-"""Signs of why a setting learns or fails at a scale: labels, each with its figure and threshold. Pure.
+"""Signs of why a setting learns at a scale or does not: labels, each with its figure and threshold. Pure.
 
 Every figure is one number per run that ended well; a label stands where the median of the runs is beyond its
 threshold. Failed runs are counted apart. Labels are hints, not tests.

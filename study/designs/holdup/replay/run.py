@@ -88,9 +88,9 @@ def replay_table(
     resampled seeds, less what the few replays of each put into it, to the Monte Carlo error of the replays; the
     quantile is Student's for the seeds of the table, and the spread is widened by n / (n - 1) as in
     `study.statistics` (expanded). That of a probability is never narrower than for as many runs as there are seeds.
-    On tables of 24 settings and 8 seeds, of which some fail now and then, a nominal 95 % covers 98-100 % for
-    probabilities, 90-94 % for their ratio and 80-92 % for regret, least where the strategy is good and failures are
-    rare (`test_intervals_cover_as_the_docstring_says`).
+    On tables of 24 settings and 8 seeds, of which some miss the target now and then, a nominal 95 % covers
+    98-100 % for probabilities, 90-94 % for their ratio and 80-92 % for regret, least where the strategy is good and
+    misses are rare (`test_intervals_cover_as_the_docstring_says`).
 
     Args:
         table: The table.
@@ -236,7 +236,7 @@ def _mean(values: FloatArray, resampled: FloatArray, num_seeds: int) -> Estimate
 def _share(values: FloatArray, resampled: FloatArray, num_seeds: int) -> Estimate:
     """Return a probability; its interval is never narrower than Clopper-Pearson's for as many runs as seeds.
 
-    Resampled seeds know nothing of failures that the table happens not to hold: they alone would call a probability
+    Resampled seeds know nothing of misses that the table happens not to hold: they alone would call a probability
     near 1 certain. The share of successes need not be a whole number here, which the beta quantiles allow.
     """
     value, half = float(values.mean()), _half_width(values, resampled, num_seeds)
