@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import ClusterError
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 
 LARGEST_MIB = 500
 """MiB of a module. Ray (2.60) refuses a package of 512 MiB, after it has packed it."""

@@ -21,7 +21,8 @@ from study.hosts.machine import boot_id
 from study.hosts.probe import read_node
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 from study.planning.shape import LOCAL
-from study.space.spec import EnvironmentSpec, StudySpec
+from study.space.sections import EnvironmentSpec
+from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 
 SAMPLE_S = 1.0

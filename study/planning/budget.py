@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from study.space.spec import BudgetSpec
+from study.space.sections import BudgetSpec
 
 _ROUNDING = 1e-9
 """Shares of a budget are sums of floats; a point missed by less counts as reached."""

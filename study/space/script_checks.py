@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from study.errors import Fault
 from study.space.parameters import END_FRACTION, RULES
 from study.space.script import ScriptFacts
-from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
+from study.space.sections import EnvironmentSpec, NetworkSpec
+from study.space.spec import StudySpec
 from study.text import listed
 
 _SCORES = ("floor", "reference", "target")

@@ -8,8 +8,9 @@ from study.space.checks import shared_by_learners, stepped_whole
 from study.space.domains import Choices, Range, contains, largest, smallest
 from study.space.parameters import END_FRACTION, PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import MAX_TRIALS, shown
+from study.space.sections import BaselineSpec
 from study.space.settings import larger_batches
-from study.space.spec import BaselineSpec, StudySpec
+from study.space.spec import StudySpec
 
 
 def search(spec: StudySpec) -> Iterator[Fault]:

@@ -22,7 +22,8 @@ from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
-from study.space.spec import EnvironmentSpec, Execution, NetworkSpec, StudySpec
+from study.space.sections import EnvironmentSpec, NetworkSpec
+from study.space.spec import Execution, StudySpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner

@@ -24,7 +24,8 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.space.spec import EnvironmentSpec, StudySpec
+from study.space.sections import EnvironmentSpec
+from study.space.spec import StudySpec
 from study.trial.deadline import Result, within
 from study.trial.engine.envs.classic import ClassicTasks
 from study.trial.engine.envs.environments import EnvFactory

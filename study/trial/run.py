@@ -22,8 +22,8 @@ from study.planning.budget import evaluation_due, trial_budget
 from study.records.folder import archived
 from study.records.records import Evaluation, Iteration
 from study.seams.base import require
+from study.space.sections import EnvironmentSpec
 from study.space.settings import differences, to_be_built
-from study.space.spec import EnvironmentSpec
 from study.trial.algorithm import build_config
 from study.trial.custom_metrics import custom_metrics
 from study.trial.deadline import SteadyThread

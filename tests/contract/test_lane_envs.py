@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs import classic
 from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.lane_envs import ClassicLanes, GymnasiumLanes, LaneError, make_lane_envs, steps_together

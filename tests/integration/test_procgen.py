@@ -9,7 +9,7 @@ import pytest
 
 from study.records.records import Evaluation, Iteration
 from study.space.procgen import GAMES
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
 from study.trial.engine.envs.wrappers import Unusable

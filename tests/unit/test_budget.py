@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from study.errors import TrialError
 from study.planning.budget import evaluation_due, trial_budget
-from study.space.spec import BudgetSpec
+from study.space.sections import BudgetSpec
 from study.trial.deadline import within
 
 

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 
 from study.errors import SpaceError
 from study.space.procgen import GAMES, NUM_TEST_LEVELS, faults_of_game, task_of
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.wrappers import StepLoad, layered
 from tests.spaces import spec

@@ -21,7 +21,7 @@ from scipy.stats import qmc
 from study.designs.search.outcome import Direction
 from study.designs.search.worth import constraint_attributes
 from study.space.parameters import Value
-from study.space.spec import Sampler
+from study.space.sections import Sampler
 
 ENOUGH = 20
 """Scored trials below which neighbouring scales help out; TPE and GP draw their first 10 at random."""

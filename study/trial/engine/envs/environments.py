@@ -21,7 +21,7 @@ from gymnasium.envs.registration import namespace
 from gymnasium.wrappers import TimeLimit
 
 from study.space.procgen import game_meant
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv
 from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from study.space.procgen import is_procgen, task_of
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.wrappers import LaneError, PoolObservations, StepLoad, Unusable
 
 Array = npt.NDArray[Any]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from study.errors import SpaceError, StudyError
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.wrappers import Unusable
 

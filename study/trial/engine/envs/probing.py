@@ -9,7 +9,8 @@ from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from study.errors import SpaceError
-from study.space.spec import EnvironmentSpec, NetworkSpec, StudySpec
+from study.space.sections import EnvironmentSpec, NetworkSpec
+from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.environments import ID, make_env
 from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward

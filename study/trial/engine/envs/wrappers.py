@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.wrappers import DtypeObservation, FlattenObservation
 
 from study.errors import Fault, StudyError
-from study.space.spec import EnvironmentSpec
+from study.space.sections import EnvironmentSpec
 
 Floats = npt.NDArray[np.float32]
 
