@@ -34,8 +34,8 @@ from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured_algorithm import StudyConfig
-from study.trial.measured_async import StudyAPPOConfig, StudyIMPALAConfig
-from study.trial.measured_ppo import StudyPPOConfig
+from study.trial.measured_async import MeasuredAPPO, MeasuredIMPALA
+from study.trial.measured_ppo import MeasuredPPO, StudyPPOConfig
 
 _METHODS = (
     "callbacks",
@@ -288,13 +288,13 @@ def _new_config(spec: StudySpec, setting: Mapping[str, Value]) -> StudyConfig:
     """Return the algorithm's configuration with what only this algorithm has."""
     config: StudyConfig
     if spec.traits.asynchronous:
-        config = StudyAPPOConfig() if spec.algorithm == "APPO" else StudyIMPALAConfig()
+        config = (MeasuredAPPO if spec.algorithm == "APPO" else MeasuredIMPALA).get_default_config()
         if spec.algorithm == "APPO":
             config.training(use_kl_loss=setting["kl_coeff"] > 0)
         # One iteration is one step, which ends by itself: see `study.trial.measured_async`.
         config.reporting(min_time_s_per_iteration=None)
         return config
-    config = StudyPPOConfig()
+    config = MeasuredPPO.get_default_config()
     if spec.algorithm == "A2C":
         config.optimizer = "rmsprop"
         # RLlib's own runner may step more than was asked, which must not become a second update. In the one update no

@@ -70,12 +70,18 @@ class StudyConfig(AlgorithmConfig):
 class MeasuredAlgorithm(Algorithm):
     """An algorithm that exposes the raw measurement of its last iteration as `last_step`."""
 
+    config_class: type[StudyConfig]
     last_step: StepMeasurement | None = None
     _learners_cpu_s = 0.0
     thread: SteadyThread
     """The thread in which the environments of the main process are made, stepped and closed."""
     places: Sequence[Place] = ()
     """Where the processes of the trial are, once they are up."""
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """Return an empty configuration of this algorithm."""
+        return cls.config_class(algo_class=cls)
 
     def pause(self) -> None:
         """Finish the work between two iterations; its time belongs to the iteration that has just ended."""

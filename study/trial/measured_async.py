@@ -185,30 +185,18 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
 class StudyAPPOConfig(StudyConfig, APPOConfig):
     """APPO's configuration."""
 
-    def __init__(self, algo_class: type | None = None) -> None:
-        super().__init__(algo_class=algo_class or MeasuredAPPO)
-
 
 class StudyIMPALAConfig(StudyConfig, IMPALAConfig):
     """IMPALA's configuration."""
-
-    def __init__(self, algo_class: type | None = None) -> None:
-        super().__init__(algo_class=algo_class or MeasuredIMPALA)
 
 
 class MeasuredAPPO(MeasuredAsynchronousAlgorithm, APPO):
     """APPO."""
 
-    @classmethod
-    def get_default_config(cls) -> StudyAPPOConfig:
-        """Return an empty configuration of this algorithm."""
-        return StudyAPPOConfig()
+    config_class = StudyAPPOConfig
 
 
 class MeasuredIMPALA(MeasuredAsynchronousAlgorithm, IMPALA):
     """IMPALA."""
 
-    @classmethod
-    def get_default_config(cls) -> StudyIMPALAConfig:
-        """Return an empty configuration of this algorithm."""
-        return StudyIMPALAConfig()
+    config_class = StudyIMPALAConfig

@@ -41,17 +41,11 @@ LEARNER_KEYS: Mapping[str, str] = {
 class StudyPPOConfig(StudyConfig, PPOConfig):
     """PPO's configuration."""
 
-    def __init__(self, algo_class: type | None = None) -> None:
-        super().__init__(algo_class=algo_class or MeasuredPPO)
-
 
 class MeasuredPPO(MeasuredAlgorithm, PPO):
     """PPO, or A2C by its configuration."""
 
-    @classmethod
-    def get_default_config(cls) -> StudyPPOConfig:
-        """Return an empty configuration of this algorithm."""
-        return StudyPPOConfig()
+    config_class = StudyPPOConfig
 
     def training_step(self) -> None:
         """Sample, learn and synchronise once."""

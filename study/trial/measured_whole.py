@@ -20,8 +20,6 @@ from study.trial.measured_ppo import LEARNER_KEYS
 class MeasuredWhole(MeasuredAlgorithm):
     """Measures an iteration as a whole; goes before the algorithm's class. Its runners are `AsRLlib`."""
 
-    _latest: tuple[RunnerMeasurement, ...] = ()
-
     def step(self) -> dict[str, Any]:
         """Train one iteration as RLlib does, and measure it."""
         try:
@@ -31,15 +29,15 @@ class MeasuredWhole(MeasuredAlgorithm):
                 raise
             raise self._dead(error, "env runners or learners") from error
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
-        self._latest = self._taken()
+        latest = self._taken()
         self.last_step = StepMeasurement(
             sampling_time_s=None,
             learning_time_s=None,
             sync_time_s=None,
-            rounds=(self._latest,),
+            rounds=(latest,),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
             num_env_runners=self.env_runner_group.num_healthy_remote_workers() or 1,
-            latest=self._latest,
+            latest=latest,
             num_restarts=self.env_runner_group.num_remote_worker_restarts(),
             num_gradient_updates=None,
             learners_cpu_time_s=learners_cpu_time_s,
