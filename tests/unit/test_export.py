@@ -245,3 +245,12 @@ def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
     spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
     with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
         trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))
+
+
+@pytest.mark.parametrize(("engine", "said"), [("RLlib's own", False), ("batched+fused", True)])
+def test_a_script_says_with_which_engine_the_study_trained_where_it_was_another(
+    engine: str, said: bool, tmp_path: Path
+) -> None:
+    trial = trial_of(study_of(tmp_path / "demo", plain_spec()), 0)
+    header = " ".join(replace(trial, row=replace(trial.row, engine=engine)).header)
+    assert ("differ in detail" in header) == said
