@@ -125,9 +125,9 @@ class Interception:
                 rule, fix = "what `ray.init` gives to the nodes must be files or folders of this machine", "Name such."
                 self._end(rule=rule, got=place, fix=fix, code="runtime-env")
         variables = given.get("env_vars") or {}
-        if wrong := [f"{name}={value!r}" for name, value in variables.items() if not isinstance(value, str)]:
+        if wrong := ", ".join(name for name, value in variables.items() if not isinstance(value, str)):
             rule, fix = "what `ray.init` gives to its processes as `env_vars` must be texts", "Write it in quotes."
-            self._end(rule=rule, got=", ".join(wrong), fix=fix, code="runtime-env")
+            self._end(rule=rule, got=f"another value of {wrong}", fix=fix, code="runtime-env")
         self.variables |= variables
         self.modules = [OwnModule(name=Path(each).stem, paths=(Path(each).resolve(),)) for each in modules]
         self.folder = "" if folder is None else str(Path(folder).resolve())
