@@ -243,18 +243,20 @@ def _more_seeds(best: Candidate, data: StudyData) -> str:
     used = set(data.runs["seed"].dropna().astype(int))
     first = max(used, default=0) + 1
     values = {SCALE: best.num_env_runners, **best.setting}
+    row = data.runs[data.runs["trial"] == best.trials[0]].iloc[0]
     exact = {name: int(each) if PARAMETERS[name].kind is int else float(f"{float(each):.6g}")
              for name, each in values.items()}  # fmt: skip
     if set(spec.tuned) <= set(exact):
         changes = [f"parameters.{name}={each}" for name, each in exact.items() if name in spec.tuned or name == SCALE]
     else:  # a rule gives some values: all parameters in its place
-        row = data.runs[data.runs["trial"] == best.trials[0]].iloc[0]
         every = {name: row[name] for name in PARAMETERS if pd.notna(row[name])}
         every = {name: int(each) if PARAMETERS[name].kind is int else float(each) for name, each in every.items()}
         changes = [f"parameters={orjson.dumps(every).decode()}"]
     if spec.search.sampler != "grid":
         changes += ["search.sampler=grid", "search.num_trials=null"]
     changes += ["search.baselines=[]"] if spec.search.baselines else []
+    if isinstance(spec.budget.iterations, list):
+        changes.append(f"budget.iterations={row['max_iterations']}")
     return run_again(data, "seeds", [*changes, f"search.seeds={list(range(first, first + NEW_SEEDS))}"])
 
 

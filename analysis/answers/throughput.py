@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
@@ -38,7 +39,8 @@ PHASES = {
 }
 """Share of an iteration -> what it is called in a sentence."""
 TYPED = ("train_batch_size", "minibatch_size", "num_epochs")
-"""Values that the line to copy has beside the number of runners."""
+"""Values that the line to copy has beside the number of runners; with the lanes of a runner, where these differ."""
+LANES = "num_envs_per_env_runner"
 
 
 def throughput_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
@@ -97,7 +99,13 @@ def _setting(results: Results, chosen: Row) -> str:
     """Return the line to copy of a measured cell."""
     runs = results.data.runs
     run = runs[runs["fingerprint"].eq(chosen.fingerprint) & runs[SCALE].eq(chosen.cell.num_env_runners or 0)].iloc[0]
-    return to_copy({SCALE: chosen.cell.num_env_runners} | {name: run[name] for name in TYPED if pd.notna(run[name])})
+    return to_copy({SCALE: chosen.cell.num_env_runners} | _typed(run, runs))
+
+
+def _typed(run: "pd.Series[Any]", runs: pd.DataFrame) -> dict[str, int]:
+    """Return the values of a run that stand beside its number of runners."""
+    names = (LANES, *TYPED) if runs[LANES].nunique() > 1 else TYPED
+    return {name: int(run[name]) for name in names if pd.notna(run[name])}
 
 
 def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> Iterator[str]:
@@ -182,7 +190,7 @@ def _not_comparable(data: StudyData, results: Results) -> Answer:
     if rates.empty:
         return nothing_yet(data, f"how fast real runners are: {told or 'no trial has a measured clock'}.")
     fastest = rates.iloc[int(rates["env_steps_per_s"].to_numpy(float).argmax())]
-    setting = {name: int(fastest[name]) for name in TYPED if pd.notna(fastest[name])}
+    setting = _typed(fastest, runs)
     found = results.strong
     commands = [each.command for each in found.refusals if each.command] if isinstance(found, Scaling) else []
     missing = "how speed grows with the runners: no two scales ran equal work with a measured clock."

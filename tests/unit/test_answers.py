@@ -11,6 +11,7 @@ from analysis.answers import Answer, Number, Unknown
 from analysis.estimates import throughput as estimates_of_throughput
 from analysis.opened import Study
 from tests.planted import Truth, planted_folder
+from tests.spaces import spec
 from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
 from tests.unit.test_recommended_commands import check
@@ -57,6 +58,31 @@ def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(m
     answer = Study(built_study(rows, kind="throughput")).answer()
     assert "batch 3,200" in answer.prices.title
     assert answer.prices.frame["num_env_runners"].tolist() == [1, 2, 4]
+
+
+def test_the_line_to_copy_has_the_lanes_where_these_differ():
+    rows = [
+        run(
+            trial,
+            runners=n,
+            seed=seed,
+            iteration_time_s=4 / n / lanes,
+            num_envs_per_env_runner=lanes,
+            workload={"num_envs_per_env_runner": lanes},
+        )
+        for trial, (seed, lanes, n) in enumerate(
+            (seed, lanes, n) for seed in (1, 2) for lanes in (4, 8) for n in (1, 2)
+        )
+    ]
+    answer = Study(built_study(rows, kind="throughput")).answer()
+    assert answer.setting.startswith("num_env_runners: 2  num_envs_per_env_runner: 8  train_batch_size: ")
+
+
+def test_new_seeds_of_the_best_setting_have_its_budget():
+    rows = [run(number, final_return=float(limit), max_iterations=limit) for number, limit in enumerate((10, 60))]
+    space = spec(budget__env_steps=None, budget__iterations=[10, 60])
+    answer = Study(built_study(rows, spec=space, sheet={"space": "mine.yaml"})).answer()
+    assert any("budget.iterations=60" in each.command for each in answer.unknown)
 
 
 def test_what_to_run_next_stands_beside_the_figure_but_behind_a_price_list(throughput, holdup):
