@@ -68,9 +68,11 @@ def reach_of_nice() -> str:
     return "session" if read_number(_AUTOGROUPS) == 1 else ""
 
 
-def step_back(niceness: int) -> None:
-    """Let all others go before this process, which leads a session, and those that it starts: see `reach_of_nice`."""
-    os.nice(niceness)
+def set_back(niceness: int) -> None:
+    """Let others go before this process's session, where nice values count inside of sessions; 0 takes that back.
+
+    Does nothing for a process that does not lead a session. See `reach_of_nice`.
+    """
     if os.getsid(0) != os.getpid():
         return
     for _ in range(_TRIES):

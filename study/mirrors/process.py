@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
-from study.hosts.processes import step_back
+from study.hosts.processes import set_back
 from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
@@ -250,6 +250,7 @@ class _Driver(Orders):
         self.gone = not order
         seconds = json.loads(order)["finish_s"] if order else ORPHAN_DRAIN_S
         self._deadline = time.monotonic() + seconds
+        set_back(0)  # no trial runs any more
 
 
 def _is_final(error: Exception, uri: str) -> bool:
@@ -290,7 +291,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # records must still be sent; when it dies without a word, the end of standard input ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    step_back(_NICENESS)
+    os.nice(_NICENESS)
+    set_back(_NICENESS)
     os.set_blocking(options.report_fd, False)
     to_log = logging.StreamHandler(sys.stderr)
     to_log.setFormatter(_WithoutCredentials("%(asctime)s %(name)s: %(message)s"))
