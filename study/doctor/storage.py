@@ -25,9 +25,9 @@ TRIED_BYTES = 256 * 1024
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists and may be looked at."""
     place = folder.absolute()
-    while not place.exists():
+    while not os.path.exists(place):  # noqa: PTH110 (Path's own raises where a folder above is closed)
         place = place.parent
     return place
 

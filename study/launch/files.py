@@ -30,9 +30,10 @@ class WrittenFiles:
             LaunchError: The folder cannot be written; it is as it was before.
         """
         self._before: dict[Path, str | None] = {}
-        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        self._made: list[Path] = []
         files = [folder / name for name in texts]
         try:
+            self._made = [place for place in (folder, *folder.parents) if not place.exists()]
             self._before = {file: file.read_text() if file.exists() else None for file in files}
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for file in files:

@@ -165,6 +165,8 @@ class StudyFolder:
                 and not _DRAFT.fullmatch(entry.name)
                 and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
             ]
+            if not foreign and self.path.stat().st_mode & 0o077:  # it was there before
+                self.path.chmod(0o700)
         except OSError as error:
             raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
         if foreign:
@@ -174,8 +176,6 @@ class StudyFolder:
             rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
             fix = f"{choose} another --name or --out."
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix, code="folder-not-empty")
-        if self.path.stat().st_mode & 0o077:  # it was there before
-            self.path.chmod(0o700)
 
     def make_tensorboard(self) -> None:
         """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.

@@ -258,6 +258,20 @@ def test_versions_with_known_holes_are_below_what_this_project_requires():
 # Storage.
 
 
+def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
+    def closed(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    def refuse(place):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    monkeypatch.setattr(storage, "_try", refuse)
+    assert_says(
+        "storage: folder", private(out=tmp_path / "a"), "fail", f"{tmp_path} (where ", "Permission denied", "--out"
+    )
+
+
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
     around = private(out=tmp_path / "a" / "studies")
     assert_says("storage: folder", around, "ok", f"{tmp_path} (where ")

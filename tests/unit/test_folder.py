@@ -46,6 +46,16 @@ def test_only_the_owner_may_look_into_a_study(tmp_path):
     assert folder.identity() == IDENTITY
 
 
+def test_an_open_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "chmod", refuse)  # that of an owner alone
+    with pytest.raises(RecordError, match=r"must be writable \(Operation not permitted\)\. Fix: Choose"):
+        StudyFolder(tmp_path).prepare()
+
+
 def test_a_folder_that_everybody_may_write_to_is_not_trusted(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(RecordError, match="everybody"):

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
+from study.launch.files import WrittenFiles
 from study.launch.job import LaunchJob
 from study.launch.options import LEAST_WALLTIME_S
 from study.launch.supervisor import LEAST_S, MARGIN_S, NEAR_THE_END_S
@@ -103,6 +105,15 @@ def test_a_printed_command_is_one_that_runs(place):
     line = next(line for line in result.output.splitlines() if line.startswith("Watch it: "))
     study = place / "work" / "my studies; touch PWN" / "quickstart"
     assert shlex.split(line.removeprefix("Watch it: "))[3:] == ["status", str(study), "--watch"]
+
+
+def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(LaunchError, match="must be writable, got Permission denied"):
+        WrittenFiles(tmp_path / "s.launch", {"job.sh": ""})
 
 
 def test_a_login_that_ssh_would_not_take_is_left_out(place, monkeypatch):
