@@ -11,6 +11,7 @@ FD: `{"ready": true}`, `{"reason": …, "final": …, "error": …}` when the pl
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -27,7 +28,7 @@ from typing import IO, Any
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
 from study.hosts.processes import set_back
-from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
+from study.mirrors.base import Follower, HeldError, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tensorboard import TensorBoardMirror
@@ -291,8 +292,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # records must still be sent; when it dies without a word, the end of standard input ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
-    set_back(_NICENESS)
     os.set_blocking(options.report_fd, False)
     to_log = logging.StreamHandler(sys.stderr)
     to_log.setFormatter(_WithoutCredentials("%(asctime)s %(name)s: %(message)s"))
@@ -306,13 +305,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(options.report_fd, json.dumps(message).encode() + b"\n")
 
-    follower = Follower(
-        kinds[options.mirror](StudyFolder(options.folder), uri),
-        _Driver(options.parent_pid),
-        on_ready=lambda: tell(ready=True),
-        on_away=lambda reason, error: tell(reason=reason, final=_is_final(error, uri), error=_parts(error)),
-    )
-    report = follower.run()
+    driver = _Driver(options.parent_pid)
+
+    @functools.cache
+    def step_back() -> None:
+        """Let trials go first from now on. To import MLflow, before there are any, takes seconds of CPU time."""
+        if not driver.finishing:
+            os.nice(_NICENESS)
+            set_back(_NICENESS)
+
+    def ready() -> None:
+        tell(ready=True)
+        step_back()
+
+    def away(reason: str, error: Exception) -> None:
+        tell(reason=reason, final=_is_final(error, uri), error=_parts(error))
+        if not isinstance(error, HeldError):  # until then nothing was imported
+            step_back()
+
+    mirror = kinds[options.mirror](StudyFolder(options.folder), uri)
+    report = Follower(mirror, driver, on_ready=ready, on_away=away).run()
     tell(behind=report.behind, reason=report.reason)
 
 

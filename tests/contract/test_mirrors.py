@@ -400,6 +400,7 @@ def test_a_process_follows_a_driver_and_survives_kills(study):
     writer.start()
     mirror, rng = MirrorProcess(place.kind, folder, place.address), random.Random(1)
     mirror.wait_ready()
+    until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))  # trials go first
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(mirror.pid, number)
     for _ in range(2):
