@@ -100,8 +100,8 @@ def _arms(content: Content) -> Iterator[str]:
     apart = [arm["resolution_env_steps"] for arm in content["arms"].values() if arm["resolution_env_steps"]]
     if apart:
         yield (
-            f"`env_steps_to_target` is the step of the first evaluation at the target, up to {max(apart):,.0f} after "
-            "the one before: a run got there at some time in between."
+            "`env_steps_to_target` is the step of the first of two evaluations in a row at the target, up to "
+            f"{max(apart):,.0f} after the one before: a run got there at some time in between."
         )
         yield ""
     yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
