@@ -16,6 +16,14 @@ MOST_NAMED = 4
 """Differing fields that a refusal names."""
 MOST_REFUSALS = 3
 """Refusals in the message of an error; `refusals` has all."""
+OF_A_WHOLE_TRAINING = frozenset(
+    {
+        *("final_return", "score", "solved_share", "score_difference", "score_lead", "cpu_s_spent"),
+        *("steps_to_target", "steps_saved", "statistical_efficiency", "goodput", "best_train_batch_size"),
+        *("time_to_target_s", "time_saved", "cpu_hours_to_target"),
+    }
+)
+"""Quantities that depend on how long trainings may be: no comparison across budgets."""
 Key = tuple[int | None, str]
 
 
@@ -76,6 +84,8 @@ class Comparison:
         first = _by_workload(self.studies[0], quantity)
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
+            if self._other_length(study, quantity):
+                continue
             for key, row in _by_workload(study, quantity).items():
                 if key in first:
                     found.append(_ratio(name, first[key], row))
@@ -94,13 +104,27 @@ class Comparison:
         return pd.DataFrame(found)
 
     def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
-        """Return, for each cell of another study that has no equal one in the first, the fields that differ least."""
+        """Return, for each cell of another study that has no equal one in the first, the fields that differ least.
+
+        A study whose trainings may be longer or shorter is refused as a whole where the quantity depends on that.
+        """
         first = _by_workload(self.studies[0], quantity)
-        return tuple(
-            sentence
-            for name, study in zip(self.names[1:], self.studies[1:], strict=True)
-            for sentence in _refusals(name, first, _by_workload(study, quantity))
-        )
+        found: list[str] = []
+        for name, study in zip(self.names[1:], self.studies[1:], strict=True):
+            if lengths := self._other_length(study, quantity):
+                found.append(f"{name}: {lengths}")
+            else:
+                found += _refusals(name, first, _by_workload(study, quantity))
+        return tuple(found)
+
+    def _other_length(self, study: Study, quantity: str) -> str | None:
+        """Return how the budgets differ; None where they do not, or do not matter."""
+        one, two = (dict(each.data.sheet.get("budget") or {}) for each in (self.studies[0], study))
+        if quantity not in OF_A_WHOLE_TRAINING or one == two:
+            return None
+        fields = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+        shown = (f"budget.{name} {text_of(one.get(name))} and {text_of(two.get(name))}" for name in fields)
+        return f"{', '.join(shown)} differ"
 
     def __repr__(self) -> str:
         return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -271,6 +272,16 @@ def test_a_study_is_one_value(studies):
     frame = study.trials
     frame["status"] = "changed"
     assert set(study.trials["status"]) == {"finished"}
+
+
+def test_returns_of_trainings_of_another_length_are_refused(studies):
+    one = studies["example_table"]
+    longer = Study(replace(one.data, sheet={**one.data.sheet, "budget": {"env_steps": 10**6}}))
+    assert set(analysis.compare([one, one]).ratios("score")["ratio"].round(9)) == {1.0}
+    both = analysis.compare([one, longer])
+    with pytest.raises(AnalysisError, match=r"budget.env_steps .* and 1,000,000 differ"):
+        both.ratios("score")
+    assert "budget" not in " ".join(both.refusals("env_steps_per_s"))
 
 
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
