@@ -77,7 +77,7 @@ def in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> str:
     names = list(dict.fromkeys(order))
     parts = [f"{called(name)} {value(name, setting[name])}" for name in names[:most]]
     if len(names) > most:
-        parts.append(f"{len(names) - most} more values below")
+        parts.append(f"{count(len(names) - most, 'value')} more below")
     return listed(parts) if parts else ""
 
 

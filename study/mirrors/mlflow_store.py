@@ -42,6 +42,7 @@ from study.mirrors.mlflow_content import (
 )
 from study.mirrors.tracking_uri import reach, sqlite_path, with_time_limits
 from study.records.folder import StudyIdentity
+from study.seams.mlflow import create_database
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class StudyStore:
         self._uri = tracking_uri
         self._identity = identity
         reach(tracking_uri, "tracking URI")
+        if (database := sqlite_path(tracking_uri)) is not None:
+            create_database(database)
         self._client = MlflowClient(tracking_uri=with_time_limits(tracking_uri))
         self.restored = False
         """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""

@@ -1,6 +1,9 @@
 """Seams of MLflow."""
 
 import functools
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from study.seams.base import Seam, has
@@ -25,6 +28,39 @@ CREDENTIALS = _seam(
         has("mlflow.utils.rest_utils:http_request"),
     ),
 )
+TABLES = _seam(
+    name="mlflow-tables",
+    does="put a new SQLite database in its place whole",
+    why="MLflow makes its tables in place, for seconds; a database that a kill leaves half-made it never opens again.",
+    needs=(
+        has("mlflow.store.db.utils:create_sqlalchemy_engine", "db_uri"),
+        has("mlflow.store.db.utils:_initialize_tables", "engine"),
+    ),
+)
+
+
+def create_database(path: Path) -> None:
+    """Create MLflow's SQLite database at `path`, whole or not at all; one that is there stays as it is."""
+    if path.exists():
+        return
+    from mlflow.store.db import utils
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "mlflow.db"
+        engine = utils.create_sqlalchemy_engine(f"sqlite:///{made}")
+        utils._initialize_tables(engine)
+        engine.dispose()
+        content = made.read_bytes()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        os.link(draft, path)
+    except FileExistsError:  # another process was first
+        pass
+    except OSError:  # a file system without links
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def schemas(engine: Any) -> tuple[Any, Any]:

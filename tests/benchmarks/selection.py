@@ -3,7 +3,7 @@
     python -m tests.benchmarks.selection                    # a quarter of an hour
 
 A table of 96 settings and 44 seeds is drawn from `analysis/example_table`: each setting is one of the 24 recorded ones,
-a little moved, and each of its runs one of the recorded eight, a little moved. 32 seeds judge. So intervals are narrow
+a little moved, and each of its runs one of the recorded 24, a little moved. 32 seeds judge. So intervals are narrow
 (96 settings, and 120 tables), but the settings are of one environment. Brackets are 95 % intervals over the tables.
 """
 

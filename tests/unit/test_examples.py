@@ -24,7 +24,7 @@ PROTOCOL, EVIDENCE = (
 
 def test_the_table_is_complete():
     frame = analysis.open(ANALYSIS / "example_table").trials
-    assert len(frame) == 24 * 8 * 2
+    assert len(frame) == 24 * 24 * 2
     assert set(frame["status"]) == {"finished"}
     assert set(frame["execution"]) == {"emulated"}
 

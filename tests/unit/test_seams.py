@@ -18,6 +18,7 @@ from study.cli.commands import app
 from study.errors import EngineError
 from study.seams import base
 from study.seams.base import ENGINES, Seam, has, mentions, parameters_of, require, seams_of, uses
+from study.seams.mlflow import create_database
 
 ROOT = Path(__file__).resolve().parents[2]
 SEAMS = seams_of(*ENGINES)
@@ -206,3 +207,25 @@ def private_names(kind):
         code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
         names |= {name for name in code.co_names if private(name)} if code else set()
     return names
+
+
+def test_a_killed_start_leaves_no_half_made_database(tmp_path, monkeypatch):
+    from mlflow.store.db import utils
+
+    path, initialize = tmp_path / "mlflow.db", utils._initialize_tables
+
+    def killed(engine):
+        initialize(engine)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(utils, "_initialize_tables", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_database(path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    create_database(path)
+    assert utils._all_tables_exist(utils.create_sqlalchemy_engine(f"sqlite:///{path}"))
+    made = path.stat()
+    create_database(path)
+    assert [path] == list(tmp_path.iterdir())
+    assert path.stat().st_mtime_ns == made.st_mtime_ns
