@@ -245,6 +245,6 @@ def _of_node(node: NodeShape) -> Iterator[str]:
     if node.niceness > 0:
         ray = "start Ray there with RAY_worker_niceness=0"
         yield (
-            f"{node.address}: trials run at nice {node.niceness}, so that every other program goes before them and "
+            f"{node.address}: trials run at nice {node.niceness}, so that other programs may go before them and "
             f"their times suffer. To change it: {'start the study without `nice`' if node.address == LOCAL else ray}."
         )

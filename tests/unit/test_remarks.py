@@ -51,6 +51,7 @@ def test_a_ray_that_claims_more_cpus_than_there_are_is_told_with_the_option():
 def test_niceness_is_told_with_the_way_out(address, way):
     (line,) = said(spec(), cpus=5, cores=5, address=address, niceness=15)
     assert "at nice 15" in line
+    assert "other programs may go before them" in line, "not those of other sessions, where the kernel groups by them"
     assert way in line
 
 
