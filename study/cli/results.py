@@ -116,7 +116,12 @@ def importance(study: Study) -> None:
 
 @app.command(epilog=examples("python -m study replay analysis/example_table --target 46 --small 10"))
 def replay(
-    records: Annotated[Path, typer.Argument(help="Study folder with a complete table: settings x seeds x scales.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Studies with a complete table: settings x seeds x scales. Several: parts with other seeds."
+        ),
+    ],
     target: Annotated[int, typer.Option(help="The scale that settings are chosen for.")] = 46,
     small: Annotated[int, typer.Option(help="The small scale.")] = 10,
     replays: Annotated[int, typer.Option(min=100, help="Studies to replay.")] = 2000,
@@ -130,6 +135,6 @@ def replay(
     from study.designs.holdup.replay import to_markdown
 
     result = replay_study(
-        records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
+        *records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
     )
     write(to_markdown(result))

@@ -272,7 +272,7 @@ SEEDS, SCALES = (1, 2, 3, 4), (2, 4)
 GRID = [{"minibatch_size": minibatch, "lr": lr} for minibatch in (32, 64) for lr in (0.001, 0.01)]
 
 
-def study(path, trials, **changes):
+def study(path, trials, *, seeds=SEEDS, **changes):
     """Write a study of a grid with (scale, setting, seed, final return or None for a failure) for every trial."""
     space = spec(
         **changes,
@@ -280,7 +280,7 @@ def study(path, trials, **changes):
         parameters__train_batch_size=400,
         parameters__lr=[0.001, 0.01],
         parameters__minibatch_size=[32, 64],
-        search={"sampler": "grid", "seeds": list(SEEDS)},
+        search={"sampler": "grid", "seeds": list(seeds)},
     )
     folder = synthetic.make_folder(path, of=space, name="table")
     synthetic.append(folder, *(record for number, trial in enumerate(trials) for record in records(number, *trial)))
@@ -322,6 +322,17 @@ def test_a_table_is_read_by_setting_seed_and_scale(tmp_path):
         assert scores.solved[cell] == (final_return >= 450)
         assert scores.cost[cell] == pytest.approx(3.0 + scale + 0.1 * seed)
         assert scores.last_score[cell] == pytest.approx((final_return - 10) / 500)
+
+
+def test_a_table_can_be_recorded_in_parts(tmp_path):
+    trials = complete()
+    parts = []
+    for seeds in ((1, 2), (3, 4)):
+        parts.append(study(tmp_path / f"{seeds}", [trial for trial in trials if trial[2] in seeds], seeds=seeds))
+    whole, of_parts = read(study(tmp_path / "whole", trials)), score_table(*parts, target=4, small=2)
+    assert of_parts.seeds == whole.seeds == SEEDS
+    for name in ("score", "last_score", "solved", "cost"):
+        assert (getattr(of_parts, name) == getattr(whole, name)).all()
 
 
 def test_the_order_of_the_records_changes_nothing(tmp_path):
@@ -393,6 +404,11 @@ def test_what_is_not_a_table_is_refused(tmp_path):
     with pytest.raises(AnalysisError, match="must be the folder of a study"):
         read(tmp_path)
     trials = complete()
+    one, other = study(tmp_path / "one", trials), study(tmp_path / "other", trials, environment__target=460)
+    with pytest.raises(AnalysisError, match="every cell once"):
+        score_table(one, one, target=4, small=2)
+    with pytest.raises(AnalysisError, match="the parts of a table ask the same"):
+        score_table(one, other, target=4, small=2)
     path = study(tmp_path / "study", [*trials, trials[5]])
     with pytest.raises(AnalysisError, match=r"every cell once, got trials \[5, 32\] for seed 2, 2 runners"):
         read(path)

@@ -47,18 +47,17 @@ PASSES, PASSES_ALL, REGRET, SPENT = range(4)
 
 
 def replay(
-    study: str | Path,
-    *,
+    *studies: str | Path,
     target: int,
     small: int,
     num_replays: int = 2000,
     seed: int = 0,
     complete_seeds_only: bool = False,
 ) -> ReplayResult:
-    """Replay all strategies on the complete table of a study.
+    """Replay all strategies on the complete table of a study, or of several that asked the same with other seeds.
 
     Args:
-        study: Folder of the study, such as one of `search_spaces/acrobot_table.yaml`.
+        studies: Folders, such as those of `search_spaces/acrobot_table.yaml`; at least one.
         target: Runners at the target scale.
         small: Runners at the small scale.
         num_replays: Replays on the table, and again on resampled tables, >= `2 * NUM_TABLES`.
@@ -69,7 +68,7 @@ def replay(
         AnalysisError: The table is not complete, has fewer than 3 seeds, or an argument is out of range.
         RecordError: The records cannot be trusted.
     """
-    table = score_table(study, target=target, small=small, complete_seeds_only=complete_seeds_only)
+    table = score_table(*studies, target=target, small=small, complete_seeds_only=complete_seeds_only)
     return replay_table(table, num_replays=num_replays, seed=seed)
 
 

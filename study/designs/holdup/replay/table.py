@@ -84,47 +84,42 @@ class ScoreTable:
         return replace(self, seeds=tuple(self.seeds[column] for column in columns), **arrays)
 
 
-def score_table(study: str | Path, *, target: int, small: int, complete_seeds_only: bool = False) -> ScoreTable:
-    """Return the complete table that a study recorded.
+def score_table(*studies: str | Path, target: int, small: int, complete_seeds_only: bool = False) -> ScoreTable:
+    """Return the complete table that a study recorded, or several that asked the same with other seeds.
 
     Args:
-        study: Folder of the study, such as one of `search_spaces/acrobot_table.yaml`.
+        studies: Folders, such as those of `search_spaces/acrobot_table.yaml`; at least one.
         target: Runners at the target scale.
         small: Runners at the small scale.
         complete_seeds_only: Leave out seeds with a trial that has not ended, instead of refusing the table.
 
     Raises:
-        AnalysisError: There is no study, it has no scores, the table is not complete, or a cell was recorded twice.
+        AnalysisError: There is no study, it has no scores, the table is not complete, a cell was recorded twice, or the
+            studies differ in more than their seeds.
         RecordError: The records cannot be trusted.
     """
-    folder = StudyFolder(Path(study))
-    if not folder.exists():
-        raise AnalysisError(
-            where=str(study),
-            rule="must be the folder of a study",
-            got="none",
-            fix="Give one with a complete table.",
-            code="replay-of-no-study",
-        )
-    spec = folder.identity().parse()
-    if not spec.is_scored or spec.environment.target is None:
-        raise AnalysisError(
-            where=str(study),
-            rule="a replay compares scores, which need environment.floor, reference and target",
-            got="a space without one of them",
-            fix="Replay a study whose space has them.",
-            code="replay-without-scores",
-        )
-    rows = ledger_of(folder.records).rows.values()
+    folders = [StudyFolder(Path(study)) for study in studies]
+    specs = [_spec_of(folder) for folder in folders]
+    spec = specs[0]
+    for folder, other in zip(folders, specs, strict=True):
+        if _without_seeds(other) != _without_seeds(spec):
+            raise AnalysisError(
+                where=str(folder.path),
+                rule="the parts of a table ask the same with other seeds",
+                got=f"another space than that of {folders[0].path}",
+                fix="Replay them one by one.",
+                code="replay-of-different-spaces",
+            )
     if target == small or not {target, small} <= set(spec.scales):
         rule = f"must be two different scales of the study ({', '.join(map(str, spec.scales))})"
         raise AnalysisError(
             where="target, small", rule=rule, got=f"{target} and {small}", fix="Name two of them.", code="replay-scales"
         )
-    whole = [row for row in rows if row.variant == "study" and row.num_env_runners in (target, small)]
-    cells = _cells(str(study), whole)
+    rows = [row for folder in folders for row in ledger_of(folder.records).rows.values()]
+    where = ", ".join(map(str, studies))
+    cells = _cells(where, [row for row in rows if row.variant == "study" and row.num_env_runners in (target, small)])
     names = _grid(spec) or sorted({name for _, name, _ in cells})
-    seeds = sorted({*spec.search.seeds, *(seed for _, _, seed in cells)})
+    seeds = sorted({*(seed for each in specs for seed in each.search.seeds), *(seed for _, _, seed in cells)})
     missing = [
         cell
         for cell in ((scale, name, seed) for seed in seeds for scale in (target, small) for name in names)
@@ -133,8 +128,34 @@ def score_table(study: str | Path, *, target: int, small: int, complete_seeds_on
     gone = {seed for _, _, seed in missing}
     kept = [seed for seed in seeds if seed not in gone]
     if missing and not (complete_seeds_only and kept):
-        raise _incomplete(str(study), missing, len(seeds) * len(names) * 2, kept)
+        raise _incomplete(where, missing, len(seeds) * len(names) * 2, kept)
     return _table(spec, cells, names, kept, (target, small), tuple(sorted(gone)))
+
+
+def _spec_of(folder: StudyFolder) -> StudySpec:
+    """Return what a study asks, which must have scores."""
+    if not folder.exists():
+        raise AnalysisError(
+            where=str(folder.path),
+            rule="must be the folder of a study",
+            got="none",
+            fix="Give one with a complete table.",
+            code="replay-of-no-study",
+        )
+    spec = folder.identity().parse()
+    if not spec.is_scored or spec.environment.target is None:
+        raise AnalysisError(
+            where=str(folder.path),
+            rule="a replay compares scores, which need environment.floor, reference and target",
+            got="a space without one of them",
+            fix="Replay a study whose space has them.",
+            code="replay-without-scores",
+        )
+    return spec
+
+
+def _without_seeds(spec: StudySpec) -> StudySpec:
+    return spec.model_copy(update={"description": "", "search": spec.search.model_copy(update={"seeds": (0,)})})
 
 
 def _name(setting: Mapping[str, Value]) -> str:
