@@ -91,7 +91,7 @@ class BatchScheduler(Launcher):
     """How a line of the script begins that holds an option: `#SBATCH`."""
     submit_command: ClassVar[tuple[str, ...]]
     id_pattern: ClassVar[str]
-    """Finds the job's id in what the submission prints."""
+    """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
 
     @abc.abstractmethod
     def directives(self) -> list[str]:

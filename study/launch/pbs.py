@@ -35,7 +35,7 @@ class Pbs(BatchScheduler):
     Options = PbsOptions
     mark = "#PBS"
     submit_command = ("qsub",)
-    id_pattern = r"^(\S+)"
+    id_pattern = r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$"
 
     def directives(self) -> list[str]:
         """Return the `#PBS` options; with as many MPI processes as CPUs, the node file has a line for each CPU."""

@@ -27,7 +27,7 @@ class Slurm(BatchScheduler):
     Options = SlurmOptions
     mark = "#SBATCH"
     submit_command = ("sbatch", "--parsable")
-    id_pattern = r"^(\d+)"
+    id_pattern = r"^(\d+)(?:;\S+)?\s*$"
 
     def directives(self) -> list[str]:
         """Return size, name and log; one signal to the script alone; requeued, the job appends to its log."""

@@ -248,6 +248,14 @@ def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place)
 
 
 @each_batch
+def test_what_a_site_prints_before_the_id_is_not_taken_for_it(name, place):
+    case = CASES[name]
+    answer = case.inside["PBS_JOBID"] if name == "pbs" else case.answer
+    install(place, {case.submission: f"#!/bin/bash\necho 'Welcome to n1\n\n2 nodes are down.'\necho '{answer}'\n"})
+    assert job_of(name, place).submit(place / "job.sh") == (answer if name == "pbs" else "17")
+
+
+@each_batch
 @pytest.mark.parametrize(
     ("program", "code", "kept"),
     [
