@@ -180,7 +180,7 @@ def kuberay(options: KubeRayOptions) -> Manifests:
         "name": plain_name(options.study_name),
         "folder": options.folder,
         "space": space,
-        "space_text": options.space_file.read_text(),
+        "space_text": options.space_file.read_text(encoding="utf-8-sig"),
         "head": {"num_cpus": _HEAD_CPUS, "memory_gb": _HEAD_GB},
         "worker": {"num_cpus": options.cpus_per_node, "memory_gb": memory_gb},
         "entrypoint": f"{entrypoint} {shlex.join(arguments)}",

@@ -43,7 +43,7 @@ class SshOptions(JobOptions):
     @property
     def inputs(self) -> dict[str, str]:
         """The space, since hosts share no files."""
-        return {self.space_file.name: self.space_file.read_text()}
+        return {self.space_file.name: self.space_file.read_text(encoding="utf-8-sig")}
 
 
 class Ssh(Launcher):

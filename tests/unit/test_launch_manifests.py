@@ -310,6 +310,23 @@ def test_a_manifest_is_a_claim_a_space_and_a_job():
     assert documents(walltime="1h")[2]["spec"]["activeDeadlineSeconds"] == 3600
 
 
+def test_a_space_is_sent_as_text_whatever_its_editor_wrote_before_it_and_whatever_the_locale(place):
+    plain = (ROOT / "search_spaces" / "quickstart.yaml").read_text(encoding="utf-8").replace("CartPole", "CärtPole", 1)
+    (place / "marked.yaml").write_bytes(plain.encode("utf-8-sig"))
+    code = """
+from study.launch.manifests import KubeRayOptions, kuberay
+from study.launch.ssh import SshOptions
+made = kuberay(KubeRayOptions(space="marked.yaml", image="i", cpus_per_node=16))
+open("job.yaml", "w").write(made.files["rayjob.yaml"])
+print(ascii(SshOptions(space="marked.yaml", hosts="n1:2").inputs["marked.yaml"]))
+"""
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell(sys.executable, "-c", code, **ascii_locale)
+    assert done.stdout.strip() == ascii(plain), done.stderr
+    _, space, _ = YAML(typ="safe", pure=True).load_all((place / "job.yaml").read_text())
+    assert space["data"] == {"marked.yaml": plain}
+
+
 def test_ray_hands_out_what_the_pods_own_and_every_volume_that_is_mounted_exists():
     head, workers = groups()
     assert groups(use_head=True)[0]["rayStartParams"]["num-cpus"] == "2"
