@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from study.space.domains import ParameterValues, Section
+from study.space.parameters import MAX_PROCESSES
 
 Baseline = Literal["rllib_defaults", "naive_growth", "published"]
 """A baseline that needs nothing of this study; those built on the best small-scale setting always take part."""
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Scale = Annotated[int, Field(ge=1)]
+Scale = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
 
 
 class SeedsSpec(Section):

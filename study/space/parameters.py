@@ -14,6 +14,12 @@ Value = int | float
 SCALE = "num_env_runners"
 """The scale axis. Stratified: dealt evenly over the trials and never chosen by the sampler."""
 
+MAX_PROCESSES = 100_000
+"""Runners, or learners, of one trial. A plan places each of them; Ray is tested with 10,000 actors in a cluster and more.
+
+Source: Ray's release/benchmarks/README.md, "Ray Scalability Envelope".
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
@@ -78,6 +84,7 @@ _ALL = (
         "a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46), or those of its "
         "`step`. Every scale gets the same share of an ordinary study's trials, and 'best' is always per "
         "scale.",
+        maximum=MAX_PROCESSES,
     ),
     _whole(
         "num_envs_per_env_runner",

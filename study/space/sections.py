@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from study.space.domains import ParameterValues, Section
+from study.space.parameters import MAX_PROCESSES
 from study.space.procgen import is_procgen
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
@@ -158,7 +159,7 @@ class ResourcesSpec(Section):
     emulation_processes: int = Field(1, ge=1)
     """Processes that step the lanes of an emulated trial: 1 is the main process itself; more are processes of their \
 own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
-    num_learners: int = Field(0, ge=0)
+    num_learners: int = Field(0, ge=0, le=MAX_PROCESSES)
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
     num_cpus_per_learner: int = Field(1, ge=1)
     """CPUs of each learner process."""

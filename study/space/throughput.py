@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, create_model
 
 from study.space.domains import Choices, Domain, Model, Section, domain_of
-from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter
+from study.space.parameters import MAX_PROCESSES, PARAMETERS, RULES, SCALE, Parameter
 
 LEARNERS = "num_learners"
 """An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
@@ -15,6 +15,7 @@ _LEARNERS = Parameter(
     kind=int,
     default=0,
     minimum=0,
+    maximum=MAX_PROCESSES,
     meaning="Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`.",
 )
 _VARIED = (
@@ -62,7 +63,7 @@ GridSpec: type[_Grid] = create_model(
 class AllocationSpec(Section):
     """One large trial, or the same CPUs for several smaller ones?"""
 
-    num_env_runners: int = Field(ge=1)
+    num_env_runners: int = Field(ge=1, le=MAX_PROCESSES)
     """Runners of the one large trial, whose CPUs the others share."""
     trials: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
     """How many trials take these CPUs, side by side; each has a main process of its own, and fewer runners."""

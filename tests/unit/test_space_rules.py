@@ -13,6 +13,11 @@ SEARCH = [  # changes; place, code and a part of what was found
     ({"parameters__steps_per_env_runner": 100}, "parameters.steps_per_env_runner", "both-of-two", "both"),
     ({"parameters__num_env_runner": 3}, "parameters.num_env_runner", "unknown-key", ""),
     ({"parameters__num_env_runners": 0}, "parameters.num_env_runners", "value-out-of-bounds", "0"),
+    *(
+        ({"parameters__num_env_runners": many}, f"parameters.num_env_runners{where}", "value-out-of-bounds", "00000")
+        for many, where in ((1e9, ""), ([1, 10**9], ".1"), ({"low": 1, "high": 1e9}, ".high"))
+    ),
+    ({"resources__num_learners": 10**9}, "resources.num_learners", "value-out-of-bounds", "1000000000"),
     ({"parameters__num_env_runners": 2.5}, "parameters.num_env_runners", "wrong-type", "2.5"),
     ({"parameters__num_env_runners": [1, 1]}, "parameters.num_env_runners", "choices-not-distinct", "[1, 1]"),
     ({"parameters__num_env_runners": True}, "parameters.num_env_runners", "wrong-type", "true"),
