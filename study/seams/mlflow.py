@@ -54,13 +54,20 @@ def create_database(path: Path) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
-        os.link(draft, path)
-    except FileExistsError:  # another process was first
-        pass
-    except OSError:  # a file system without links
-        draft.replace(path)
+        _link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give a whole file its name; one that another process has put there meanwhile stays."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not path.exists():
+            draft.replace(path)
 
 
 def schemas(engine: Any) -> tuple[Any, Any]:

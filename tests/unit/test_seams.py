@@ -1,9 +1,11 @@
 """The seams: all hold with the installed engines, one that breaks says so, and nothing private is used beside them."""
 
 import ast
+import errno
 import importlib
 import inspect
 import json
+import os
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -229,3 +231,31 @@ def test_a_killed_start_leaves_no_half_made_database(tmp_path, monkeypatch):
     create_database(path)
     assert [path] == list(tmp_path.iterdir())
     assert path.stat().st_mtime_ns == made.st_mtime_ns
+
+
+def test_a_full_disk_leaves_no_half_made_database(tmp_path, monkeypatch):
+    path, write = tmp_path / "mlflow.db", Path.write_bytes
+
+    def write_a_part(self, content):
+        write(self, content[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_a_part)
+    with pytest.raises(OSError, match="No space left"):
+        create_database(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("other", [None, b"of another process"])
+def test_a_database_gets_its_place_where_files_have_no_links(other, tmp_path, monkeypatch):
+    path = tmp_path / "mlflow.db"
+
+    def link(*_):
+        if other is not None:
+            path.write_bytes(other)
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    create_database(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == other or other is None
