@@ -91,6 +91,9 @@ class _Search:
         name = self.request.name
         if self.file is None:
             self.module = self._guard(lambda: importlib.import_module(self.request.target))
+            if self.module is None:
+                rule, fix = "a module must be imported to its end", "Put what trains below `if __name__ == '__main__'`."
+                raise MistakeError(rule=rule, got="one that trains or exits", fix=fix, code="module-ends-early")
             return [self._named(vars(self.module), name)]
         content = self._code(self.file)
         if name and not name.isdigit():

@@ -175,6 +175,15 @@ def test_a_module_of_a_package_is_found_where_python_finds_it(tmp_path, monkeypa
     assert (str(tmp_path) in found.paths, [each.paths for each in found.modules]) == (True, [(tmp_path / "pkg",)])
 
 
+@pytest.mark.parametrize("end", ["config.build_algo().train()", "raise SystemExit"])
+def test_a_module_that_trains_or_exits_while_it_is_imported_is_refused(end, tmp_path, monkeypatch):
+    (tmp_path / "trains.py").write_text(f"{PPO}\n{end}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpaceError) as caught:
+        read_script("trains:config")
+    assert [fault.code for fault in caught.value.faults] == ["module-ends-early"]
+
+
 def test_facts_of_an_unchanged_script_are_the_same_at_every_reading(read):
     code = (
         PPO
