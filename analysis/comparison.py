@@ -118,9 +118,15 @@ class Comparison:
         return tuple(found)
 
     def _other_length(self, study: Study, quantity: str) -> str | None:
-        """Return how the budgets differ; None where they do not, or do not matter."""
+        """Return why trainings may differ in length, by the budgets; None where they do not, or it does not matter."""
         one, two = (dict(each.data.sheet.get("budget") or {}) for each in (self.studies[0], study))
-        if quantity not in OF_A_WHOLE_TRAINING or one == two:
+        if quantity not in OF_A_WHOLE_TRAINING:
+            return None
+        if not one or not two:  # read from an MLflow whose artifacts are away
+            return "the budget of one of the two is not known"
+        if one == two and isinstance(lengths := one.get("iterations"), list) and len(lengths) > 1:
+            return f"both have trainings of several lengths, budget.iterations {text_of(lengths)}"
+        if one == two:
             return None
         fields = [name for name in {**one, **two} if one.get(name) != two.get(name)]
         shown = (f"budget.{name} {text_of(one.get(name))} and {text_of(two.get(name))}" for name in fields)

@@ -284,6 +284,20 @@ def test_returns_of_trainings_of_another_length_are_refused(studies):
     assert "budget" not in " ".join(both.refusals("env_steps_per_s"))
 
 
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        (None, "is not known"),
+        ({"env_steps": None, "iterations": [5, 100]}, r"several lengths, budget.iterations .*100"),
+    ],
+)
+def test_returns_of_trainings_of_no_known_length_are_refused(studies, budget, why):
+    one = studies["example_table"]
+    other = Study(replace(one.data, sheet={**one.data.sheet, "budget": budget}))
+    with pytest.raises(AnalysisError, match=why):
+        analysis.compare([other, other]).ratios("score")
+
+
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
     own = studies["example_throughput"]
     ratios = analysis.compare([own, ANALYSIS / "example_throughput"]).ratios("env_steps_per_s")
