@@ -15,7 +15,7 @@ SCALE = "num_env_runners"
 """The scale axis. Stratified: dealt evenly over the trials and never chosen by the sampler."""
 
 MAX_PROCESSES = 100_000
-"""Runners, or learners, of one trial. A plan places each of them; Ray is tested with 10,000 actors in a cluster and more.
+"""Runners, or learners, of one trial: a plan places each of them. Ray is tested with 10,000 actors and more.
 
 Source: Ray's release/benchmarks/README.md, "Ray Scalability Envelope".
 """
