@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -19,7 +18,7 @@ from study.adopted.loading import load_space, with_script, words
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME
-from study.space.space_file import SHIPPED, read_space
+from study.space.space_file import NOTE, NOTE_CHANGE, NOTE_MORE, SHIPPED, read_space
 from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -295,12 +294,9 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
 def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
     """Return the space file with a note of what the command line changed."""
     changes = all_overrides(str(file), given, replicate, trials)
-    note = "".join(f"--set {change}\n" for change in changes)
-    commented = textwrap.indent(
-        f"Changed on the command line:\n{note}", "# ", lambda line: True
-    )  # each line of a value
+    note = "".join(f"{NOTE_CHANGE}{NOTE_MORE.join(change.splitlines(keepends=True))}\n" for change in changes)
     # A mark of the byte order, which some editors write first, would be a character of a key behind the note.
-    return (commented if changes else "") + file.read_text(encoding="utf-8-sig")
+    return (f"{NOTE}{note}#\n" if changes else "") + file.read_text(encoding="utf-8-sig")
 
 
 def checked_name(name: str) -> str:

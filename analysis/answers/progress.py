@@ -4,6 +4,7 @@ import shlex
 
 from analysis.answers.answer import Answer, Unknown
 from analysis.load.study_data import StudyData
+from study.space.space_file import as_options
 
 
 def progress(data: StudyData) -> str:
@@ -26,8 +27,9 @@ def complete(data: StudyData) -> bool:
 
 def resume(data: StudyData) -> str:
     """Return the command that goes on with a study; empty where its space is not known."""
-    words = ["python", "run_study.py", "--space", str(data.space_file), "--name", data.name, "--resume"]
-    return shlex.join(words) if data.space_file else ""
+    if data.space_file is None:
+        return ""
+    return shlex.join(["python", "run_study.py", *as_options(data.space_file), "--name", data.name, "--resume"])
 
 
 def unfinished(data: StudyData) -> tuple[Unknown, ...]:

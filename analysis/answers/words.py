@@ -11,6 +11,7 @@ from analysis.load.study_data import StudyData
 from analysis.scaling.fingerprint import IN_WORDS
 from analysis.scaling.fingerprint import in_words as called
 from analysis.tables.numbers import fixed
+from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count, duration, listed
 
@@ -107,7 +108,7 @@ def run_again(data: StudyData, suffix: str, changes: Sequence[str]) -> str:
     """
     if data.space_file is None:
         return ""
-    words = ["python", "run_study.py", "--space", data.space_file, "--name", f"{data.name}_{suffix}"]
+    words = ["python", "run_study.py", *as_options(data.space_file), "--name", f"{data.name}_{suffix}"]
     return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 

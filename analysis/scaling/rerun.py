@@ -1,4 +1,4 @@
-"""The command that would run missing cells. Pure."""
+"""The command that would run missing cells. Pure, but that it looks for the note at the top of a study's space."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from analysis.scaling.fingerprint import SETTINGS, fields
 from analysis.scaling.results import Cell
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import SCALE
+from study.space.space_file import as_options
 from study.space.throughput import AXES, LEARNERS
 
 _NAMES = {field: place.rpartition(".")[2] for field, place in SETTINGS.items()}
@@ -53,7 +54,7 @@ class Rerun:
         return self._line("_missing", _grid(contents, scales))
 
     def _line(self, suffix: str, changes: Sequence[str]) -> str:
-        words = ["python", "run_study.py", "--space", str(self.space), "--name", f"{self.study}{suffix}"]
+        words = ["python", "run_study.py", *as_options(str(self.space)), "--name", f"{self.study}{suffix}"]
         return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 

@@ -15,6 +15,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
 from study.records.timing import PRESSURE_LIMIT
+from study.space.space_file import as_options
 from study.text import count
 
 Driver = Literal["working", "ended", "gone", "packed"]
@@ -93,8 +94,8 @@ def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
 
 def resume_command(folder: StudyFolder, identity: StudyIdentity) -> str:
     """Return the command that continues the study."""
-    space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
-    return f"python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+    place = ["--name", identity.name, "--out", str(folder.path.parent)]
+    return shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
 
 
 def quiet_after_s(longest_pause_s: float | None) -> float:

@@ -175,12 +175,23 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
 
 
 def _resume_command() -> str:
-    """Return the command line of this process, with what resumes the study."""
+    """Return the command line of this process, with what resumes the study.
+
+    Without addresses that hold a password, which a terminal should not show: the study remembers them.
+    """
     script = sys.argv[0]
     program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
     if Path(script).suffix != ".py":
         program = [Path(script).name]
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--resume-or-start")]
+    words, given = list[str](), iter(sys.argv[1:])
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name in ("--tracking-uri", "--optuna-storage"):
+            value = value if equals else next(given, "")
+            if mask_credentials(value) == value:
+                words += [word] if equals else [word, value]
+        elif word not in ("--resume", "--resume-or-start"):
+            words.append(word)
     return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
 
 

@@ -21,6 +21,7 @@ from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
+from study.harmless import mask_credentials
 from study.space.plain import MAX_DEPTH, MAX_WHOLE, Place, dotted, unfit
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
@@ -28,6 +29,9 @@ MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
 MAX_UNFIT = 100
 """Most values of one file that are reported because no space has them."""
+NOTE = "# Changed on the command line:\n"
+"""Above a study's copy of its space; `NOTE_CHANGE` begins each change below it, and `NOTE_MORE` its other lines."""
+NOTE_CHANGE, NOTE_MORE = "# --set ", "# | "
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
 """The tags that plain YAML values have."""
 _STUMBLES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -115,6 +119,21 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
         raise _error(str(file), rule="must be UTF-8 text", got=got, fix=fix, code="not-utf8", line=line) from error
     source = read_text(text, name=str(file))
     return _override(source, overrides)
+
+
+def as_options(path: str | Path) -> list[str]:
+    """Return the words by which a command runs a space file: of a study's copy, also what its command line changed."""
+    changes: list[str] = []
+    with contextlib.suppress(OSError):  # no file: one that is found by its name
+        first, *lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
+        for line in lines if first == NOTE else ():
+            if line.startswith(NOTE_CHANGE):
+                changes.append(line.removeprefix(NOTE_CHANGE))
+            elif line.startswith(NOTE_MORE) and changes:
+                changes[-1] += line.removeprefix(NOTE_MORE)
+            else:
+                break
+    return ["--space", str(path), *(word for each in changes for word in ("--set", mask_credentials(each[:-1])))]
 
 
 def read_text(text: str, *, name: str) -> Source:

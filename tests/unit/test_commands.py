@@ -1,6 +1,7 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
+from study.cli.run import _resume_command
 from study.options import space_names, study_folders
 from study.space.parsing import load_space
 from study.space.space_file import SHIPPED
@@ -34,6 +36,16 @@ def test_every_command_is_found_by_its_name_and_shows_examples(words, command):
     text = CliRunner(env={"COLUMNS": "100"}).invoke(cli.app, [*words, "--help"]).output
     if words[0] != "launch":
         assert "Examples:\n  python " in text.replace("    python", "  python").replace("  Examples", "Examples")
+
+
+def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):
+    typed = ["run_study.py", "my space.yaml", "--set", "parameters.lr={low: 1e-4, high: 1e-2}", "--set=execution=real"]
+    mirrors = ["--tracking-uri", "sqlite:///a.db", "--optuna-storage=postgresql://db/x"]
+    monkeypatch.setattr(sys, "argv", [*typed, *mirrors, "--resume-or-start"])
+    assert shlex.split(_resume_command()) == ["python", *typed, *mirrors, "--resume"]
+    secret = ["--optuna-storage=postgresql://me:secret@db/x", "--tracking-uri", "http://me:secret@mlflow"]
+    monkeypatch.setattr(sys, "argv", [*typed, *secret])
+    assert shlex.split(_resume_command()) == ["python", *typed, "--resume"], "a resume refuses `***@db`"
 
 
 def test_help_loads_no_command_and_no_engine():

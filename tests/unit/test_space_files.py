@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from study.errors import SpaceError
 from study.options import as_run
 from study.space.parsing import load_space, parse_space
-from study.space.space_file import SHIPPED, Source, read_text
+from study.space.space_file import SHIPPED, Source, as_options, read_text
 from study.space.spec import StudySpec
 from tests.spaces import spec
 
@@ -349,3 +349,16 @@ def test_the_space_that_a_study_keeps_is_read_as_the_file_that_it_began_with(mar
     file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())
     kept.write_text(as_run(file, changes, None, None))
     assert load_space(kept) == load_space(file)
+    words = as_options(kept)
+    assert words == ["--space", str(kept), *(word for change in changes for word in ("--set", change))]
+    assert load_space(kept, overrides=words[3::2]) == load_space(file, overrides=changes)
+
+
+def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
+    file = tmp_path / "space.yaml"
+    for note in ("# --set runner=stock\n", "# | no change\n"):
+        file.write_text(f"{note}{PLAIN}")
+        assert as_options(file) == ["--space", str(file)]
+        file.write_text(as_run(file, ["environment.kwargs.token=abc"], None, None))
+        assert as_options(file)[2:] == ["--set", "environment.kwargs.token=***"]
+    assert as_options(tmp_path / "none.yaml") == ["--space", str(tmp_path / "none.yaml")]

@@ -23,6 +23,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import Line, StageDecided, read_lines
 from study.records.state import fold_lines
+from study.space.space_file import as_options
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
 from study.text import count
@@ -216,8 +217,8 @@ def _check_confirmed(
             fix=RESTORE,
             code="records-cut",
         )
-    space, out = shlex.quote(str(folder.space_file)), shlex.quote(str(folder.path.parent))
-    command = f"python run_study.py --space {space} --name {shlex.quote(identity.name)} --out {out} --resume"
+    place = ["--name", identity.name, "--out", str(folder.path.parent)]
+    command = shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
     raise RecordError(
         where=str(folder.path),
         rule="a certificate needs a confirmed study",
