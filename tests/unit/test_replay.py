@@ -280,7 +280,7 @@ def study(path, trials, *, seeds=SEEDS, **changes):
         parameters__train_batch_size=400,
         parameters__lr=[0.001, 0.01],
         parameters__minibatch_size=[32, 64],
-        search={"sampler": "grid", "seeds": list(seeds)},
+        search={"sampler": "grid", "seeds": list(seeds), "sampler_seed": seeds[0]},  # as `--replicate` sets both
     )
     folder = synthetic.make_folder(path, of=space, name="table")
     synthetic.append(folder, *(record for number, trial in enumerate(trials) for record in records(number, *trial)))

@@ -155,7 +155,9 @@ def _spec_of(folder: StudyFolder) -> StudySpec:
 
 
 def _without_seeds(spec: StudySpec) -> StudySpec:
-    return spec.model_copy(update={"description": "", "search": spec.search.model_copy(update={"seeds": (0,)})})
+    """Return what a study asks but for what `--replicate` changes: the sampler's seed orders a table's trials alone."""
+    search = spec.search.model_copy(update={"seeds": [0], "sampler_seed": 0})
+    return spec.model_copy(update={"description": "", "search": search})
 
 
 def _name(setting: Mapping[str, Value]) -> str:
