@@ -142,7 +142,7 @@ def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str
     elif equal := [each for each in found[1:] if each.place[:2] == best.place[:2]]:
         faster = "; this one got to the target in the fewest steps" if best.place[2] < equal[0].place[2] else ""
         yield f"{_others(equal)} reached the same return{faster}."
-    if cost := took(data.runs):
+    if cost := took(data):
         yield f"{cost}; engine: {engine}; {clocks_counted(data.runs)}."
 
 

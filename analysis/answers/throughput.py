@@ -130,7 +130,7 @@ def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> It
     )
     if len(workload.scales) > 1 and (gained := _gained(workload)):
         yield gained
-    cost = took(data.runs)
+    cost = took(data)
     yield f"{cost}{'; ' if cost else ''}{clocks_counted(data.runs)}."
 
 

@@ -136,10 +136,16 @@ def clocks_counted(runs: pd.DataFrame) -> str:
     return f"times cannot be compared ({kinds}), returns can"
 
 
-def took(runs: pd.DataFrame) -> str:
-    """Return what a study cost; empty where that is not known."""
-    spent = float(runs["cpu_s_reserved"].dropna().sum()) / 3600
-    return f"The study took {said(spent, 2)} CPU-hours" if spent else ""
+def took(data: StudyData) -> str:
+    """Return what a study cost, attempts that were repeated included; empty where that is not known.
+
+    MLflow is read for the latest attempt of each trial: with repeated ones the study took more than is known.
+    """
+    spent = float(data.runs["cpu_s_reserved"].dropna().sum())
+    more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
+    if data.ledger is not None:
+        spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
+    return f"The study took {'more than ' if more else ''}{said(spent / 3600, 2)} CPU-hours" if spent else ""
 
 
 def minutes(seconds: float) -> str:

@@ -284,7 +284,7 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
     for stage in STAGES:
         here = [row for row in rows if row.stage == stage and row.ended]
         if here:
-            spent = sum(row.summary.get("cpu_s_spent") or 0.0 for row in here) / 3600
+            spent = sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in here) / 3600
             finals = [row.summary.get("final_return") for row in here if row.iterations is None]
             best = max((final for final in finals if final is not None), default=None)
             failed = str(sum(row.status == "failed" for row in here))

@@ -55,6 +55,10 @@ class TrialRow:
     execution: Execution
     started: float
     """Seconds since the epoch."""
+    cpu_s_lost: float = 0.0
+    """CPU-seconds of training in earlier attempts."""
+    cpu_s_reserved_lost: float = 0.0
+    """CPU-seconds that earlier attempts reserved."""
     stage: str | None = None
     """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, Value] = field(default_factory=dict)
@@ -341,8 +345,6 @@ class Ledger:
     """What the latest driver found."""
     restarts: list[tuple[int, int]] = field(default_factory=list)
     """(trial, attempt) of attempts that another attempt replaced."""
-    cpu_s_lost: float = 0.0
-    """CPU-seconds of training in those attempts."""
     decisions: list[StageDecided] = field(default_factory=list)
     """Of a hold-up study, in their order."""
     frozen: SettingsFrozen | None = None
@@ -365,11 +367,14 @@ class Ledger:
             case SettingsFrozen():
                 self.frozen = record
             case TrialStarted():
+                row = _row(record, moment)
                 if (earlier := self.rows.get(record.trial)) is not None:
                     self.restarts.append((record.trial, earlier.attempt))
-                    self.cpu_s_lost += earlier.summary.get("cpu_s_spent") or 0.0
-                self.rows[record.trial] = _row(record, moment)
-                return self.rows[record.trial]
+                    row.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
+                    reserved = earlier.summary.get("cpu_s_reserved") or 0.0
+                    row.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
+                self.rows[record.trial] = row
+                return row
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
                     rule, got = "a trial must have started before", f"{record.kind} of trial {record.trial}"

@@ -1,15 +1,22 @@
 """What a study says first: the value, its three writers, and an answer for every kind and state of a study."""
 
+import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import analysis
 from analysis.answers import Answer, Number, Unknown
+from analysis.answers.words import took
 from analysis.estimates import throughput as estimates_of_throughput
 from analysis.opened import Study
+from study.cli.tables import print_stages
+from study.records.ledger import Ledger
+from tests import synthetic
 from tests.planted import Truth, planted_folder
 from tests.spaces import spec
 from tests.unit.tables_data import run
@@ -76,6 +83,21 @@ def test_the_line_to_copy_has_the_lanes_where_these_differ():
     ]
     answer = Study(built_study(rows, kind="throughput")).answer()
     assert answer.setting.startswith("num_env_runners: 2  num_envs_per_env_runner: 8  train_batch_size: ")
+
+
+def test_what_a_study_took_counts_the_attempts_that_were_repeated():
+    ledger = Ledger()
+    for attempt, status in enumerate(("interrupted", "interrupted", "finished"), 1):
+        end = synthetic.ended(0, status, attempt)
+        costs = {"cpu_s_reserved": 3600.0 * attempt, "cpu_s_spent": 1800.0 * attempt}
+        ledger.apply(synthetic.started(0, attempt), 0.0)
+        ledger.apply(replace(end, summary=end.summary | costs), 1.0)
+    data = built_study([run(0, attempt=3, cpu_s_reserved=3 * 3600.0)], spec=spec())
+    assert took(replace(data, ledger=ledger)) == "The study took 6.0 CPU-hours"
+    assert took(data) == "The study took more than 3.0 CPU-hours", "MLflow is read for the latest attempts"
+    console = Console(width=100, file=io.StringIO())
+    print_stages(console, [replace(row, stage="search") for row in ledger.rows.values()], table_file="trials.csv")
+    assert re.search(r"search +1 +0 +3\.0 ", console.file.getvalue())
 
 
 def test_new_seeds_of_the_best_setting_have_its_budget():

@@ -172,7 +172,7 @@ class StageKeeper(Course):
     def _spent(self) -> float:
         """Return the CPU-seconds of training so far, lost attempts included."""
         rows = self._ledger.rows.values()
-        return self._ledger.cpu_s_lost + sum(row.summary.get("cpu_s_spent") or 0.0 for row in rows)
+        return sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in rows)
 
     def _num_later_left(self) -> int:
         done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
