@@ -367,14 +367,14 @@ class Ledger:
             case SettingsFrozen():
                 self.frozen = record
             case TrialStarted():
-                row = _row(record, moment)
+                begun = _row(record, moment)
                 if (earlier := self.rows.get(record.trial)) is not None:
                     self.restarts.append((record.trial, earlier.attempt))
-                    row.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
+                    begun.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
                     reserved = earlier.summary.get("cpu_s_reserved") or 0.0
-                    row.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
-                self.rows[record.trial] = row
-                return row
+                    begun.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
+                self.rows[record.trial] = begun
+                return begun
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
                     rule, got = "a trial must have started before", f"{record.kind} of trial {record.trial}"
