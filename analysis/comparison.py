@@ -1,6 +1,6 @@
 """Several studies side by side: their estimates in one frame, and ratios where the work is equal. Imports no engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pandas as pd
 
@@ -11,6 +11,7 @@ from analysis.scaling.fingerprint import BATCH, differing, text_of
 from analysis.scaling.goodput import product_of
 from study.errors import AnalysisError
 from study.statistics import Estimate
+from study.text import listed
 
 MOST_NAMED = 4
 """Differing fields that a refusal names."""
@@ -81,12 +82,12 @@ class Comparison:
         """
         if quantity not in QUANTITIES:
             raise unknown("quantity", quantity, QUANTITIES, code="unknown-quantity")
-        first = _by_workload(self.studies[0], quantity)
+        first = _alone(_by_workload(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
             if self._other_length(study, quantity):
                 continue
-            for key, row in _by_workload(study, quantity).items():
+            for key, row in _alone(_by_workload(study, quantity)).items():
                 if key in first:
                     found.append(_ratio(name, first[key], row))
         if not found:
@@ -106,15 +107,17 @@ class Comparison:
     def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
         """Return, for each cell of another study that has no equal one in the first, the fields that differ least.
 
-        A study whose trainings may be longer or shorter is refused as a whole where the quantity depends on that.
+        A cell that a study ran in several ways, such as on one node and on two, is refused too. A study
+        whose trainings may be longer or shorter is refused as a whole where the quantity depends on that.
         """
         first = _by_workload(self.studies[0], quantity)
-        found: list[str] = []
+        found = [*_in_several_ways(self.names[0], first)]
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
+            others = _by_workload(study, quantity)
             if lengths := self._other_length(study, quantity):
                 found.append(f"{name}: {lengths}")
             else:
-                found += _refusals(name, first, _by_workload(study, quantity))
+                found += [*_in_several_ways(name, others), *_refusals(name, first, _alone(others))]
         return tuple(found)
 
     def _other_length(self, study: Study, quantity: str) -> str | None:
@@ -136,9 +139,30 @@ class Comparison:
         return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"
 
 
-def _by_workload(study: Study, quantity: str) -> dict[Key, Row]:
-    rows = [row for row in study.rows if row.quantity == quantity and row.fingerprint and row.estimate.value > 0]
-    return {(row.cell.num_env_runners, row.fingerprint): row for row in rows if row.basis in ("measured", "emulated")}
+def _by_workload(study: Study, quantity: str) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in study.rows:
+        known = row.quantity == quantity and row.fingerprint and row.estimate.value > 0
+        if known and row.basis in ("measured", "emulated"):
+            found.setdefault((row.cell.num_env_runners, row.fingerprint), []).append(row)
+    return found
+
+
+def _alone(found: dict[Key, list[Row]]) -> dict[Key, Row]:
+    """Return the cells that have one estimate: of several, none stands for the cell."""
+    return {key: rows[0] for key, rows in found.items() if len(rows) == 1}
+
+
+def _in_several_ways(name: str, found: dict[Key, list[Row]]) -> Iterator[str]:
+    for rows in found.values():
+        if len(rows) > 1:
+            values = listed(f"{row.estimate.value:,.4g}" for row in rows)
+            yield f"{_place(name, rows[0])}: {len(rows)} estimates, {values}, as its runs were placed in several ways"
+
+
+def _place(name: str, row: Row) -> str:
+    batch = f", {BATCH} {row.cell.train_batch_size:,}" if row.cell.train_batch_size else ""
+    return f"{name} at {row.cell.num_env_runners} runners{batch}"
 
 
 def _ratio(study: str, first: Row, row: Row) -> dict[str, object]:
@@ -158,7 +182,7 @@ def _ratio(study: str, first: Row, row: Row) -> dict[str, object]:
     }
 
 
-def _refusals(name: str, first: dict[Key, Row], others: dict[Key, Row]) -> Iterator[str]:
+def _refusals(name: str, first: Collection[Key], others: dict[Key, Row]) -> Iterator[str]:
     for (scale, text), row in others.items():
         rivals = [fingerprint for runners, fingerprint in first if runners == scale]
         if not rivals or (scale, text) in first:
@@ -168,5 +192,4 @@ def _refusals(name: str, first: dict[Key, Row], others: dict[Key, Row]) -> Itera
             f"{field} {text_of(one)} and {text_of(two)}" for field, (one, two) in list(fields.items())[:MOST_NAMED]
         ]
         more = f" and {len(fields) - MOST_NAMED} more" if len(fields) > MOST_NAMED else ""
-        batch = f", {BATCH} {row.cell.train_batch_size:,}" if row.cell.train_batch_size else ""
-        yield f"{name} at {scale} runners{batch}: {', '.join(shown)}{more} differ"
+        yield f"{_place(name, row)}: {', '.join(shown)}{more} differ"

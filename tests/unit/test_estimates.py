@@ -298,6 +298,23 @@ def test_returns_of_trainings_of_no_known_length_are_refused(studies, budget, wh
         analysis.compare([other, other]).ratios("score")
 
 
+def test_a_cell_that_was_placed_in_several_ways_has_no_ratio():
+    def placed(*nodes: int) -> Study:
+        rows = [
+            tables_data.run(10 * number + seed, runners=4, seed=seed, iteration_time_s=float(count), num_nodes=count)
+            for number, count in enumerate(nodes)
+            for seed in (1, 2)
+        ]
+        alone = [tables_data.run(90 + seed, runners=2, seed=seed) for seed in (1, 2)]
+        return Study(tables_data.study([*rows, *alone], kind="throughput"))
+
+    for studies in ((placed(1), placed(1, 2)), (placed(1, 2), placed(2))):
+        both = analysis.compare(studies)
+        assert both.ratios()["num_env_runners"].tolist() == [2]
+        (refusal,) = both.refusals()
+        assert "at 4 runners, train_batch_size 3,200: 2 estimates, 3,200 and 1,600" in refusal
+
+
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
     own = studies["example_throughput"]
     ratios = analysis.compare([own, ANALYSIS / "example_throughput"]).ratios("env_steps_per_s")
