@@ -122,6 +122,7 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied."""
+    yield from _endless(config)
     _, base = _algorithm(config)
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         yield Fault(
@@ -158,6 +159,16 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
             fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
             yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
+
+
+def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
+    for name, value in sorted(vars(config).items()):
+        try:
+            plain(value)
+        except RecursionError:
+            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
+            fix = "Take it out of itself; what reads it can keep a reference of its own."
+            yield Fault(where="config", rule=rule, got=got, fix=fix, code="setting-holds-itself")
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
