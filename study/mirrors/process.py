@@ -28,7 +28,7 @@ from typing import IO, Any
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
 from study.hosts.processes import set_back
-from study.mirrors.base import Follower, HeldError, Mirror, MirrorReport, Orders
+from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tensorboard import TensorBoardMirror
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     @functools.cache
     def step_back() -> None:
-        """Let trials go first from now on. To import MLflow, before there are any, takes seconds of CPU time."""
+        """Let trials go first from now on: once MLflow is imported, or where that has to wait and trials may run."""
         if not driver.finishing:
             os.nice(_NICENESS)
             set_back(_NICENESS)
@@ -320,8 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def away(reason: str, error: Exception) -> None:
         tell(reason=reason, final=_is_final(error, uri), error=_parts(error))
-        if not isinstance(error, HeldError):  # until then nothing was imported
-            step_back()
+        step_back()
 
     mirror = kinds[options.mirror](StudyFolder(options.folder), uri)
     report = Follower(mirror, driver, on_ready=ready, on_away=away).run()

@@ -367,6 +367,16 @@ def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
     place.assert_follows(folder)
 
 
+def test_a_mirror_that_waits_for_that_of_an_earlier_driver_lets_trials_go_first(tmp_path):
+    """They may run by the time that it comes to import MLflow."""
+    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    append(folder, opened())
+    with FileLock(MlflowMirror(folder, folder.identity().tracking_uri).lock):
+        mirror = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
+        until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))
+    assert mirror.finish(60.0).drained
+
+
 def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
     folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
     folder.make_tensorboard()
