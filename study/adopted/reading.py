@@ -29,7 +29,7 @@ IMPORT_TIMEOUT_S = 300.0
 """RLlib takes ten seconds to import, minutes where the disk is slow."""
 PLAY_S = 60.0
 """Seconds after which no further episode of a random policy begins."""
-ROOT = Path(__file__).resolve().parents[2]
+ROOT, PACKAGE = Path(__file__).resolve().parents[2], __name__.partition(".")[0]
 _CHILD = "import sys; sys.path[0] = sys.argv[2]; from study.adopted.finding import main; main(sys.argv[1])"
 
 
@@ -142,6 +142,7 @@ def read_script(
         SpaceError: It has no configuration, several, or one that cannot be studied; says why.
     """
     target = Target.parse(text, where=where)
+    _check_no_namesake(target, text, where)
     file = changed or target.file
     digest = "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
     request = Request(
@@ -158,6 +159,36 @@ def read_script(
     if key not in _READ or (episodes and not _READ[key].returns):
         _READ[key] = _read(request, text, where)
     return _READ[key]
+
+
+def _check_no_namesake(target: Target, text: str, where: str) -> None:
+    """Refuse a module called as this package is: where the command is typed, or imported by the script.
+
+    There Ray's processes would import it in place of this package; a script that imports its own would get this one.
+
+    Raises:
+        SpaceError: There is one; names it.
+    """
+    here, beside = Path.cwd(), target.file.parent if target.file else Path.cwd()
+    files = [target.file or beside / f"{target.module.partition('.')[0]}.py"]
+    names: set[str] = set()
+    for file in files:  # which grows
+        content = file.read_text(errors="replace") if file.is_file() else ""
+        names.update(re.findall(r"^\s*(?:from|import)\s+(\w+)", content, re.MULTILINE))
+        files += [each for each in beside.glob("*.py") if each.stem in names and each not in files]
+    shadows = [here / f"{PACKAGE}.py", here / PACKAGE / "__init__.py"]
+    if PACKAGE in names:
+        shadows += [beside / f"{PACKAGE}.py", *(beside / PACKAGE).glob("*.py"), *(here / PACKAGE).glob("*.py")]
+    for file in shadows:
+        if file.is_file() and not (file.parent / "adopted" / "reading.py").is_file():  # a clone of this project
+            raise SpaceError.of(
+                text,
+                where=where,
+                rule=f"must do without a module '{PACKAGE}' of your own: this program's package has that name",
+                got=str(file),
+                fix="Rename it and its imports, or type the command in another folder where the script needs none.",
+                code="module-called-study",
+            )
 
 
 _READ: dict[str, Reading] = {}

@@ -397,6 +397,28 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("name", ["study.py", "study/__init__.py", "study/helpers.py"])
+@pytest.mark.parametrize("place", ["here", "beside"])
+def test_a_module_that_is_called_as_this_package_is_refused_by_its_place(name, place, read, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    file = (here if place == "here" else tmp_path) / name
+    for folder in (here, file.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(here)
+    file.write_text("")
+    (tmp_path / "helper.py").write_text(code := PPO + "from study import helpers\n")
+    for each in (code, PPO + "from helper import config\n"):
+        with pytest.raises(SpaceError) as caught:
+            read(each)
+        (fault,) = caught.value.faults
+        assert (fault.code, fault.got) == ("module-called-study", str(file))
+    if place == "here" and name != "study/helpers.py":
+        with pytest.raises(SpaceError, match="study"):
+            read(PPO)
+    else:
+        assert read(PPO).adopted, "nobody imports it"
+
+
 @pytest.mark.parametrize("code", BAD)
 def test_what_is_wrong_with_a_script_is_one_line(code, read):
     limit = 1.0 if code == "script-never-returns" else 60.0
