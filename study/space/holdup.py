@@ -41,7 +41,7 @@ class RaceSpec(Section):
 
     num_settings: int = Field(6, ge=2)
     """Settings that enter."""
-    blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 1, 2], min_length=1)
+    blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
     """Rank seeds of each block; after each, the better half goes on (never fewer than the stress needs)."""
 
 
@@ -97,11 +97,11 @@ class HoldUpSpec(Section):
     """Batch per runner of `naive_growth`."""
     tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
     """Seeds of calibration and search."""
-    rank_seeds: SeedsSpec = SeedsSpec(first=101, count=4)
+    rank_seeds: SeedsSpec = SeedsSpec(first=101, count=7)
     """Seeds of race and stress."""
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
     """Seeds of confirmation and measurement; refused until the settings are frozen."""
-    num_settings: int = Field(12, ge=4)
+    num_settings: int = Field(16, ge=4)
     """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
     num_rounds: int = Field(1, ge=1)
     """Rounds of the search; after each, the better third of its settings is evaluated with a second seed."""

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.selection                    # a quarter of an hour
 
-A table of 96 settings and 44 seeds is drawn from `analysis/example_table`: each setting is one of the 24 recorded ones,
-a little moved, and each of its runs one of the recorded 24, a little moved. 32 seeds judge. So intervals are narrow
-(96 settings, and 120 tables), but the settings are of one environment. Brackets are 95 % intervals over the tables.
+A table of 96 settings and 48 seeds is drawn from the recorded ones: each setting is one of the 24 recorded ones, a
+little moved, and each of its runs one of the recorded 48, a little moved. 33 seeds judge. So intervals are narrow (96
+settings, and 120 tables), but the settings are of one environment. Brackets are 95 % intervals over the tables.
 """
 
 import argparse
@@ -20,20 +20,22 @@ from study.records.records import Evaluation, read_lines
 from study.records.state import ledger_of
 from study.space.holdup import HoldUpSpec
 
-RECORDED = Path(__file__).parents[2] / "analysis" / "example_table"
+ANALYSIS = Path(__file__).parents[2] / "analysis"
+RECORDED = (ANALYSIS / "example_table", ANALYSIS / "example_table_more")
 TARGET = 46
-NUM_SETTINGS, NUM_SEEDS, ROLES = 96, 44, strategies.Roles(tune=8, rank=4, judge=32)
+NUM_SETTINGS, NUM_SEEDS, ROLES = 96, 48, strategies.Roles(tune=8, rank=7, judge=33)
 MOVED = 0.01
 """Standard deviation between a setting and the recorded one that it is drawn from, in score."""
 SIZES = {
-    # settings, rounds, race, finalists, whole trials of the calibration, second runs in the search
-    "32 settings in 2 rounds, 8 race, 3 finalists": (32, 2, 8, 3, 3, True),
-    "the same, no second run in the search": (32, 2, 8, 3, 3, False),
-    "16 settings, 6 race, 2 finalists": (16, 1, 6, 2, 2, True),
-    "16 settings, 6 race, 1 finalist": (16, 1, 6, 1, 2, True),
-    "12 settings, 6 race, 1 finalist (default)": (12, 1, 6, 1, 2, True),
-    "12 settings, 4 race, 1 finalist": (12, 1, 4, 1, 2, True),
-    "12 settings, 9 race, 2 finalists, no second run: halving": (12, 1, 9, 2, 2, False),
+    # settings, settings that race, blocks of the race, finalists, second runs in the search
+    "12 settings, 6 race on 1, 1, 2 seeds": (12, 6, [1, 1, 2], 1, True),
+    "12 settings, 6 race on 1, 2, 4 seeds": (12, 6, [1, 2, 4], 1, True),
+    "16 settings, 6 race on 1, 1, 2 seeds": (16, 6, [1, 1, 2], 1, True),
+    "16 settings, 6 race on 1, 2, 4 seeds (default)": (16, 6, [1, 2, 4], 1, True),
+    "the same, no second run in the search": (16, 6, [1, 2, 4], 1, False),
+    "the same, 2 finalists": (16, 6, [1, 2, 4], 2, True),
+    "16 settings, 4 race on 2, 4 seeds": (16, 4, [2, 4], 1, True),
+    "24 settings, 8 race on 1, 2, 4 seeds": (24, 8, [1, 2, 4], 1, True),
 }
 
 
@@ -59,16 +61,14 @@ def drawn(recorded, rng, spread):
 
 def row(recorded, name, spread, tables, replays):
     """Return P(pick holds up), regret and CPU-seconds of one size, each a mean with its half-width."""
-    settings, rounds, race, finalists, calibrated, again = SIZES[name]
+    settings, race, blocks, finalists, again = SIZES[name]
     sizes = HoldUpSpec.model_validate(
         {
             "target_scale": recorded.target,
             "small_scale": recorded.small,
             "num_settings": settings,
-            "num_rounds": rounds,
-            "race": {"num_settings": race, "blocks": [1, 1, 2]},
+            "race": {"num_settings": race, "blocks": blocks},
             "stress": {"num_settings": finalists, "num_seeds": 4},
-            "calibrate": {"num_seeds": calibrated},
         }
     )
     rng, found, ours = np.random.default_rng(1), [], {run.OURS: protocol.protocol}
@@ -87,13 +87,16 @@ def row(recorded, name, spread, tables, replays):
 
 def rank_correlation(share):
     """Return Spearman's correlation of the evaluation at a share of the budget with the final score, at the target."""
-    ledger, found = ledger_of(StudyFolder(RECORDED).records), {}
-    final = {row.trial: row.summary["score"] for row in ledger.rows.values() if row.num_env_runners == TARGET}
-    for line in read_lines(StudyFolder(RECORDED).records):
-        each = line.record
-        if isinstance(each, Evaluation) and each.trial in final and each.progress <= share + 0.05:
-            found[each.trial] = sum(each.returns)
-    return stats.spearmanr([found[trial] for trial in final], list(final.values())).statistic
+    early, late = [], []
+    for folder in map(StudyFolder, RECORDED):
+        ledger, found = ledger_of(folder.records), {}
+        final = {row.trial: row.summary["score"] for row in ledger.rows.values() if row.num_env_runners == TARGET}
+        for line in read_lines(folder.records):
+            each = line.record
+            if isinstance(each, Evaluation) and each.trial in final and each.progress <= share + 0.05:
+                found[each.trial] = sum(each.returns)
+        early, late = [*early, *(found[trial] for trial in final)], [*late, *final.values()]
+    return stats.spearmanr(early, late).statistic
 
 
 def main():
@@ -102,7 +105,7 @@ def main():
     parser.add_argument("--tables", type=int, default=120)
     parser.add_argument("--replays", type=int, default=20, help="Replays of each table.")
     arguments = parser.parse_args()
-    recorded = table.score_table(RECORDED, target=46, small=10)
+    recorded = table.score_table(*RECORDED, target=46, small=10)
     print(f"Rank correlation of the third of ten evaluations with the final score: {rank_correlation(0.3):.2f}")
     print("| spread added | stages | P(pick holds up) | regret (score) | CPU-s of selection |")
     print("| ---: | --- | ---: | ---: | ---: |")

@@ -28,7 +28,13 @@ from study.space.holdup import HoldUpSpec
 from tests import synthetic
 from tests.spaces import spec
 
-SIZES = {"num_settings": 32, "num_rounds": 2, "race": {"num_settings": 8}, "stress": {"num_settings": 3}}
+SIZES = {
+    "num_settings": 32,
+    "num_rounds": 2,
+    "race": {"num_settings": 8, "blocks": [1, 1, 2]},
+    "stress": {"num_settings": 3},
+    "rank_seeds": {"first": 101, "count": 4},
+}
 HOLDUP = HoldUpSpec.model_validate({"target_scale": 46, "small_scale": 10, "calibrate": {"num_seeds": 3}, **SIZES})
 LARGE, LITTLE = 46, 10
 SOLVED = 0.9
