@@ -1,6 +1,6 @@
 """What each piece of the selection is worth: our stages at many sizes, on tables drawn from the recorded one.
 
-    python -m tests.benchmarks.selection                    # a quarter of an hour
+    python -m tests.benchmarks.selection                    # five minutes
 
 A table of 96 settings and 48 seeds is drawn from the recorded ones: each setting is one of the 24 recorded ones, a
 little moved, and each of its runs one of the recorded 48, a little moved. 33 seeds judge. So intervals are narrow (96
