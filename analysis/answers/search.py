@@ -12,6 +12,7 @@ from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import main_workload, price_list, target_prices
 from analysis.answers.progress import nothing_yet, unfinished
 from analysis.answers.words import (
+    MOST_NAMED,
     clocks_counted,
     clocks_in_words,
     in_words,
@@ -32,7 +33,7 @@ from analysis.tables.table import Table, estimate_columns, make_frame
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from study.text import listed
+from study.text import count, listed
 
 NEW_SEEDS = 5
 """Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""
@@ -54,6 +55,13 @@ class Candidate:
     """Runs that ended at the target; None where no target is known."""
     trials: tuple[int, ...]
     num_failed: int
+    max_iterations: int | None = None
+    """Length of its trainings where the study has several; else None."""
+
+    def words(self, *, most: int = MOST_NAMED) -> str:
+        """Return what sets it apart in the study, for a sentence: at most so many of its parameters."""
+        length = "" if self.max_iterations is None else count(self.max_iterations, "iteration")
+        return ", ".join(each for each in (in_words(self.setting, most=most), length) if each)
 
     @property
     def solved(self) -> bool | None:
@@ -91,6 +99,7 @@ def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
     returns = {(row.cell.arm, row.cell.num_env_runners): row.estimate for row in rows if row.quantity == "final_return"}
     runs = learning_runs(data.runs)
     varying = [name for name in PARAMETERS if name != SCALE and runs[name].nunique() > 1]
+    lengths = runs["max_iterations"].nunique() > 1
     shown = varying or [name for name in ("train_batch_size", "lr") if runs[name].notna().any()]
     target = data.spec.environment.target if data.spec is not None else None
     found = []
@@ -99,6 +108,7 @@ def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
         value = returns.get((setting.name, setting.num_env_runners))
         if value is None or some["final_return"].isna().all():
             continue
+        limit = some["max_iterations"].iloc[0]
         solved = None if target is None else (~setting.failed & (some["final_return"] >= target)).fillna(False)
         found.append(
             Candidate(
@@ -109,6 +119,7 @@ def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
                 num_solved=None if solved is None else int(solved.sum()),
                 trials=tuple(int(each) for each in some["trial"]),
                 num_failed=int(setting.failed.sum()),
+                max_iterations=int(limit) if lengths and pd.notna(limit) else None,
             )
         )
     return sorted(found, key=lambda each: each.place)
@@ -120,7 +131,7 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
     if target is not None:
         reached = best.final_return.value >= target
         solved = f" (solved is {target:g})" if reached else f", below the {target:g} that counts as solved"
-    values = in_words(best.setting)
+    values = best.words()
     where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
     if len(found) == 1:
         return f"With {where} this study reached a return of {known(best.final_return)}{solved}."
@@ -178,7 +189,7 @@ def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
     ]
     frame: dict[str, Any] = {
         "num_env_runners": [each.num_env_runners for each in best],
-        "setting": [in_words(each.setting, most=4) for each in best],
+        "setting": [each.words(most=4) for each in best],
         **(
             estimate_columns("final_return", [each.final_return for each in best])
             if many

@@ -105,6 +105,8 @@ def test_new_seeds_of_the_best_setting_have_its_budget():
     space = spec(budget__env_steps=None, budget__iterations=[10, 60])
     answer = Study(built_study(rows, spec=space, sheet={"space": "mine.yaml"})).answer()
     assert any("budget.iterations=60" in each.command for each in answer.unknown)
+    assert "60 iterations" in answer.sentence
+    assert [row.split(", ")[-1] for row in answer.rows.frame["setting"]] == ["60 iterations"]
 
 
 def test_what_to_run_next_stands_beside_the_figure_but_behind_a_price_list(throughput, holdup):
