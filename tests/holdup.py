@@ -55,8 +55,7 @@ HOLDUP: dict[str, Any] = {
     "small_scale": 2,
     "unseen_scales": [3],
     "num_settings": 4,
-    "num_rounds": 1,
-    "calibrate": {"num_points": 3, "num_seeds": 2},
+    "calibrate": {"num_points": 3},
     "race": {"num_settings": 2, "blocks": [1, 1]},
     "stress": {"num_settings": 1, "num_seeds": 2},
     "confirm": {"num_seeds": 8, "num_seeds_others": 5, "num_seeds_stock": 2},
@@ -124,6 +123,7 @@ def study_records(
         until: Name of the phase whose trials are the last on record.
     """
     assert spec.holdup is not None
+    assert until is None or until in {phase.name for phase in phases(spec.holdup)}
     records: list[Record] = [StudyOpened(session=1, num_trials=9, cluster=cluster.to_json(), provenance=PROVENANCE)]
     ledger, asked, decisions = Ledger(), list(opening(spec)), list[StageDecided]()
     for record in records:
@@ -164,9 +164,8 @@ def _trial(
     model: CostModel | None,
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
-    if request.reported_to_sampler:
-        known = request.setting
-        proposed = _proposed(spec, number) if known is None else {name: known[name] for name in spec.tuned}
+    if request.setting is None:
+        proposed = _proposed(spec, number)
     own, runners = spec_of(spec, request.variant), runners_of(spec, request.variant, scale, cluster)
     execution = execution_of(own, scale, cluster)
     cpus = num_cpus(own, runners, execution)

@@ -14,20 +14,15 @@ from study.space.throughput import LEARNERS
 from study.space.variants import with_lanes_in
 
 
-def needs_no_sampler(request: TrialRequest) -> bool:
-    """Return whether a request says what to run, and the sampler does not learn how the trial ends."""
-    return request.setting is not None and not request.reported_to_sampler
-
-
 def _setting_and_rule(
     spec: StudySpec, request: TrialRequest, proposed: Mapping[str, Value]
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """Return RLlib's parameters, and in a hold-up study the complete setting, rules included."""
     scale = {SCALE: request.num_env_runners}
-    if request.setting is not None and needs_no_sampler(request):
+    if request.setting is not None:
         rule, written = dict(request.setting), tuple(request.setting)
         return runnable(spec, {**rule, **scale}, written=written), rule
-    rule, written = {}, tuple(request.given) if request.setting is None else ()
+    rule, written = {}, tuple(request.given)
     if request.stage is not None:
         rule = rounded(spec, {**proposed, **scale}, written=written)
         rule.pop(SCALE)
@@ -51,7 +46,7 @@ def start_of(
     Args:
         spec: The space.
         request: What was asked for.
-        proposed: The tuned parameters as the sampler proposed them; not looked at where it `needs_no_sampler`.
+        proposed: The tuned parameters as the sampler proposed them; not looked at where the request has a setting.
         optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
         attempt: From 1.
         num_env_runners: Runners that it has; one stock runner may step the lanes of all that were asked for.
@@ -59,7 +54,7 @@ def start_of(
         execution: Whether its runners are real.
         predicted_cpu_s: CPU-seconds of training by the cost model, where there is one.
     """
-    if needs_no_sampler(request):
+    if request.setting is not None:
         proposed, optuna_number = {}, None
     (setting, rule), stands_for = _setting_and_rule(spec, request, proposed), None
     if num_env_runners != request.num_env_runners:

@@ -19,7 +19,7 @@ from study.mirrors.tracking_uri import (
     check_optuna_storage,
     check_tracking_uri,
 )
-from study.records.folder import FORMAT, StudyFolder, StudyIdentity
+from study.records.folder import FORMAT, GONE, StudyFolder, StudyIdentity
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
@@ -148,8 +148,14 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix, code="spec-and-digest-differ")
     if identity.digest != spec.digest():
         _check_script(folder, identity, spec)
-        different = ", ".join(_differences(identity.spec, spec.to_json())) or "defaults of another version"
-        rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
+        different = list(_differences(identity.spec, spec.to_json()))
+        if gone := [key for key in different if key in GONE]:
+            rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
+            fix = "Resume it with the version that started it, or start a new study with --name."
+            where, code = str(folder.path), "resume-of-another-version"
+            raise RecordError(where=where, rule=rule, got=got, fix=fix, code=code)
+        rule = "a resume needs the space that the study was started with"
+        got = f"other values of {', '.join(different) or 'defaults of another version'}"
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
         fix, code = f"{noted}, or start a new study with --name.", "resume-with-another-space"
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code=code)

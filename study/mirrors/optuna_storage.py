@@ -64,7 +64,7 @@ class OptunaMirror(Mirror):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
         self._ledger = Ledger()
-        self._outcomes = Outcomes(self._spec, self._ledger.rows)
+        self._outcomes = Outcomes(self._spec)
         self._storage = self._connected()
         self._study = self._find_or_create(self._storage)
         trials = self._storage.get_all_trials(self._study, deepcopy=False)

@@ -1,6 +1,7 @@
 """The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -41,6 +42,10 @@ _DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.(\d+\.)?[0-9a-f]{
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
+"""Keys of spaces that studies of earlier versions have on record, and that nothing reads any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyIdentity:
     """What a study is: written once, at its start, and never changed."""
@@ -64,7 +69,15 @@ class StudyIdentity:
 
     def parse(self) -> StudySpec:
         """Return the spec."""
-        return parse_space(Source(name=f"{self.name}/study.json", content=self.spec))
+        content = copy.deepcopy(self.spec)
+        for place in GONE:
+            *outer, last = place.split(".")
+            section: Any = content
+            for name in outer:
+                section = section.get(name) if isinstance(section, dict) else None
+            if isinstance(section, dict):
+                section.pop(last, None)
+        return parse_space(Source(name=f"{self.name}/study.json", content=content))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""

@@ -19,7 +19,6 @@ IN_DECISIONS: Mapping[str, str] = {
     "variant": "variant",
     "iterations": "iterations",
     "group": "group",
-    "reported_to_sampler": "told",
     "num_learners": "num_learners",
     "first_episode": "first_episode",
 }
@@ -47,8 +46,6 @@ class TrialRequest:
     """Limit of a short trial; None is the budget of the space."""
     group: int | None = None
     """Trials of one group run side by side, and nothing else does meanwhile."""
-    reported_to_sampler: bool = False
-    """With a setting: whether the sampler learns how the trial ended, since it proposed the setting before."""
     num_learners: int | None = None
     """Learner processes; None for the space's."""
     first_episode: int = 0

@@ -28,18 +28,16 @@ class SeedsSpec(Section):
 
 
 class CalibrateSpec(Section):
-    """What trials cost here, and how far seeds lie apart."""
+    """What trials cost here, before the search."""
 
     num_points: int = Field(6, ge=3)
     """Short trials of different batches, minibatches and epochs, at the target scale: they fit the cost model."""
-    num_seeds: int = Field(2, ge=2)
-    """Whole trials of the default setting at the target scale: the noise between seeds."""
 
 
 class RaceSpec(Section):
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
 
-    num_settings: int = Field(6, ge=2)
+    num_settings: int = Field(8, ge=2)
     """Settings that enter."""
     blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
     """Rank seeds of each block; after each, the better half goes on (never fewer than the stress needs)."""
@@ -101,12 +99,10 @@ class HoldUpSpec(Section):
     """Seeds of race and stress."""
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
     """Seeds of confirmation and measurement; refused until the settings are frozen."""
-    num_settings: int = Field(16, ge=4)
+    num_settings: int = Field(24, ge=4)
     """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
-    num_rounds: int = Field(1, ge=1)
-    """Rounds of the search; after each, the better third of its settings is evaluated with a second seed."""
     calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
-    """What trials cost here, and how far seeds lie apart."""
+    """What trials cost here, before the search."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
     stress: StressSpec = StressSpec()  # type: ignore[call-arg]

@@ -1,7 +1,6 @@
 """Rules of the `holdup` section: sizes that fit each other, and seeds that never mix. Pure."""
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 from study.errors import Fault
@@ -11,8 +10,6 @@ from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
 from study.space.plain import MAX_TRIALS
 from study.space.spec import StudySpec
 
-ROLES = 4
-"""Settings after which the kinds of scale repeat (`HoldUpSpec.role_of`)."""
 MAX_SEED = 2**31 - 1
 """The largest that every random number generator takes."""
 
@@ -23,13 +20,6 @@ def holdup(spec: StudySpec) -> Iterator[Fault]:
         return
     for check in (_scales, _seeds, _sizes, _evaluation, _search, _stock, _published):
         yield from check(spec, spec.holdup)
-
-
-def _num_proposed(holdup: HoldUpSpec) -> int:
-    """Return how many settings the search proposes above the small scale."""
-    rounds, rest = divmod(holdup.num_settings, ROLES)
-    of_round, of_rest = (sum(holdup.role_of(index) != "small" for index in range(count)) for count in (ROLES, rest))
-    return rounds * of_round + of_rest
 
 
 def _scales(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -80,7 +70,6 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
             yield Fault(where=where, rule=rule, got=str(last), fix="Lower count.", code="seed-too-large")
     confirm = section.confirm
     needs = {
-        "tune_seeds": (max(section.calibrate.num_seeds, 2), "calibration"),
         "rank_seeds": (max(sum(section.race.blocks), section.stress.num_seeds), "race and stress"),
         "test_seeds": (
             max(confirm.num_seeds, confirm.num_seeds_others, confirm.num_seeds_stock),
@@ -100,20 +89,15 @@ def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     where, got = "holdup.num_settings", str(section.num_settings)
     if section.num_settings > MAX_TRIALS:
         yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-settings")
-    proposed, race, stress = _num_proposed(section), section.race, section.stress
-    if proposed < race.num_settings:
-        rule = f"the race needs {race.num_settings} settings at {spec.scales[-1]} runners and its neighbours"
-        enough = math.ceil(race.num_settings * 4 / 3)
-        fix = f"Raise it to {enough}, or lower holdup.race.num_settings."
-        yield Fault(where=where, rule=rule, got=f"{proposed} of {got}", fix=fix, code="too-few-settings")
+    race, stress = section.race, section.stress
+    if section.num_settings < race.num_settings:
+        rule = f"the race needs {race.num_settings} settings to choose from"
+        fix = f"Raise it to {race.num_settings}, or lower holdup.race.num_settings."
+        yield Fault(where=where, rule=rule, got=got, fix=fix, code="too-few-settings")
     if stress.num_settings > race.num_settings:
         rule, compared = "must not exceed race.num_settings", f"{stress.num_settings} > {race.num_settings}"
         at, code = "holdup.stress.num_settings", "stress-above-race"
         yield Fault(where=at, rule=rule, got=compared, fix="Lower it.", code=code)
-    if section.num_rounds > section.num_settings // 4:
-        rule, rounds = "every round needs 4 settings", f"{got} in {section.num_rounds} rounds"
-        fix = f"Lower it to {section.num_settings // 4} or less."
-        yield Fault(where="holdup.num_rounds", rule=rule, got=rounds, fix=fix, code="too-many-rounds")
 
 
 def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:

@@ -5,7 +5,6 @@ reached) that the caller wrote. Intervals have the level that is asked for only 
 docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
 """
 
-from study.statistics.bounds import BOUND_WIDTH, lower_bound, paired_lower_bounds, pooled_sd
 from study.statistics.comparisons import better_with_permutation, holm
 from study.statistics.estimate import (
     BOOTSTRAP,
@@ -32,7 +31,6 @@ from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [
     "BOOTSTRAP",
-    "BOUND_WIDTH",
     "FEWEST_RUNS",
     "NUM_RESAMPLES",
     "TOO_FEW",
@@ -46,10 +44,7 @@ __all__ = [
     "holm",
     "iqm",
     "iqm_interval",
-    "lower_bound",
     "mean_interval",
-    "paired_lower_bounds",
-    "pooled_sd",
     "rate_interval",
     "ratio_of_restricted_means",
     "resamples",

@@ -9,14 +9,13 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def as_numbers(where: str, values: npt.ArrayLike, *, dimensions: int) -> FloatArray:
-    """Return `values` as a checked array: not empty, finite, of so many dimensions."""
+def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as a checked sample: not empty, finite, shape (runs,)."""
     numbers = np.asarray(values, dtype=np.float64)
-    if numbers.ndim != dimensions or numbers.size == 0:
-        rule = f"must hold at least one number in {dimensions} dimension{'s'[: dimensions - 1]}"
+    if numbers.ndim != 1 or numbers.size == 0:
         raise AnalysisError(
             where=where,
-            rule=rule,
+            rule="must hold at least one number in 1 dimension",
             got=f"shape {numbers.shape}",
             fix="Pass one number per run.",
             code="bad-sample-shape",
@@ -32,11 +31,6 @@ def as_numbers(where: str, values: npt.ArrayLike, *, dimensions: int) -> FloatAr
             code="value-not-finite",
         )
     return numbers
-
-
-def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
-    """Return `values` as a checked sample, shape (runs,)."""
-    return as_numbers(where, values, dimensions=1)
 
 
 def variance(sample: FloatArray) -> float:

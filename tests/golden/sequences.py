@@ -238,8 +238,7 @@ holdup:
   small_scale: 2
   unseen_scales: [3]
   num_settings: 8
-  num_rounds: 2
-  calibrate: {num_points: 3, num_seeds: 2}
+  calibrate: {num_points: 3}
   race: {num_settings: 3, blocks: [1, 1]}
   stress: {num_settings: 2, num_seeds: 2}
   rank_seeds: {first: 101, count: 4}

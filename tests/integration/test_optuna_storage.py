@@ -64,7 +64,7 @@ def test_the_storage_shows_every_trial_as_the_sampler_knows_it(tmp_path, storage
     session.run_all()
     assert sync_optuna(folder, storage) == 6
     rows, trials = session.conductor.ledger.rows, shown(storage)
-    outcomes = Outcomes(space, rows)
+    outcomes = Outcomes(space)
     for trial in trials:
         row = rows[trial.user_attrs["trial"]]
         assert trial.params == {**row.proposed, "num_env_runners": row.num_env_runners}

@@ -75,7 +75,7 @@ def test_return_and_cost_are_two_objectives(tmp_path):
         play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)
     session.conductor.end(session.conductor.next_trial().trial, "failed", "planted")
     known = session.conductor.ledger.rows
-    values = [Outcomes(session.spec, known).of(row).values for row in known.values()]
+    values = [Outcomes(session.spec).of(row).values for row in known.values()]
     assert values == [*((final / 500, cost) for final, cost in zip(finals, costs, strict=True)), None]
     rows = known.values()
     everywhere = {row.trial for front in pareto_front(rows).values() for row in front}

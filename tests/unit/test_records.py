@@ -186,10 +186,8 @@ def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
 
 def test_a_request_is_written_with_the_keys_of_the_first_records():
     setting = {"lr": 0.001}
-    request = TrialRequest(
-        stage="search", num_env_runners=4, seed=7, setting=setting, name="arm", reported_to_sampler=True
-    )
-    content = {"stage": "search", "num_env_runners": 4, "seed": 7, "setting": setting, "name": "arm", "told": True}
+    request = TrialRequest(stage="search", num_env_runners=4, seed=7, setting=setting, name="arm")
+    content = {"stage": "search", "num_env_runners": 4, "seed": 7, "setting": setting, "name": "arm"}
     assert list(request.to_json().items()) == list(content.items())
     assert TrialRequest.from_json(content) == request
     numbered_ones = numbered(

@@ -11,6 +11,7 @@ from study.options import as_run
 from study.space.parsing import load_space, parse_space
 from study.space.space_file import SHIPPED, Source, as_options, read_text
 from study.space.spec import StudySpec
+from tests import holdup
 from tests.spaces import spec
 
 
@@ -362,3 +363,14 @@ def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
         file.write_text(as_run(file, ["environment.kwargs.token=abc"], None, None))
         assert as_options(file)[2:] == ["--set", "environment.kwargs.token=***"]
     assert as_options(tmp_path / "none.yaml") == ["--space", str(tmp_path / "none.yaml")]
+
+
+def test_keys_that_are_gone_are_refused_in_a_file_and_read_from_records(tmp_path):
+    gone = "holdup:\n  num_rounds: 2\n  calibrate: {num_seeds: 2}\n"
+    faults = {fault.where: fault.code for fault in text_faults(PLAIN + gone)}
+    assert faults["holdup.num_rounds"] == faults["holdup.calibrate.num_seeds"] == "unknown-key"
+    folder = holdup.write_study(tmp_path, holdup.holdup_spec(), [])
+    recorded = json.loads(folder.identity_file.read_text())
+    recorded["spec"]["holdup"] |= {"num_rounds": 2, "calibrate": {"num_points": 3, "num_seeds": 3}}
+    folder.identity_file.write_text(json.dumps(recorded))
+    assert folder.identity().parse() == holdup.holdup_spec()

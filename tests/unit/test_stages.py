@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import selection
-from study.designs.holdup.calibration import opening
 from study.designs.holdup.certificate.record_rules import _retaken
 from study.designs.holdup.certificate.recorded import Study
 from study.designs.holdup.choosing import REUSED
@@ -23,10 +23,12 @@ from study.designs.holdup.stage_keeper import StageKeeper
 from study.designs.registry import make_plan
 from study.designs.search.importance import importance_per_scale
 from study.designs.search.outcome import Outcomes
+from study.driver.opening import RunOptions, resumed_identity
 from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
-from study.records.request import TrialRequest, digest_of
+from study.records.request import digest_of
+from study.space.spec import digest_of as spec_digest
 from study.space.variants import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
@@ -39,8 +41,7 @@ HOLDUP = {
     "small_scale": 2,
     "unseen_scales": [4, 12],
     "num_settings": 8,
-    "num_rounds": 2,
-    "calibrate": {"num_points": 3, "num_seeds": 2},
+    "calibrate": {"num_points": 3},
     "race": {"num_settings": 4, "blocks": [1, 1]},
     "stress": {"num_settings": 2, "num_seeds": 2},
     "confirm": {"num_seeds": 6, "num_seeds_others": 5, "num_seeds_stock": 0},
@@ -128,7 +129,7 @@ def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(t
 def test_of_an_odd_number_of_settings_the_larger_half_goes_on_the_cheaper_one_on_a_tie():
     scores = {name: [value, value] for name, value in zip("abcde", (0.5, 0.9, 0.7, 0.7, 0.1), strict=True)}
     costs = {name: cost for cost, name in enumerate("abdce", start=1)}
-    assert selection.race(scores, costs, pooled_sd=None, least=1) == ["b", "d", "c"]
+    assert selection.race(scores, costs, least=1) == ["b", "d", "c"]
     assert selection.winner({"a": 0.9, "b": 0.9 - selection.TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
 
 
@@ -222,7 +223,7 @@ def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
 def outcomes(drive):
     """Return what the trials that the sampler knows came to, by number."""
     rows = drive.conductor.ledger.rows
-    known = Outcomes(drive.spec, rows)
+    known = Outcomes(drive.spec)
     return {trial: known.of(row) for trial, row in rows.items() if row.optuna_number is not None and row.ended}
 
 
@@ -232,26 +233,35 @@ def seen(drive):
     return proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"])
 
 
-def test_the_sampler_is_given_lower_bounds_of_search_trials_and_of_nothing_else(tmp_path):
+def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run()
     rows = drive.conductor.ledger.rows
     told = outcomes(drive)
-    assert {rows[number].stage for number in told} == {"search"}
-    assert all(rows[number].anchor is None for number in told)
-    second = [row for row in rows.values() if row.stage == "search" and row.anchor is None and row.trial in told]
-    twice = [digest for digest, count in Counter(row.digest for row in second).items() if count == 2]
-    assert twice
-    noise = [rows[number].summary["score"] for number in rows if rows[number].anchor == "default"]
-    sd = math.sqrt(sum((value - sum(noise) / 2) ** 2 for value in noise))
-    for digest in twice:
-        first, later = sorted(row.trial for row in second if row.digest == digest)
-        scores = [rows[first].summary["score"], rows[later].summary["score"]]
-        mean = sum(scores) / 2
-        own = math.sqrt(sum((value - mean) ** 2 for value in scores))
-        assert told[first].values[0] == pytest.approx(scores[0] - 0.5 * sd)
-        assert told[later].values[0] == pytest.approx(mean - 0.5 * max(own, sd) / math.sqrt(2))
-        assert told[later].constraints["policy updates"] == 18  # two iterations of twenty
+    assert set(told) == {number for number, row in rows.items() if row.stage == "search"}
+    for number, outcome in told.items():
+        assert outcome.values == (rows[number].summary["score"],)
+        assert outcome.constraints["policy updates"] == 18  # two iterations of twenty
+
+
+def test_the_race_is_for_the_best_of_each_scale(tmp_path):
+    """The larger scales are harder here by more than any setting is worth: their best race all the same."""
+    drive = Drive(tmp_path, space(holdup={"num_settings": 12}))
+    drive.run(lambda row: planted(row) - 150 * (row.num_env_runners > 2))
+    race = next(each for each in decisions(tmp_path) if each.next_stage == "race")
+    searched = race.evidence["searched"]
+    best_of_each = [max(scores, key=scores.get) for scores in searched.values()]
+    assert {"2", "6", "8"} == set(searched)
+    assert max(searched["8"].values()) < min(sorted(searched["2"].values())[-2:])
+    assert set(best_of_each) <= set(race.kept)
+
+
+def test_places_are_shared_by_equals_and_taken_together_over_scales():
+    found = selection.places([{"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.5}, {"a": 0.2, "e": 0.8}, {"f": 0.1}, {}])
+    assert found == pytest.approx(
+        {"a": (7 / 8 + 1 / 4) / 2, "b": 1 / 8, "c": 1 / 2, "d": 1 / 2, "e": 3 / 4, "f": 1 / 2}
+    )
+    assert selection.places([{"a": 0.0, "b": 0.0}, {"c": 0.0}]) == {"a": 0, "b": 0, "c": 0}  # failed, all of a scale
 
 
 def few_settings(**holdup):
@@ -260,27 +270,22 @@ def few_settings(**holdup):
     return space(**lists, holdup={**sizes, **holdup})
 
 
-def test_where_a_space_has_few_settings_no_look_is_counted_twice(tmp_path):
+def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
     drive = Drive(tmp_path, few_settings())
     assert drive.run().reason == "complete"
     rows = drive.conductor.ledger.rows
     searched = [row for row in rows.values() if row.stage in ("calibrate", "search") and row.iterations is None]
-    looks = Counter((row.digest, row.num_env_runners, row.seed) for row in searched)
-    assert max(looks.values()) > 1  # Optuna proposes again what it has proposed
-    requests = [
-        *opening(drive.spec),
-        *(TrialRequest.from_json(each) for one in decisions(tmp_path) for each in one.requests),
-    ]
-    seen = set()
-    for number, request in enumerate(requests):
-        if number in rows and request.stage in ("calibrate", "search") and request.iterations is None:
-            look = rows[number].digest, request.num_env_runners, request.seed
-            assert request.setting is None or request.name is not None or look not in seen  # a second look is one
-            seen.add(look)
+    runs = Counter((row.digest, row.num_env_runners, row.seed) for row in searched)
+    assert max(runs.values()) > 1  # Optuna proposes again what it has proposed
     known = Evidence(drive.spec, rows, [])
     for scale in (2, 6, 8):
-        for digest, merits in known.searched([scale]).items():
-            assert len(merits) == len({seed for each, at, seed in looks if (each, at) == (digest, scale)})
+        for digest, merit in known.searched(scale).items():
+            by_seed = {
+                row.seed: row.summary["score"]
+                for row in searched
+                if (row.digest, row.num_env_runners) == (digest, scale)
+            }
+            assert merit == pytest.approx(sum(by_seed.values()) / len(by_seed))
 
 
 def retaken_otherwise(lines, spec):
@@ -301,6 +306,18 @@ def test_a_study_of_another_version_of_the_protocol_does_not_go_on(tmp_path):
     with pytest.raises(RecordError) as raised:
         StageKeeper(first.spec, make_plan(first.spec, ROOMY), folded(older), print)
     assert raised.value.code == "records-of-another-version"
+
+
+def test_a_resume_of_an_earlier_version_s_study_says_which_version_can(tmp_path):
+    spec = holdup.holdup_spec()
+    folder = holdup.write_study(tmp_path, spec, [])
+    recorded = orjson.loads(folder.identity_file.read_bytes())
+    recorded["spec"]["holdup"]["num_rounds"] = 2
+    folder.identity_file.write_bytes(orjson.dumps(recorded | {"digest": spec_digest(recorded["spec"])}))
+    with pytest.raises(RecordError) as raised:
+        resumed_identity(folder, spec, RunOptions(name="demo", out=tmp_path, resume=True))
+    assert raised.value.code == "resume-of-another-version"
+    assert "holdup.num_rounds" in raised.value.rule
 
 
 def seeds_played(row, spec):
@@ -403,24 +420,6 @@ def test_no_trial_runs_again_what_another_one_ran():
     mean = sum(row.summary["score"] for row in trials) / 2
     assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
     assert not retaken_otherwise(lines, own_spec)
-
-
-def test_a_baseline_takes_no_look_from_a_setting_that_was_proposed(tmp_path):
-    drive = Drive(tmp_path, few_settings())
-    drive.run()
-    one = next(row for row in drive.conductor.ledger.rows.values() if row.stage == "search" and row.anchor is None)
-    rows = {0: replace(one, trial=0, anchor="rllib_defaults"), 1: replace(one, trial=1)}
-    assert list(Evidence(drive.spec, rows, []).searched([one.num_env_runners])) == [one.digest]
-
-
-def test_the_sampler_sees_a_setting_as_its_last_look_leaves_it(tmp_path):
-    drive = Drive(tmp_path, space(search__sampler="tpe"))
-    drive.run()
-    rows = drive.conductor.ledger.rows
-    told = outcomes(drive)
-    last = {(rows[number].num_env_runners, rows[number].digest): told[number].values[0] for number in sorted(told)}
-    assert len(last) < len(told)
-    assert sorted(each.values[0] for each in seen(drive)) == sorted(last.values())
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
@@ -551,10 +550,14 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
 
 def test_a_study_that_has_begun_to_search_is_never_refused_by_its_budget(tmp_path):
     """What an uninterrupted run survives, a resumed one must survive too."""
-    tight = space(holdup={"cpu_hours": 0.22, "num_settings": 6, "num_rounds": 1})
-    if Drive(tmp_path / "whole", tight).run().reason == "complete":
-        Drive(tmp_path / "killed", tight).run(most=70)
-        assert Drive(tmp_path / "killed", tight).run().reason == "complete"
+    tight = space(holdup={"cpu_hours": 0.25, "num_settings": 24})
+    assert Drive(tmp_path / "whole", tight).run().reason == "complete"
+    searched = next(each for each in decisions(tmp_path / "whole") if each.phase == "search")
+    assert searched.cancelled, "the budget must bind the search"
+    for most in (5, 8):  # behind the calibration, and within the search
+        assert Drive(tmp_path / "killed", tight).run(most=most) is None
+    assert Drive(tmp_path / "killed", tight).run().reason == "complete"
+    assert essence(tmp_path / "killed") == essence(tmp_path / "whole")
 
 
 def test_the_sampler_forgets_a_trial_that_is_cancelled(tmp_path):

@@ -109,7 +109,6 @@ def test_order_does_not_matter_and_a_constant_shifts(values, random, constant):
     )
     assert statistics.iqm(shuffled) == statistics.iqm(values)
     assert statistics.iqm(moved) == pytest.approx(statistics.iqm(values) + constant, abs=1e-12)
-    assert statistics.lower_bound(moved, 0.3) == pytest.approx(statistics.lower_bound(values, 0.3) + constant)
     back = statistics.difference_of_means(values, moved)
     forth = statistics.difference_of_means(moved, values)
     np.testing.assert_allclose(ends(back), (-forth.value, -forth.high, -forth.low), atol=1e-12)
@@ -253,45 +252,6 @@ def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_succes
     assert ends(same) == (2, 2, 2)
 
 
-# The protocol's numbers
-
-
-def test_pooled_sd():
-    # Within: squared deviations 2, 2 and 0 over 1 + 2 + 1 degrees of freedom; the group of one adds nothing.
-    assert statistics.pooled_sd([[0, 2], [0, 1, 2], [7, 7], [100]]) == pytest.approx(1.0)
-    assert statistics.pooled_sd([[1.0], [2.0]]) is None
-    assert statistics.pooled_sd([]) is None
-    assert statistics.pooled_sd([[0.1] * 3]) == 0
-
-
-def test_lower_bound():
-    assert statistics.lower_bound([1, 1, 3, 3], None) == pytest.approx(2 - 0.5 * np.sqrt(4 / 3) / 2)
-    assert statistics.lower_bound([1, 1, 3, 3], 0.1) == statistics.lower_bound([1, 1, 3, 3], None)
-    assert statistics.lower_bound([1, 1, 3, 3], 4.0) == pytest.approx(2 - 0.5 * 4 / 2)
-    assert statistics.lower_bound([0.8], 0.2) == pytest.approx(0.7)
-    assert statistics.lower_bound([0.8], None) == 0.8
-
-
-def test_paired_lower_bounds():
-    # Seed means 2 and 12: differences (-1, -1), (0, 2), (1, -1); variances 0, 2 and 2, pooled 4/3.
-    bounds = statistics.paired_lower_bounds([[1, 11], [2, 14], [3, 11]])
-    pooled, own = 0.5 * np.sqrt(4 / 3) / np.sqrt(2), 0.5 * np.sqrt(2) / np.sqrt(2)
-    np.testing.assert_allclose(bounds, [-1 - pooled, 1 - own, 0 - own])
-    np.testing.assert_allclose(statistics.paired_lower_bounds([[1], [3]], 0.4), [-1 - 0.2, 1 - 0.2])
-    np.testing.assert_allclose(statistics.paired_lower_bounds([[1], [3]]), [-1, 1])
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=20)
-def test_a_seed_that_is_hard_for_all_changes_no_paired_bound(seed):
-    scores = generator(seed).normal(size=(4, 3))
-    hard = scores - np.array([0.0, 5.0, 0.5])
-    np.testing.assert_allclose(statistics.paired_lower_bounds(hard), statistics.paired_lower_bounds(scores), atol=1e-12)
-    np.testing.assert_allclose(
-        statistics.paired_lower_bounds(scores[::-1]), statistics.paired_lower_bounds(scores)[::-1], atol=1e-12
-    )
-
-
 # Comparisons
 
 
@@ -355,8 +315,6 @@ GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
         lambda bad: statistics.difference_of_means(GOOD, bad),
         lambda bad: statistics.restricted_mean(bad, FLAGS, horizon=3),
         lambda bad: statistics.ratio_of_restricted_means(GOOD, FLAGS, bad, FLAGS, horizon=3),
-        lambda bad: statistics.pooled_sd([GOOD, bad]),
-        lambda bad: statistics.lower_bound(bad, 0.1),
         lambda bad: statistics.better_with_permutation(bad, GOOD, rng=RNG),
         statistics.holm,
     ],
@@ -381,7 +339,6 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         ),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
-        (lambda: statistics.paired_lower_bounds(GOOD), r"scores: .* in 2 dimensions, got shape \(4,\)"),
         (lambda: statistics.holm([0.5, 1.5]), "p_values: .* got 1.5"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],

@@ -1,4 +1,4 @@
-"""The first stage: a model of the CPU-seconds of a trial, and the spread between seeds. Pure."""
+"""The first stage: a model of the CPU-seconds of a trial. Pure."""
 
 import itertools
 import math
@@ -76,11 +76,8 @@ def opening(spec: StudySpec) -> tuple[TrialRequest, ...]:
         )
         for point in _cost_points(spec, holdup.calibrate.num_points)
     ]
-    noise = [
-        TrialRequest(stage="calibrate", num_env_runners=target, seed=seed, setting=default, name="default")
-        for seed in seeds[: holdup.calibrate.num_seeds]
-    ]
-    return (*points, *noise)
+    whole = TrialRequest(stage="calibrate", num_env_runners=target, seed=seeds[0], setting=default, name="default")
+    return (*points, whole)
 
 
 def _cost_points(spec: StudySpec, count: int) -> list[dict[str, Value]]:

@@ -1,7 +1,6 @@
 """Search, race and stress: which settings run, which go on, and which one wins. Pure; an outcome for every phase."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,10 +8,8 @@ from typing import Any
 from study.designs.holdup import selection
 from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.calibration import cost_model
-from study.designs.holdup.evidence import Evidence, Outcome, Scores, mean
-from study.designs.holdup.phases import BASELINE_SEEDS, REPEATED, search_round
-from study.designs.search.worth import merit
-from study.records.ledger import TrialRow
+from study.designs.holdup.evidence import Evidence, Outcome, mean
+from study.designs.holdup.phases import BASELINE_SEEDS, search_scales
 from study.records.request import TrialRequest
 from study.space.settings import resolve
 from study.space.variants import Stage
@@ -21,67 +18,32 @@ REUSED = "reused"
 """In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""
 
 
-def search(known: Evidence, number: int) -> Outcome:
-    """Ask for a round of proposals."""
+def search(known: Evidence) -> Outcome:
+    """Ask for the proposals, each once, on the seeds of the search in turn."""
     seeds = known.holdup.tune_seeds.seeds
     requests = [
-        TrialRequest(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)], reported_to_sampler=True)
-        for index, scale in search_round(known.spec, number)
+        TrialRequest(stage="search", num_env_runners=scale, seed=seeds[index % len(seeds)])
+        for index, scale in enumerate(search_scales(known.spec))
     ]
-    evidence: dict[str, Any] = {}
-    if not known.decisions:
-        model = cost_model(known.rows())
-        evidence["cost_model"] = None if model is None else asdict(model)
-    return Outcome(requests=requests, evidence=evidence)
-
-
-def repeats(known: Evidence, fresh: Sequence[TrialRow]) -> Outcome:
-    """Ask for a second run of the better third of a round, at the small scale and at the large ones.
-
-    Args:
-        known: What is known.
-        fresh: The trials of the round.
-    """
-    requests: list[TrialRequest] = []
-    kept: list[str] = []
-    dropped: list[str] = []
-    bounds: dict[str, Any] = {}
-    for scales in (known.large, [known.holdup.small_scale]):
-        rows = {row.digest: row for row in reversed(fresh) if row.num_env_runners in scales}
-        scores = {row.digest: [merit(known.spec, row)] for row in fresh if rows.get(row.digest) is row}
-        ranked, found = _ranked(known, scores, scales)
-        bounds |= found
-        count = math.ceil(len(ranked) * REPEATED)
-        kept, dropped = kept + ranked[:count], dropped + ranked[count:]
-        for row in (rows[digest] for digest in ranked[:count]):
-            seed = _next_seed(known, row)
-            if seed is not None:
-                again = TrialRequest(
-                    stage="search",
-                    num_env_runners=row.num_env_runners,
-                    seed=seed,
-                    setting=row.rule,
-                    reported_to_sampler=True,
-                )
-                requests.append(again)
-    return Outcome(requests=requests, kept=kept, dropped=dropped, evidence={"bounds": bounds} if bounds else {})
-
-
-def _next_seed(known: Evidence, row: TrialRow) -> int | None:
-    """Return the next seed on which a setting has not run at its scale; None where a space of few settings has none."""
-    place, seeds = (row.digest, row.num_env_runners), known.holdup.tune_seeds.seeds
-    first = seeds.index(row.seed)
-    tried = {each.seed for each in known.whole() if (each.digest, each.num_env_runners) == place}
-    return next((seed for seed in itertools.chain(seeds[first:], seeds[:first]) if seed not in tried), None)
+    model = cost_model(known.rows())
+    return Outcome(requests=requests, evidence={"cost_model": None if model is None else asdict(model)})
 
 
 def race(known: Evidence, number: int) -> Outcome:
-    """Ask for a block of the race, by those who survived the block before."""
+    """Ask for a block of the race, by those who survived the block before.
+
+    The first block is for the best of the search at whatever scale they ran: their place among the settings of their
+    own scale decides, since what a scale makes easy says nothing about a setting. On equal places those that ran above
+    the small scale go first, the cheaper before the dearer.
+    """
     sizes, target = known.holdup.race, known.holdup.target_scale
     evidence: dict[str, Any]
     if number == 1:
-        ranked, bounds = _ranked(known, known.searched(known.large), known.large)
-        kept, dropped, evidence = ranked[: sizes.num_settings], ranked[sizes.num_settings :], {"bounds": bounds}
+        searched = {scale: known.searched(scale) for scale in known.spec.scales}
+        places = selection.places(searched.values())
+        ranked = selection.best(places, known.costs(known.large), len(places))
+        kept, dropped = ranked[: sizes.num_settings], ranked[sizes.num_settings :]
+        evidence = {"places": places, "searched": {str(scale): each for scale, each in searched.items()}}
     else:
         kept, dropped, evidence = _survivors(known, sizes.blocks[: number - 1])
     done = sum(sizes.blocks[: number - 1])
@@ -96,8 +58,7 @@ def stress(known: Evidence) -> Outcome:
     survivors, fallen, evidence = _survivors(known, holdup.race.blocks)
     ranked = survivors + fallen
     kept, dropped = ranked[:count], ranked[count:]
-    bounds = selection.bounds_of(known.searched([small_scale]), known.pooled_sd)
-    small = selection.best(bounds, known.costs([small_scale]), count)
+    small = selection.best(known.searched(small_scale), known.costs([small_scale]), count)
     wanted = [(digest, scale) for digest in kept for scale in known.spec.scales]
     wanted += [(digest, small_scale) for digest in small if digest not in kept]
     seeds = holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
@@ -169,13 +130,6 @@ def rivals(known: Evidence, winner: str, best_small: str) -> dict[str, Setting]:
     return different
 
 
-def _ranked(known: Evidence, scores: Scores, scales: Sequence[int]) -> tuple[list[str], dict[str, Any]]:
-    """Return settings by their lower bounds, best first; and the bounds with the scores behind them."""
-    merits = selection.bounds_of(scores, known.pooled_sd)
-    shown = {digest: {"bound": merits[digest], "looks": list(scores[digest])} for digest in merits}
-    return selection.best(merits, known.costs(scales), len(merits)), shown
-
-
 def _survivors(known: Evidence, blocks: Sequence[int]) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return who stays in the race after its blocks so far, who does not, and the scores behind it."""
     target, racing = known.holdup.target_scale, known.decisions[-1].kept
@@ -183,7 +137,7 @@ def _survivors(known: Evidence, blocks: Sequence[int]) -> tuple[list[str], list[
     table: Mapping[str, dict[int, float]] = {digest: known.on_rank_seeds(digest, target) for digest in racing}
     scores = {digest: [table[digest][seed] for seed in seeds] for digest in racing}
     least = known.holdup.stress.num_settings
-    kept = selection.race(scores, known.costs([target]), pooled_sd=known.pooled_sd, least=least)
+    kept = selection.race(scores, known.costs([target]), least=least)
     return kept, [digest for digest in racing if digest not in kept], {"scores": scores, "seeds": list(seeds)}
 
 

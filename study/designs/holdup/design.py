@@ -45,7 +45,7 @@ class HoldUp(Design):
                 counts[scale] += count
         scales = tuple(trial_needs(spec, scale, cluster, num_trials=count) for scale, count in sorted(counts.items()))
         target = next(scale for scale in scales if scale.num_env_runners == holdup.target_scale)
-        least = phases.num_later(spec) + phases.fewest_searched(holdup) + holdup.calibrate.num_seeds
+        least = phases.num_later(spec) + holdup.race.num_settings + 1
         hours = least * target.hours * min(target.num_cpus, cluster.capacity)
         if holdup.cpu_hours is not None and holdup.cpu_hours < hours / GUESS_FACTOR:
             why = f"they take about {in_words(hours)}, by a guess good to a factor of three"

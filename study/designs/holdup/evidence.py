@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from study.designs.holdup.phases import holdup_of
 from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
@@ -15,10 +13,6 @@ from study.records.request import TrialRequest
 from study.space.parameters import Value
 from study.space.spec import StudySpec
 from study.space.variants import STAGES
-from study.statistics import pooled_sd
-
-Scores = dict[str, list[float]]
-"""Setting, by its digest -> the merits of its trials, in the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +38,6 @@ class Evidence:
         decisions: The decisions so far.
         settings: Digest -> complete setting, of everything that was run.
         large: The searched scales above the small one: those at which a setting has to hold up.
-        pooled_sd: Spread between seeds, pooled over settings that ran on several seeds; None before there are any.
     """
 
     def __init__(self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided]) -> None:
@@ -53,7 +46,6 @@ class Evidence:
         self._rows = rows
         self.settings: dict[str, dict[str, Value]] = {row.digest: row.rule for row in rows.values()}
         self.large = [scale for scale in spec.scales if scale != self.holdup.small_scale]
-        self.pooled_sd = pooled_sd([np.array(group) for group in self._groups()])
 
     @property
     def num_trials(self) -> int:
@@ -71,31 +63,16 @@ class Evidence:
             if row.variant == "study" and row.iterations is None and row.stage in stages:
                 yield row
 
-    def searched(self, scales: Sequence[int]) -> Scores:
-        """Return the merits of what was calibrated and searched at the given scales."""
-        scores: dict[str, list[float]] = defaultdict(list)
-        for row in self._searched():
-            if row.num_env_runners in scales:
-                scores[row.digest].append(merit(self.spec, row))
-        return dict(scores)
+    def searched(self, scale: int) -> dict[str, float]:
+        """Return setting -> mean merit of what was calibrated and searched at a scale.
 
-    def _searched(self) -> Iterator[TrialRow]:
-        """Yield what was calibrated and searched.
-
-        A setting that was proposed again on a seed on which it had run says nothing new: the first run alone counts.
+        A setting that was proposed again on a seed on which it had run says nothing new: one run of them counts.
         """
-        seen: set[tuple[str, int, int]] = set()
+        merits: dict[str, dict[int, float]] = defaultdict(dict)
         for row in self.whole(("calibrate", "search")):
-            run = row.digest, row.num_env_runners, row.seed
-            if run not in seen:
-                seen.add(run)
-                yield row
-
-    def _groups(self) -> Iterator[list[float]]:
-        groups: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in self._searched():
-            groups[row.digest, row.num_env_runners].append(merit(self.spec, row))
-        return (group for group in groups.values() if len(group) > 1)
+            if row.num_env_runners == scale:
+                merits[row.digest].setdefault(row.seed, merit(self.spec, row))
+        return {digest: mean(each.values()) for digest, each in merits.items()}
 
     def costs(self, scales: Sequence[int]) -> dict[str, float]:
         """Return setting -> mean CPU-seconds of its trials at the given scales."""

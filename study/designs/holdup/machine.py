@@ -72,7 +72,7 @@ def decide(
     every, index = phases(known.holdup), len(decisions)
     following = every[index + 1] if index + 1 < len(every) else None
     outcome = _outcome(known, following.name if following else "")
-    evidence = {"pooled_sd": known.pooled_sd, **outcome.evidence, **({"cancelled": reason} if reason else {})}
+    evidence = {**outcome.evidence, **({"cancelled": reason} if reason else {})}
     decision = StageDecided(
         number=index,
         stage=every[index].stage,
@@ -94,11 +94,7 @@ def _outcome(known: Evidence, following: str) -> Outcome:
     kind, _, number = following.rpartition(" ")
     match kind or following:
         case "search":
-            return choosing.search(known, int(number))
-        case "second looks":
-            first = len(requests_of(known.spec, known.decisions[:-1]))
-            fresh = range(first, first + len(known.decisions[-1].requests))
-            return choosing.repeats(known, known.rows(fresh))
+            return choosing.search(known)
         case "race":
             return choosing.race(known, int(number))
         case "stress":

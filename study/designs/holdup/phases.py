@@ -15,11 +15,9 @@ from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
 from study.space.variants import Stage, Variant, spec_of
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
 would lead to another decision or verdict: a study of another version is refused."""
-REPEATED = 1 / 3
-"""Share of a round's settings that run again, on another seed: the phases `second looks` of the records."""
 _NUM_SCALED = 3
 """Baselines that are made of the small scale's best setting."""
 BASELINE_SEEDS = 2
@@ -42,9 +40,7 @@ def phases(holdup: HoldUpSpec) -> tuple[Phase, ...]:
 
     def names() -> Iterator[tuple[Stage, str]]:
         yield "calibrate", "calibrate"
-        for number in range(1, holdup.num_rounds + 1):
-            yield "search", f"search {number}"
-            yield "search", f"second looks {number}"
+        yield "search", "search"
         for number in range(1, len(holdup.race.blocks) + 1):
             yield "race", f"race {number}"
         yield "stress", "stress"
@@ -86,8 +82,8 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
     count: Counter[tuple[Stage, int, Variant]] = Counter()
-    count["calibrate", target, "study"] += holdup.calibrate.num_points + holdup.calibrate.num_seeds
-    count.update({("search", scale, "study"): num for scale, num in _searched(spec).items()})
+    count["calibrate", target, "study"] += holdup.calibrate.num_points + 1  # the default setting
+    count.update(("search", scale, "study") for scale in search_scales(spec))
     entering, finalists, seeds = holdup.race.num_settings, holdup.stress.num_settings, holdup.stress.num_seeds
     for block in holdup.race.blocks:
         count["race", target, "study"] += entering * block
@@ -113,31 +109,10 @@ def expected_trials(spec: StudySpec) -> dict[tuple[Stage, int, Variant], int]:
     return dict(count)
 
 
-def _searched(spec: StudySpec) -> Counter[int]:
-    """Return scale -> the most trials of proposals; repeats at several scales count at the target."""
-    holdup = holdup_of(spec)
-    trials = Counter(search_scales(spec))
-    for number in range(1, holdup.num_rounds + 1):
-        scales = [scale for _, scale in search_round(spec, number)]
-        small = scales.count(holdup.small_scale)
-        trials[holdup.small_scale] += math.ceil(small * REPEATED)
-        trials[holdup.target_scale] += math.ceil((len(scales) - small) * REPEATED)
-    return trials
-
-
 def num_later(spec: StudySpec) -> int:
     """Return how many whole trials race, stress and confirmation need: what a budget has to keep back."""
     expected = expected_trials(spec).items()
     return sum(count for (stage, _, _), count in expected if stage in ("race", "stress", "confirm"))
-
-
-def fewest_searched(holdup: HoldUpSpec) -> int:
-    """Return the trials of the smallest search that leaves race and small scale something to choose from."""
-    large, settings = 0, 0
-    while large < holdup.race.num_settings:
-        large += holdup.role_of(settings) != "small"
-        settings += 1
-    return settings
 
 
 def first_half(num_seeds: int) -> int:
@@ -153,13 +128,6 @@ def search_scales(spec: StudySpec) -> list[int]:
     turn = itertools.cycle(between)
     by_role = {"target": lambda: target, "small": lambda: small, "between": lambda: next(turn)}
     return [by_role[holdup.role_of(index)]() for index in range(holdup.num_settings)]
-
-
-def search_round(spec: StudySpec, number: int) -> list[tuple[int, int]]:
-    """Return (index, scale) of the proposals of a round, of which the first is 1."""
-    holdup = holdup_of(spec)
-    first, last = (holdup.num_settings * part // holdup.num_rounds for part in (number - 1, number))
-    return list(enumerate(search_scales(spec)))[first:last]
 
 
 def shares(largest: int) -> list[tuple[int, int]]:

@@ -4,53 +4,52 @@ Racing only allocates budget. It makes no claim of significance: with eight pair
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from study.statistics import lower_bound, paired_lower_bounds
+from scipy.stats import rankdata
 
 TIE = 0.002
 """Scores closer than this are a tie, which the lower cost decides: two thousandths of what there is to learn."""
 
 
-def bounds_of(scores: Mapping[str, Sequence[float]], pooled_sd: float | None) -> dict[str, float]:
-    """Return for every setting the lower confidence bound of its scores."""
-    return {setting: lower_bound(each, pooled_sd) for setting, each in scores.items()}
+def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return for every setting its place among those that ran at its scale: in (0, 1), and the better the larger.
+
+    The best of four has 7/8, the worst 1/8, one that ran alone 1/2; equal scores share the mean of their places, and a
+    setting that ran at several scales has the mean of its places there. A score of 0, as of a failure, has place 0.
+
+    Args:
+        searched: For each scale, setting -> mean score.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for scores in searched:
+        for setting, rank in zip(scores, rankdata(list(scores.values())), strict=True):
+            found[setting].append((float(rank) - 0.5) / len(scores) if scores[setting] > 0 else 0.0)
+    return {setting: sum(each) / len(each) for setting, each in found.items()}
 
 
 def best(merits: Mapping[str, float], costs: Mapping[str, float], count: int) -> list[str]:
     """Return the `count` settings with the largest merits, best first; the cheaper one on equal merits.
 
     Args:
-        merits: Setting -> bound or mean score.
+        merits: Setting -> place or mean score.
         costs: Setting -> CPU-seconds of one trial.
         count: How many.
     """
     return sorted(merits, key=lambda setting: (-merits[setting], costs.get(setting, math.inf), setting))[:count]
 
 
-def race(
-    scores: Mapping[str, Sequence[float]],
-    costs: Mapping[str, float],
-    *,
-    pooled_sd: float | None,
-    least: int,
-) -> list[str]:
-    """Return the settings that survive a block, best first: the better half by paired lower bounds.
+def race(scores: Mapping[str, Sequence[float]], costs: Mapping[str, float], *, least: int) -> list[str]:
+    """Return the settings that survive a block, best first: the half with the better mean scores.
 
     Args:
-        scores: Setting -> its scores on the rank seeds so far, the same seeds in the same order for all.
+        scores: Setting -> its scores on the rank seeds so far, the same seeds for all.
         costs: Setting -> CPU-seconds of one trial.
-        pooled_sd: Spread between seeds, for the time when there is one seed.
         least: Settings that survive at the least.
     """
-    table: NDArray[np.float64] = np.array(list(scores.values()), dtype=np.float64)
-    bounds = dict(zip(scores, paired_lower_bounds(table, pooled_sd), strict=True))
-    return best(
-        {setting: float(bound) for setting, bound in bounds.items()}, costs, max(math.ceil(len(scores) / 2), least)
-    )
+    means = {setting: sum(each) / len(each) for setting, each in scores.items()}
+    return best(means, costs, max(math.ceil(len(scores) / 2), least))
 
 
 def winner(holds: Mapping[str, float], costs: Mapping[str, float]) -> str:

@@ -146,7 +146,7 @@ class StageKeeper(Course):
             return phases.why_not_measured(self._spec, self._plan.cluster)
         if request.stage != "search" or not self._enough_searched():
             return ""
-        return self._too_expensive(request, num_running) or self._too_late(request, num_running, left_s)
+        return self._too_expensive(num_running) or self._too_late(request, num_running, left_s)
 
     def shortfall(self, following: TrialRequest) -> str:
         """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can.
@@ -161,7 +161,7 @@ class StageKeeper(Course):
         if self._holdup.cpu_hours is None or not whole:
             return ""
         each = self._usual_cpu_s()
-        missing = phases.fewest_searched(self._holdup) - sum(row.stage == "search" for row in whole)
+        missing = self._holdup.race.num_settings - sum(row.stage == "search" for row in whole)
         enough = (self._spent() + (max(missing, 0) + self._num_later_left()) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
@@ -181,22 +181,19 @@ class StageKeeper(Course):
     def _enough_searched(self) -> bool:
         """Return whether the race and the small scale have settings to choose from.
 
-        A setting runs twice at most: where more trials than that do not come to enough settings, the space has no more.
+        Where twice as many trials do not come to enough settings, the space has no more.
         """
-        ended = [
-            (row.digest, row.num_env_runners == self._holdup.small_scale)
-            for row in self._ledger.rows.values()
-            if row.stage == "search" and row.ended
-        ]
-        at_large, wanted = [digest for digest, at_small in ended if not at_small], self._holdup.race.num_settings
-        return len(at_large) < len(ended) and (len(set(at_large)) >= wanted or len(at_large) >= 2 * wanted)
+        ended = [row for row in self._ledger.rows.values() if row.stage == "search" and row.ended]
+        at_small = any(row.num_env_runners == self._holdup.small_scale for row in ended)
+        settings, wanted = {row.digest for row in ended}, self._holdup.race.num_settings
+        return at_small and (len(settings) >= wanted or len(ended) >= 2 * wanted)
 
-    def _too_expensive(self, request: TrialRequest, num_running: int) -> str:
+    def _too_expensive(self, num_running: int) -> str:
         if self._holdup.cpu_hours is None:
             return ""
         spent, each = self._spent(), self._usual_cpu_s()
         later = phases.num_later(self._spec) * each
-        if spent + num_running * each + self._price(request, each) + later <= self._holdup.cpu_hours * 3600:
+        if spent + (num_running + 1) * each + later <= self._holdup.cpu_hours * 3600:
             return ""
         return (
             f"of {self._holdup.cpu_hours:g} CPU-hours {spent / 3600:.2f} are spent, and {later / 3600:.2f} are kept "
@@ -213,16 +210,12 @@ class StageKeeper(Course):
             return ""
         return f"{left_s / 60:.0f} min are left, and race, stress and confirmation need {later / 60:.0f}"
 
-    def _price(self, request: TrialRequest, usual: float) -> float:
-        """Return the CPU-seconds that a trial should take: by the cost model where its setting is known."""
-        if request.setting is None:
-            return usual
-        return self.predicted_cpu_s(request, resolve(request.setting, request.num_env_runners)) or usual
-
     def share_of_usual(self, request: TrialRequest) -> float:
-        """Return how much longer than usual a trial should take; 1 where its setting is not known."""
+        """Return how much longer than usual a trial should take, by the cost model; 1 where it cannot tell."""
         usual = self._usual_cpu_s()
-        return self._price(request, usual) / usual if usual > 0 else 1.0
+        if request.setting is None or usual <= 0:
+            return 1.0
+        return (self.predicted_cpu_s(request, resolve(request.setting, request.num_env_runners)) or usual) / usual
 
     def _usual_cpu_s(self) -> float:
         """Return the mean CPU-seconds of a whole trial; 0 before the first has ended."""

@@ -5,13 +5,11 @@ record. A study that was killed and resumed therefore proposes what it would hav
 """
 
 from collections import Counter
-from dataclasses import replace
 
 import optuna
 
 from study.designs.search import proposals
 from study.designs.search.outcome import Outcomes, directions_of, distributions, fixed_by
-from study.designs.starts import needs_no_sampler
 from study.records.ledger import Ledger, TrialRow
 from study.records.request import TrialRequest
 from study.space.parameters import Value
@@ -30,7 +28,7 @@ class Proposer:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._ledger = spec, ledger
         self._distributions = distributions(spec)
-        self._outcomes = Outcomes(spec, ledger.rows)
+        self._outcomes = Outcomes(spec)
         for row in self._known():
             self._outcomes.trial(row)
 
@@ -39,10 +37,8 @@ class Proposer:
 
         They are those on record, where the trial was asked for before a kill; nothing where it needs no sampler.
         """
-        if needs_no_sampler(request):
+        if request.setting is not None:
             return {}, None
-        if request.setting is not None:  # a further observation of a setting that was proposed before
-            request = replace(request, given={name: request.setting[name] for name in self._spec.tuned})
         known = self._known()
         earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
@@ -74,24 +70,16 @@ class Proposer:
     def _observations(self, known: list[TrialRow], names: list[str]) -> list[proposals.Observation]:
         """Return what is known of the latest trials of each scale, oldest first; the sampler uses no more of them.
 
-        A setting of a hold-up study with several evaluations is there once, as the last one leaves it: the first one
-        alone may have been lucky. A trial that is to run again counts as running.
+        A trial that is to run again counts as running.
         """
         failed = self._value_of_failure(known)
         wanted = set(names)
         cancelled = {trial for decision in self._ledger.decisions for trial in decision.cancelled}
-        settled = {_setting(row) for row in self._ledger.rows.values() if row.ended and row.stage is not None}
         observations: list[proposals.Observation] = []
         at_scale: Counter[int] = Counter()
-        seen: set[tuple[int, str]] = set()
         for row in reversed(known):
             if row.trial in cancelled or not row.proposed.keys() >= wanted:
                 continue
-            if row.stage is not None:
-                setting = _setting(row)
-                if setting in seen or (not row.ended and setting in settled):
-                    continue
-                seen.add(setting)
             at_scale[row.num_env_runners] += 1
             if at_scale[row.num_env_runners] > proposals.AT_MOST:
                 continue
@@ -114,8 +102,3 @@ class Proposer:
             return (min([0.0, *(each[0] for each in values if each is not None)]),)
         prices = [row.summary.get("cpu_s_spent") or 0.0 for row in self._ledger.rows.values() if row.ended]
         return 0.0, 2 * max(prices, default=1.0)
-
-
-def _setting(row: TrialRow) -> tuple[int, str]:
-    """Return what evaluations of the same setting share in a hold-up study."""
-    return row.num_env_runners, row.digest

@@ -70,23 +70,14 @@ class Outcome:
 class Outcomes:
     """The trials of one study, as Optuna knows them."""
 
-    def __init__(self, spec: StudySpec, rows: Mapping[int, TrialRow]) -> None:
-        """Take up a study.
-
-        Args:
-            spec: The space.
-            rows: Every trial on record, by its number; new ones appear in it as the study goes on.
-        """
-        self._spec, self._rows = spec, rows
+    def __init__(self, spec: StudySpec) -> None:
+        """Take up a study of a space."""
+        self._spec = spec
         self._known: dict[int, Outcome] = {}
         self.distributions: dict[str, BaseDistribution] = distributions(spec)
 
     def of(self, row: TrialRow) -> Outcome:
-        """Return the outcome of a trial that has ended; it never changes afterwards.
-
-        In a hold-up study the value is a lower confidence bound over the evaluations of the setting so far, so that a
-        lucky first one does not draw the search to it.
-        """
+        """Return the outcome of a trial that has ended; it never changes afterwards."""
         if row.trial not in self._known:
             constraints = constraints_of(self._spec, row)
             self._known[row.trial] = Outcome(values=self._values(row), constraints=constraints)
@@ -96,7 +87,7 @@ class Outcomes:
         result = result_of(row)
         if row.status != "finished" or result is None or not math.isfinite(result):
             return None
-        value = merit(self._spec, row) if row.stage is None else self._lower_bound(row)
+        value = merit(self._spec, row)
         if self._spec.search.objective == "return_and_cpu_s":
             return value, row.summary.get("cpu_s_spent") or 0.0
         return (value,)
@@ -135,28 +126,6 @@ class Outcomes:
         if row.ended and row.ended_at is not None:
             trial.datetime_complete = datetime.fromtimestamp(row.ended_at)
         return trial
-
-    def _lower_bound(self, row: TrialRow) -> float:
-        """Return the bound after this trial, from those up to its own number that had ended by then."""
-        from study.statistics import lower_bound, pooled_sd  # SciPy: only hold-up studies need it
-
-        end = row.ended_at or math.inf
-        past = [
-            each
-            for trial, each in sorted(self._rows.items())
-            if trial <= row.trial and each.ended and (each.ended_at or 0.0) <= end
-        ]
-        noise: dict[str, list[float]] = {}
-        for each in past:
-            if each.stage == "calibrate" and each.iterations is None:
-                noise.setdefault(each.digest, []).append(merit(self._spec, each))
-        # By seed: a setting that was proposed again on the same one has not been seen once more.
-        values = {
-            each.seed: merit(self._spec, each)
-            for each in past
-            if (each.digest, each.num_env_runners, each.stage) == (row.digest, row.num_env_runners, "search")
-        }
-        return lower_bound(list(values.values()), pooled_sd(list(noise.values())))
 
 
 def attributes(row: TrialRow) -> dict[str, Any]:

@@ -73,9 +73,6 @@ class Optimism:
     """On test seeds."""
     optimism: float
     """The difference: positive when the choice flattered."""
-    bound_in_search: float | None
-    """The lower bound by which it was ranked in the search, of the search's objective; None where it never was."""
-    looks_in_search: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

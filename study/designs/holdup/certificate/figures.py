@@ -254,15 +254,11 @@ class Maker:
             for row in self._ledger.rows.values()
             if row.digest == digest and row.num_env_runners == target and row.stage in ("race", "stress")
         ]
-        bounds = [each.evidence.get("bounds", {}).get(digest) for each in self._ledger.decisions]
-        last = next((bound for bound in reversed(bounds) if bound), None)
         when_chosen, when_confirmed = mean_interval(chosen), mean_interval(self._arms[WINNER, target].scores)
         return Optimism(
             when_chosen=when_chosen,
             when_confirmed=when_confirmed,
             optimism=when_chosen.value - when_confirmed.value,
-            bound_in_search=last["bound"] if last else None,
-            looks_in_search=len(last["looks"]) if last else 0,
         )
 
     def _cpu_hours(self) -> dict[str, float]:

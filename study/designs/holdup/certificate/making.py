@@ -169,6 +169,7 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
             code="certificate-without-iterations",
         )
     lines = list(read_lines(folder.records))
+    check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     if spec.digest() != identity.digest:
         raise RecordError(
             where=str(folder.identity_file),
@@ -177,7 +178,6 @@ def _read(folder: StudyFolder, *, certified: str = "") -> tuple[StudyIdentity, S
             fix=RESTORE,
             code="certificate-spec-changed",
         )
-    check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     chain, rule = list(islice(heads(folder.records), len(lines))), "the records must obey the protocol"
     try:
         broken = [*broken_chain(lines, chain), *broken_rules(lines, spec)]

@@ -122,13 +122,11 @@ def _point(point: Content | None) -> str:
 
 def _search(content: Content) -> Iterator[str]:
     optimism, hours = content["optimism"], content["cpu_hours"]
-    bound = optimism["bound_in_search"]
     yield "## How it was found"
     yield ""
     yield (
         f"Score when chosen {_estimate(optimism['when_chosen'], 3)}, when confirmed "
-        f"{_estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}. "
-        + ("Never ranked in the search." if bound is None else f"Lower bound in the search {bound:.3f}.")
+        f"{_estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}."
     )
     yield ""
     yield from _table(

@@ -174,11 +174,8 @@ class _Walk:
             else predicted_cpu_s(self._spec, self._study.decisions, request, record.setting),
         )
         yield from _unlike(asdict(wanted), asdict(record), why=", as it was asked for")
-        if request.reported_to_sampler:
-            if request.setting is not None:
-                yield from _unlike({"rule": request.setting}, {"rule": record.rule}, why=", as it was proposed before")
-            if record.optuna_number is None:
-                yield "optuna_number must be that of a proposal, got None"
+        if request.setting is None and record.optuna_number is None:
+            yield "optuna_number must be that of a proposal, got None"
 
     # --- what was built ------------------------------------------------------------------------------------------
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from study.designs.holdup import selection
-from study.designs.holdup.phases import REPEATED
 from study.designs.holdup.replay.strategies import Draw, Purse, scores_of
 from study.designs.holdup.replay.table import SMALL, TARGET
-from study.statistics import pooled_sd
 
 Scores = tuple[dict[str, list[float]], dict[str, list[float]]]
 """Per scale (target, small): setting -> a number for each of its trials."""
@@ -19,12 +17,10 @@ Scores = tuple[dict[str, list[float]], dict[str, list[float]]]
 def protocol(draw: Draw, purse: Purse) -> int:
     """Search, race and stress as `study.designs.holdup` does, with its own choices of settings.
 
-    The whole trials of the calibration are paid for, at the table's mean cost; what they tell, the spread between
-    seeds, is not in the table and unknown until settings run twice. Left out are the baselines, which change no
-    winner. The small scale is paid for, in search and stress, though it only
-    tells how much is lost at the target. What race and stress need, at the table's mean cost, is kept back.
+    The whole trial of the calibration is paid for, at the table's mean cost; its setting is not in the table. Left out
+    are the baselines, which change no winner. What race and stress need, at the table's mean cost, is kept back.
     """
-    purse.pays(draw.holdup.calibrate.num_seeds * float(draw.table.cost[TARGET].mean()))
+    purse.pays(float(draw.table.cost[TARGET].mean()))
     return _Staged(draw, purse).pick()
 
 
@@ -45,11 +41,16 @@ class _Staged:
 
     def pick(self) -> int:
         self._search()
-        merits = selection.bounds_of(self._searched[TARGET], self._pooled())
-        if not merits:
+        places = selection.places(self._means)
+        if not places:
             return self._draw.order[0]
-        entering = selection.best(merits, self._costs(TARGET), self._holdup.race.num_settings)
+        entering = selection.best(places, self._costs(TARGET), self._holdup.race.num_settings)
         return self._index[self._stress(self._race(entering))]
+
+    @property
+    def _means(self) -> list[dict[str, float]]:
+        """Setting -> mean score in the search, for each scale."""
+        return [{name: sum(each) / len(each) for name, each in scores.items()} for scores in self._searched]
 
     def _run(self, into: Scores, scale: int, name: str, seed: int) -> bool:
         """Run one trial; return False where it is not paid for."""
@@ -63,41 +64,15 @@ class _Staged:
     def _costs(self, scale: int) -> dict[str, float]:
         return {name: sum(paid) / len(paid) for name, paid in self._paid[scale].items()}
 
-    def _pooled(self) -> float | None:
-        return pooled_sd([scores for each in self._searched for scores in each.values() if len(scores) > 1])
-
     def _search(self) -> None:
-        """Run settings in rounds, three quarters of them at the target; the best third of a round twice."""
-        holdup, tune = self._holdup, self._draw.tune
-        proposals = (iter(self._draw.order), iter(self._draw.order_small))
-        for number in range(holdup.num_rounds):
-            first, last = (holdup.num_settings * part // holdup.num_rounds for part in (number, number + 1))
-            fresh: tuple[dict[str, int], dict[str, int]] = ({}, {})
-            for slot in range(first, last):
-                # Of four: two at the target, one at the small scale, one between, for which the target stands in.
-                scale = SMALL if slot % 4 == 1 else TARGET
-                setting = next(proposals[scale], None)
-                if setting is None:  # the table is at its end
-                    continue
-                name, place = self._draw.table.settings[setting], slot % len(tune)
-                if not self._affords(scale, name, tune[place]):
-                    return
-                self._run(self._searched, scale, name, tune[place])
-                fresh[scale][name] = place
-            if len(tune) > 1 and not self._repeat(fresh):
+        """Run settings once each: of four, one at the small scale; for those between, the target stands in."""
+        tune, proposals = self._draw.tune, iter(self._draw.order)
+        for slot, setting in zip(range(self._holdup.num_settings), proposals, strict=False):
+            scale = SMALL if self._holdup.role_of(slot) == "small" else TARGET
+            name, seed = self._draw.table.settings[setting], tune[slot % len(tune)]
+            if not self._affords(scale, name, seed):
                 return
-
-    def _repeat(self, fresh: tuple[dict[str, int], dict[str, int]]) -> bool:
-        """Run the best third of a round again; return False once the money is needed for later stages."""
-        tune, pooled = self._draw.tune, self._pooled()
-        for scale in (TARGET, SMALL):
-            bounds = selection.bounds_of({name: self._searched[scale][name] for name in fresh[scale]}, pooled)
-            for name in selection.best(bounds, self._costs(scale), math.ceil(len(bounds) * REPEATED)):
-                seed = tune[(fresh[scale][name] + 1) % len(tune)]
-                if not self._affords(scale, name, seed):
-                    return False
-                self._run(self._searched, scale, name, seed)
-        return True
+            self._run(self._searched, scale, name, seed)
 
     def _affords(self, scale: int, name: str, seed: int) -> bool:
         """Return whether a trial of the search leaves what race and stress need."""
@@ -124,7 +99,7 @@ class _Staged:
             if not all(self._run(self._ranked, TARGET, name, seed) for seed in block for name in racing):
                 break
             scores = {name: self._ranked[TARGET][name] for name in racing}
-            kept = selection.race(scores, self._costs(TARGET), pooled_sd=self._pooled(), least=least)
+            kept = selection.race(scores, self._costs(TARGET), least=least)
             ranked = [*kept, *(name for name in racing if name not in kept)]
             racing = kept
         return ranked[:least]
@@ -132,8 +107,7 @@ class _Staged:
     def _stress(self, finalists: list[str]) -> str:
         """Return the winner among the finalists with all rank seeds at the target; the race's best if none has."""
         seeds = self._stress_seeds
-        bounds = selection.bounds_of(self._searched[SMALL], self._pooled())
-        small = selection.best(bounds, self._costs(SMALL), self._holdup.stress.num_settings)
+        small = selection.best(self._means[SMALL], self._costs(SMALL), self._holdup.stress.num_settings)
         for name in finalists:
             done = len(self._ranked[TARGET].get(name, ()))
             if not self._run_all(TARGET, name, seeds[done:]):

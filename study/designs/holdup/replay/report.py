@@ -56,10 +56,13 @@ def notes(
 ) -> list[str]:
     """Return what a reader has to know beside the numbers."""
     means, solved = table.score.mean(axis=-1), table.solved[TARGET].mean(axis=-1)
+    costs = table.cost.mean(axis=(1, 2))
     passing = (means[TARGET] >= means[SMALL].max() - holdup.tolerance) & (solved >= holdup.solved_share)
     said = [
         f"{passing.sum()} of {len(table.settings)} settings hold up on all {len(table.seeds)} seeds; the best mean "
         f"score is {means[TARGET].max():.3f} at {table.target} runners and {means[SMALL].max():.3f} at {table.small}.",
+        f"A trial takes {costs[TARGET]:.2g} CPU-s at {table.target} runners and {costs[SMALL]:.2g} at {table.small}, "
+        "on the mean.",
         f"{table.num_failed} of {table.score.size} trials failed; each is a score of 0.",
     ]
     said.append(
@@ -114,5 +117,5 @@ def _said(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     if not estimate.has_interval:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+        return f"{estimate.value:z.2f}"
+    return f"{estimate.value:z.2f} [{estimate.low:z.2f}, {estimate.high:z.2f}]"

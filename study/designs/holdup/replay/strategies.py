@@ -41,9 +41,7 @@ class Draw:
     holdup: HoldUpSpec
     """Sizes of our protocol."""
     order: tuple[int, ...]
-    """Settings in the order in which a search at the target scale proposes them, all of the table."""
-    order_small: tuple[int, ...]
-    """The same for the small scale."""
+    """Settings in the order in which a search proposes them, all of the table."""
     tune: tuple[int, ...]
     """Columns of the table that are seeds of the search."""
     rank: tuple[int, ...]
@@ -132,7 +130,6 @@ def draw_study(
         table=table,
         holdup=holdup,
         order=tuple(rng.permutation(count).tolist()),
-        order_small=tuple(rng.permutation(count).tolist()),
         tune=tuple(choose[: roles.tune].tolist()),
         rank=tuple(choose[roles.tune :].tolist()),
         judge=tuple(judge.tolist()),
@@ -179,7 +176,7 @@ def _best_run(
 ) -> int:
     """Run each setting on its seeds until the money ends, and return the best of those that ran on all of them."""
     found: dict[int, list[float]] = {}
-    for setting in draw.order if scale == TARGET else draw.order_small:
+    for setting in draw.order:
         seeds = seeds_of(setting)
         own = scores_of(draw, purse, setting, seeds, scale=scale, scores=scores)
         if len(own) < len(seeds):
