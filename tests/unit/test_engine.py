@@ -123,7 +123,7 @@ def test_the_rows_of_a_study_name_their_engine():
     assert [rows[number].engine for number in runs["trial"]] == runs["engine"].tolist()
     table = pd.read_csv(folder / "trials.csv")
     assert table["engine"].tolist() == runs["engine"].tolist()
-    assert re.fullmatch(r"batched\+fused \(\d+ runs\), RLlib's own \(2 runs\)", read_status(folder).engine)
+    assert re.fullmatch(r"batched\+fused \(\d+ runs\), RLlib's own \(1 run\)", read_status(folder).engine)
 
 
 def test_a_comparison_across_engines_is_refused_by_that_name(study):

@@ -96,9 +96,11 @@ def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, cert
         for quantity, name in quantities.items():
             row = one(study, quantity, **place)
             wanted = {**arm[name]}
-            assert {each: row[each] for each in wanted} == pytest.approx(wanted), (place, quantity)
-        steps = one(study, "steps_to_target", **place)
-        assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
+            found = {each: None if pd.isna(row[each]) else row[each] for each in wanted}  # one run has no interval
+            assert found == pytest.approx(wanted), (place, quantity)
+        if arm["n"] > 1:  # of one run there is no row: its mean would have no interval
+            steps = one(study, "steps_to_target", **place)
+            assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
 
 
 def test_the_checks_of_the_verdict_are_estimates(studies, certificate):

@@ -130,7 +130,6 @@ def test_a_throughput_space_reads_back_what_it_writes():
 
 DIGESTS = {
     "acrobot_workers": "f65ef171e783c093",
-    "holdup_small": "03cf4cb69ece58ec",
     "waiting": "1e6b827fec7c66f6",
 }
 """Of shipped spaces, before there were throughput studies, when the lean learner was the default."""
