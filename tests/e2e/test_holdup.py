@@ -34,7 +34,7 @@ def driver(tmp_path):
 
 @pytest.mark.heavy
 def test_the_small_hold_up_study_goes_through_all_its_stages(tmp_path):
-    kept = "holdup.solved_share=0.2"  # else a CPU whose setting misses the target too often never comes to the last stages
+    kept = "holdup.solved_share=0.2"  # else a setting that is lost by half ends the study before the last stages
     done = run(command("--space", "holdup_small.yaml", "--set", kept), tmp_path, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "studies" / "holdup_small"
