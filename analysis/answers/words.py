@@ -139,13 +139,19 @@ def clocks_counted(runs: pd.DataFrame) -> str:
 def took(data: StudyData) -> str:
     """Return what a study cost, attempts that were repeated included; empty where that is not known.
 
+    What is counted is what trials reserved: of a node that was told to have more CPUs than cores that is too much.
     MLflow is read for the latest attempt of each trial: with repeated ones the study took more than is known.
     """
     spent = float(data.runs["cpu_s_reserved"].dropna().sum())
     more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
     if data.ledger is not None:
         spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
-    return f"The study took {'more than ' if more else ''}{said(spent / 3600, 2)} CPU-hours" if spent else ""
+    if not spent:
+        return ""
+    hours = f"{'more than ' if more else ''}{said(spent / 3600, 2)} CPU-hours"
+    if (data.runs["timing"] == "oversubscribed").any():
+        return f"The study reserved {hours}, some of CPUs that several processes shared"
+    return f"The study took {hours}"
 
 
 def minutes(seconds: float) -> str:

@@ -3,6 +3,7 @@
     python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3]
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+lean --seeds 20
     python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
+    python -m tests.benchmarks.equivalence --first batched+fused --second batched+fused+envpool --seeds 20
 
 Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
 compared with RLlib's stock runner, both with the lean learner, which is compared with RLlib's to float tolerance
@@ -10,12 +11,16 @@ elsewhere. The scores (0 a policy that learnt nothing, 1 a good one) are equival
 than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
 With `--runners N` an emulated engine has N runners of one environment, the stock runner N environments in one process;
 where the batch holds less than four steps of each it grows to that, and the budget with it.
+Where one of the two is stepped by EnvPool, every policy is also played in the environments of the other: policies of
+both are compared in the environments of each.
 Runs for half an hour on two cores; no times are compared, so that the machine need not be quiet. The last line is JSON.
 """
 
 import argparse
 import csv
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +31,7 @@ MARGIN, LEVEL = 0.1, 0.05
 ENGINES = {
     "batched+fused": {"runner": "batched", "learner": "fused", "execution": "emulated"},
     "batched+lean": {"runner": "batched", "learner": "lean", "execution": "emulated"},
+    "batched+fused+envpool": {"runner": "batched", "learner": "fused", "execution": "emulated"},
     "stock+lean": {"runner": "stock", "learner": "lean", "execution": "real"},
     "stock+rllib": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
@@ -85,17 +91,23 @@ def main() -> None:
             seeds = list(range(1, options.seeds + 1))
             row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
-            first, second = row[options.first], row[options.second]
-            print(
-                f"{environment}: {options.first} {first['mean']:.3f} (sd {first['sd']:.3f}, n={first['n']}), "
-                f"{options.second} {second['mean']:.3f} (sd {second['sd']:.3f}, n={second['n']}); "
-                f"difference {row['difference']:+.3f}, "
-                f"90 % interval {row['interval'][0]:+.3f} to {row['interval'][1]:+.3f}, p={row['p']:.4f}: "
-                f"{'equivalent' if row['equivalent'] else 'NOT SHOWN'} within {MARGIN}",
-                flush=True,
-            )
+            print(_sentence(environment, row, options.first, options.second), flush=True)
+            for place, transferred in row.get("played_in", {}).items():
+                print(_sentence(f"{environment}, played in {place}", transferred, options.first, options.second))
     record = {"benchmark": "equivalence", "margin": MARGIN, "level": LEVEL, "rows": rows}
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
+
+
+def _sentence(subject: str, row: dict[str, Any], first: str, second: str) -> str:
+    moments = [
+        f"{name} {row[name]['mean']:.3f} (sd {row[name]['sd']:.3f}, n={row[name]['n']})" for name in (first, second)
+    ]
+    low, high = row["interval"]
+    found = "equivalent" if row["equivalent"] else "NOT SHOWN"
+    return (
+        f"{subject}: {', '.join(moments)}; difference {row['difference']:+.3f}, "
+        f"90 % interval {low:+.3f} to {high:+.3f}, p={row['p']:.4f}: {found} within {MARGIN}"
+    )
 
 
 def _compare(
@@ -110,11 +122,46 @@ def _compare(
         for process in running.values():
             process.terminate()
             process.wait()
-    scores = {
-        name: _scores(folder / "studies" / f"{environment}-{name.replace('+', '-')}" / "trials.csv") for name in engines
+    studies = {name: folder / "studies" / f"{environment}-{name.replace('+', '-')}" for name in engines}
+    row = {
+        "environment": environment,
+        **_tested({name: _scores(study / "trials.csv") for name, study in studies.items()}),
     }
+    if len({_backend(name) for name in engines}) > 1:
+        row["played_in"] = {}
+        for place in engines:
+            space = studies[place] / "space.yaml"
+            row["played_in"][_backend(place)] = _tested(
+                {name: _played(study, space) for name, study in studies.items()}
+            )
+    return row
+
+
+def _tested(scores: dict[str, list[float]]) -> dict[str, Any]:
     test = equivalence(*scores.values())
-    return {"environment": environment, **dict(zip(engines, test.pop("samples"), strict=True)), **test}
+    return {**dict(zip(scores, test.pop("samples"), strict=True)), **test}
+
+
+def _backend(engine: str) -> str:
+    return "envpool" if engine.endswith("+envpool") else "gymnasium"
+
+
+def _played(study: Path, space: Path) -> list[float]:
+    """Return the scores of a study's final policies in the environments of another space, in the order of trials."""
+    from study.evaluating.playing import EvaluationRequest, evaluate_policy
+
+    scores = []
+    with tempfile.TemporaryDirectory() as folder:
+        for checkpoint in sorted((study / "checkpoints").iterdir(), key=lambda path: _numbers(path.name)):
+            outside = Path(folder) / checkpoint.name
+            shutil.copytree(checkpoint, outside)  # a checkpoint within a study is played as its own space says
+            found = evaluate_policy(EvaluationRequest(path=outside, space=str(space)))
+            scores.append(found.spec.score(found.summary.mean.value))
+    return scores
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", name)]
 
 
 def _space(environment: str, engine: str, seeds: list[int], runners: int | None) -> dict[str, Any]:
@@ -130,6 +177,7 @@ def _space(environment: str, engine: str, seeds: list[int], runners: int | None)
     return {
         **space,
         **stack,
+        "environment": {**space["environment"], "backend": _backend(engine)},
         "parameters": {**scale, **parameters},
         "budget": budget,
         "search": {"sampler": "grid", "seeds": seeds},
