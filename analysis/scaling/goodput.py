@@ -64,7 +64,8 @@ def goodput(
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
 
     Returns:
-        Groups of several runs of which at least one reached its target, those with the most rows first.
+        Groups of several runs of which at least one reached its target, those with the most rows first. A setting of
+        the confirmation is one by a single run: its row has a value and no interval.
     """
     kept = judged(runs)
     num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
@@ -78,7 +79,7 @@ def goodput(
     excluded[NOT_JUDGED] += num_chosen_by
     excluded[UNKNOWN] += int((over & ~known).sum())
     ended = runs[over & known]
-    alone = ~keys[ended.index].duplicated(keep=False)
+    alone = ~keys[ended.index].duplicated(keep=False) & ended["stage"].ne(CONFIRM).fillna(True)
     excluded[ALONE] += int(alone.sum())
     ended = ended[~alone.to_numpy(dtype=bool)]
     sizes = keys[ended.index].value_counts()

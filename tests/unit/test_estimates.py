@@ -98,9 +98,9 @@ def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, cert
             wanted = {**arm[name]}
             found = {each: None if pd.isna(row[each]) else row[each] for each in wanted}  # one run has no interval
             assert found == pytest.approx(wanted), (place, quantity)
-        if arm["n"] > 1:  # of one run there is no row: its mean would have no interval
-            steps = one(study, "steps_to_target", **place)
-            assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
+        steps = one(study, "steps_to_target", **place)
+        assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
+        assert pd.isna(steps["low"]) == (arm["n"] == 1)
 
 
 def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
