@@ -1,6 +1,7 @@
 """What an update learns from: episodes -> flat arrays -> tensors -> minibatches. Imports RLlib's episodes and torch."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,25 +96,23 @@ def _own(buffer: Any) -> Any:
 
 def minibatch_indices(
     steps: int, *, size: int, count: int, generator: torch.Generator | None, device: Any = "cpu"
-) -> Iterator[Tensor]:
-    """Yield the rows of each minibatch, going through the steps again and again.
+) -> tuple[Tensor, ...]:
+    """Return the rows of each minibatch, going through the steps again and again.
 
     As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
 
     Args:
         steps: Steps in the batch, > 0.
         size: Rows of every minibatch; may exceed `steps`.
-        count: Number of minibatches.
+        count: Number of minibatches, > 0.
         generator: Makes an order for every epoch; None keeps the given order.
         device: Where the indices are to lie.
 
-    Yields:
-        Indices in [0, steps), shape (size,).
+    Returns:
+        Indices in [0, steps), each of shape (size,).
     """
-    queue = torch.empty(0, dtype=torch.int64, device=device)
-    for _ in range(count):
-        while len(queue) < size:
-            order = torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
-            queue = torch.cat([queue, order.to(device)])
-        yield queue[:size]
-        queue = queue[size:]
+    orders = [
+        torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
+        for _ in range(math.ceil(count * size / steps))
+    ]
+    return torch.cat(orders)[: count * size].to(device).split(size)

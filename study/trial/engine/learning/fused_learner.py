@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +114,13 @@ class FusedPPOLearner(LeanPPOLearner):
             fused_program.use_cache(folder)
         self._program = fused_program
 
-    def _learn(self, batch: Batch, minibatches: Iterator[Tensor], settings: UpdateSettings) -> UpdateOutcome:
+    def _learn(self, batch: Batch, minibatches: Sequence[Tensor], settings: UpdateSettings) -> UpdateOutcome:
         """Take one step for each minibatch, given by its rows."""
         program = self._program
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         (group,) = optimizer.param_groups
         parameters: list[Tensor] = group["params"]
-        index = torch.stack(list(minibatches)).numpy().astype(np.int32)
+        index = torch.stack(minibatches).numpy().astype(np.int32)
         new, result = program.update(
             self._architecture(parameters, settings),
             _weights(program, optimizer, parameters),

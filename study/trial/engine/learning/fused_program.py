@@ -26,6 +26,8 @@ from study.seams.jax import cpu_device
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 """Of Adam, as in PyTorch."""
+_SMALL = 2048
+"""Numbers of a tensor that is not worth an operation of its own; of no influence on the result."""
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 ACTIVATIONS: dict[str, Any] = {
     "Tanh": jnp.tanh,
@@ -180,7 +182,8 @@ def padded(length: int) -> int:
     return power // 4 * 3 if power >= 4 and length <= power // 4 * 3 else power
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+# Without this analysis XLA copies Adam's state in every minibatch, to read what it is about to overwrite.
+@partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_cpu_copy_insertion_use_region_analysis": True})
 def _compiled(
     architecture: Architecture,
     widths: tuple[int, ...],
@@ -202,9 +205,9 @@ def _compiled(
 
     def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
         before, result = state
-        batch = Columns(*jnp.split(packed[order[result.count]], cuts, axis=1))
+        batch = Columns(*jnp.split(packed[order[result.count]].T, cuts))
         (loss, (new, values)), gradients = gradient_of(before.parameters, batch, coefficients)
-        norm = jnp.sqrt(sum(jnp.vdot(gradient, gradient) for gradient in gradients))
+        norm = _norm(gradients)
         after = _adam(before, gradients, norm, coefficients)
         finite = jnp.isfinite(norm)
         kept = jax.tree.map(partial(jnp.where, finite), after, before)
@@ -218,9 +221,13 @@ def _compiled(
         )
 
     zero = jnp.zeros((), jnp.int32)
-    nothing = Result(zero, zero, jnp.zeros(()), jnp.zeros(()), jnp.zeros((rows, outputs)), jnp.zeros((rows,)))
-    end: tuple[Weights, Result] = lax.while_loop(goes_on, one, (weights, nothing))
-    return end
+    nothing = Result(zero, zero, jnp.zeros(()), jnp.zeros(()), jnp.zeros((outputs, rows)), jnp.zeros((rows,)))
+    new_weights, last = lax.while_loop(goes_on, one, (weights, nothing))
+    return new_weights, last._replace(new=last.new.T)
+
+
+# Within the loop all arrays of a minibatch have the shape (numbers, rows): then none of them has to be transposed for a
+# product, and what is done to each row is done to contiguous numbers.
 
 
 def _loss(
@@ -228,7 +235,7 @@ def _loss(
 ) -> tuple[Array, tuple[Array, Array]]:
     """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
     new, values = _forward(architecture, parameters, batch.observations)
-    old_log_probs, advantages, targets = batch.rest.T
+    old_log_probs, advantages, targets = batch.rest
     ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - old_log_probs)
     clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
     surrogate = jnp.minimum(advantages * ratio, advantages * clipped)
@@ -246,54 +253,80 @@ def _forward(architecture: Architecture, parameters: Sequence[Array], observatio
     own = architecture.value
     value_features = features if own is None else _dense(own, parameters, observations)
     outputs = _dense(architecture.policy_head, parameters, features)
-    values = _dense(architecture.value_head, parameters, value_features)[:, 0]
+    values = _dense(architecture.value_head, parameters, value_features)[0]
     if architecture.sizes is not None:
         ends = np.cumsum(architecture.sizes)[:-1].tolist()
-        logits = jnp.split(outputs, ends, axis=1)
-        return jnp.concatenate([jax.nn.log_softmax(part) for part in logits], axis=1), values
+        return jnp.concatenate([jax.nn.log_softmax(part, axis=0) for part in jnp.split(outputs, ends)]), values
     if architecture.log_std is not None:
-        mean, log_std = outputs, jnp.broadcast_to(parameters[architecture.log_std], outputs.shape)
+        mean, log_std = outputs, jnp.broadcast_to(parameters[architecture.log_std][:, None], outputs.shape)
     else:
-        mean, log_std = jnp.split(outputs, 2, axis=1)
+        mean, log_std = jnp.split(outputs, 2)
     if architecture.log_std_limit is not None:
         log_std = jnp.clip(log_std, -architecture.log_std_limit, architecture.log_std_limit)
-    return jnp.concatenate([mean, log_std], axis=1), values
+    return jnp.concatenate([mean, log_std]), values
 
 
 def _dense(layers: Sequence[Dense], parameters: Sequence[Array], inputs: Array) -> Array:
     for layer in layers:
-        inputs = inputs @ parameters[layer.weight].T
+        inputs = _product(parameters[layer.weight], inputs)
         if layer.bias is not None:
-            inputs = inputs + parameters[layer.bias]
+            inputs = inputs + parameters[layer.bias][:, None]
         if layer.activation is not None:
             inputs = ACTIVATIONS[layer.activation](inputs)
     return inputs
 
 
+@jax.custom_vjp
+def _product(weight: Array, inputs: Array) -> Array:
+    return weight @ inputs
+
+
+def _product_forward(weight: Array, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
+    return weight @ inputs, (weight, inputs)
+
+
+def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    weight, inputs = saved
+    # XLA has a fast kernel (YNNPACK) for every product but one whose left side is transposed. The barrier keeps the
+    # transposition of the weight, which is small, apart from the product.
+    return gradient @ inputs.T, lax.optimization_barrier(weight.T) @ gradient
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
 def _log_prob(architecture: Architecture, new: Array, actions: Array) -> Array:
     if architecture.sizes is not None:
         # A product with 0 and 1: the gradient of an index would be a scatter, which is slow on CPUs.
-        chosen = (actions[:, :, None] == jnp.arange(new.shape[1], dtype=new.dtype)).any(1)
-        return jnp.where(chosen, new, 0.0).sum(1)
-    mean, log_std = jnp.split(new, 2, axis=1)
+        chosen = (actions[:, None, :] == jnp.arange(len(new), dtype=new.dtype)[:, None]).any(0)
+        return jnp.where(chosen, new, 0.0).sum(0)
+    mean, log_std = jnp.split(new, 2)
     scaled = (actions - mean) * jnp.exp(-log_std)
-    return -(0.5 * scaled**2 + log_std + _HALF_LOG_2PI).sum(1)
+    return -(0.5 * scaled**2 + log_std + _HALF_LOG_2PI).sum(0)
 
 
 def _entropy(architecture: Architecture, new: Array) -> Array:
     if architecture.sizes is not None:
-        return -(jnp.exp(new) * new).sum(1)
-    return (jnp.split(new, 2, axis=1)[1] + (0.5 + _HALF_LOG_2PI)).sum(1)
+        return -(jnp.exp(new) * new).sum(0)
+    return (jnp.split(new, 2)[1] + (0.5 + _HALF_LOG_2PI)).sum(0)
 
 
 def _divergence(architecture: Architecture, old: Array, new: Array) -> Array:
     """Return KL(old || new) of each row, nats."""
     if architecture.sizes is not None:
-        return (jnp.exp(old) * (old - new)).sum(1)
-    (old_mean, old_log_std), (mean, log_std) = jnp.split(old, 2, axis=1), jnp.split(new, 2, axis=1)
+        return (jnp.exp(old) * (old - new)).sum(0)
+    (old_mean, old_log_std), (mean, log_std) = jnp.split(old, 2), jnp.split(new, 2)
     log_ratio = old_log_std - log_std
     shift = (old_mean - mean) * jnp.exp(-log_std)
-    return (0.5 * (jnp.exp(2 * log_ratio) + shift**2 - 1) - log_ratio).sum(1)
+    return (0.5 * (jnp.exp(2 * log_ratio) + shift**2 - 1) - log_ratio).sum(0)
+
+
+def _norm(gradients: Sequence[Array]) -> Array:
+    """Return the global norm. Small gradients are joined, since each sum of its own takes a few operations."""
+    small = [gradient.ravel() for gradient in gradients if gradient.size < _SMALL]
+    parts = [gradient for gradient in gradients if gradient.size >= _SMALL]
+    parts += [jnp.concatenate(small)] if small else []
+    return jnp.sqrt(sum(jnp.vdot(part, part) for part in parts))
 
 
 def _adam(weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients) -> Weights:
