@@ -69,8 +69,8 @@ def _with_whole(parameters: Any) -> Any:
     return {name: _as_whole(value) if name in whole else value for name, value in parameters.items()}
 
 
-ParameterValues = Annotated[dict[str, int | float], BeforeValidator(_with_whole)]
-"""Parameter -> its value."""
+ParameterValues = Annotated[dict[str, float | int], BeforeValidator(_with_whole)]
+"""Parameter -> its value. A float comes first: what fits neither is then told to be a number, not a whole one."""
 
 
 class Section(Model):

@@ -168,3 +168,11 @@ def _published(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
             yield Fault(where=where, rule=rule, got=got, fix=fix, code="published-out-of-bounds")
         elif REPLACED.get(name) in section.published:
             yield one_of_two(where, REPLACED[name])
+
+
+def foreign_published(spec: StudySpec) -> Iterator[Fault]:
+    """Check that a published setting has no parameter of another algorithm: each of its trials would fail."""
+    for name in spec.holdup.published if spec.holdup is not None else ():
+        if name in PARAMETERS and name not in spec.traits.parameters:
+            where, rule = f"holdup.published.{name}", f"{spec.algorithm} has no such parameter"
+            yield Fault(where=where, rule=rule, fix="Remove it.", code="parameter-of-another-algorithm")

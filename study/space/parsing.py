@@ -10,12 +10,12 @@ from study.errors import Fault, SpaceError
 from study.space.checks import batches, common
 from study.space.domains import MAX_LISTED
 from study.space.faults import MAX_FAULTS, faults_of, is_reported
-from study.space.holdup_checks import holdup
+from study.space.holdup_checks import foreign_published, holdup
 from study.space.kinds import KINDS
 from study.space.parameters import SCALE
 from study.space.plain import unfit
 from study.space.script_checks import script
-from study.space.search_checks import larger_batch, search
+from study.space.search_checks import baseline_fragments, larger_batch, search
 from study.space.space_file import Source, read_space
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput_checks import throughput
@@ -25,6 +25,8 @@ CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
     "throughput": (script, common, throughput),
 }
 """Kind of study -> its rules between keys; a kind that is added later has them in `study.space.kinds`."""
+OF_NEW_STUDIES = (baseline_fragments, foreign_published)
+"""Rules that are younger than studies on record, which may break them: they are checked where a study is asked for."""
 RENAMED = {"search.anchors": "search.baselines"}
 """Key of an earlier version of space files -> its name now."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
@@ -95,10 +97,12 @@ def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
         where, rule = f"parameters.{SCALE}", f"at most {MAX_LISTED} scales"
         yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.", code="too-many-scales")
         return
-    for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks):
-        yield from check(spec)
+    found = [fault for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks) for fault in check(spec)]
+    yield from found
     if asked and spec.learns:
         yield from larger_batch(spec)
+        for check in OF_NEW_STUDIES if not found else ():  # values that break no other rule
+            yield from check(spec)
 
 
 def _with_line(fault: Fault, source: Source) -> Fault:

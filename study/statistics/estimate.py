@@ -65,7 +65,8 @@ class Estimate:
     def rounded(self) -> float | None:
         """The value in as many digits as its interval supports; None where it has not both ends.
 
-        The last digit is the largest power of ten within half the width: what is rounded stays inside of the interval.
+        The last digit is the largest power of ten within half the width, so that the value rounded stays inside a
+        symmetric interval.
         """
         half = (self.high - self.low) / 2
         if not math.isfinite(half):

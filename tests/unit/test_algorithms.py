@@ -101,6 +101,20 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
     assert space("IMPALA", parameters={"num_env_runners": 200, "train_batch_size": 100}).scales == (200,)
 
 
+def test_the_batch_of_a_baseline_is_held_to_the_same_fragments() -> None:
+    def asked(batch: int, *, new: bool) -> StudySpec:
+        baselines = [{"name": "mine", "parameters": {"train_batch_size": batch}}]
+        content = {**SPACE, "algorithm": "IMPALA", "search": {"num_trials": 2, "baselines": baselines}}
+        content["parameters"] = {"num_env_runners": [2, 100], "train_batch_size": {"low": 50, "high": 900}}
+        return parse_space(Source(name="space", content=content), asked=new)
+
+    assert asked(50, new=True).scales == (2, 100)  # fewer steps than lanes, as above
+    with pytest.raises(SpaceError) as caught:
+        asked(525, new=True)
+    assert [(fault.code, fault.got) for fault in caught.value.faults] == [("batch-not-of-fragments", "525")]
+    asked(525, new=False)  # a study on record can still be read
+
+
 @pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
 @pytest.mark.parametrize(
     ("parameters", "unit"),

@@ -7,8 +7,9 @@ from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.options import all_overrides
 from study.records.request import digest_of
-from study.space.parsing import load_space
+from study.space.parsing import load_space, parse_space
 from study.space.settings import overlay, resolve, rounded, runnable
+from study.space.space_file import Source
 from tests.spaces import cluster, spec
 from tests.unit.test_stages import HOLDUP, space
 
@@ -24,6 +25,18 @@ def test_rllibs_own_parts_confirm_nothing_that_they_cannot_train_on(name):
         (f"environment.{name}", "stock-cannot-normalize")
     ]
     assert getattr(space(**{f"environment__{name}": True}).environment, name)  # these leave RLlib's arm out
+
+
+def test_a_published_setting_has_no_parameter_of_another_algorithm():
+    """PPO has no fragments: a trial that is asked for them fails, so that the baseline would lose every comparison."""
+    published = {"lr": 1e-3, "rollout_fragment_length": 50, "lr_scaling_exponent": 0.5}
+    changes = {"budget__env_steps": 10_000, "holdup": {"baselines": ["published"], "published": published}}
+    recorded = space(**changes)  # can still be read
+    with pytest.raises(SpaceError) as caught:
+        parse_space(Source(name="new", content=recorded.to_json()), asked=True)
+    assert [(fault.where, fault.code) for fault in caught.value.faults] == [
+        ("holdup.published.rollout_fragment_length", "parameter-of-another-algorithm")
+    ]
 
 
 def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():

@@ -77,6 +77,19 @@ SEARCH = [  # changes; place, code and a part of what was found
      "search.baselines.0.parameters.lr", "baseline-outside-space", "1.0"),
     ({"search__baselines": [{"name": "a", "parameters": {"learning_rate": 1.0}}]},
      "search.baselines.0.parameters.learning_rate", "unknown-parameter", ""),
+    *(
+        ({"environment__backend": "envpool",
+          "search__baselines": [{"name": "a", "parameters": {name: value, "train_batch_size": 400}}]},
+         f"search.baselines.0.parameters.{name}", "baseline-outside-space", str(value))
+        for name, value in (("num_env_runners", 0), ("num_env_runners", 1e308), ("num_envs_per_env_runner", 0))
+    ),
+    ({"search__baselines": [{"name": "a", "parameters": {"lr": "1e-3"}}]},
+     "search.baselines.0.parameters.lr", "wrong-type", "'1e-3'"),
+    *(
+        ({where.replace(".", "__"): {"a": [{"b": value}]}}, f"{where}.a.0.b", "value-out-of-bounds", str(value))
+        for where, value in (
+            ("environment.kwargs", math.inf), ("evaluation.kwargs", math.nan), ("rllib.training", -math.inf))
+    ),
     ({"search__seeds": [2**31]}, "search.seeds.0", "value-out-of-bounds", "2147483648"),
     ({"model": {"fcnet_hiddens": [64, 0]}}, "model.fcnet_hiddens.1", "value-out-of-bounds", "0"),
     ({"parameters__num_envs_per_env_runner": 5000},
