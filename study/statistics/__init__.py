@@ -1,8 +1,8 @@
 """Every estimate with its interval, so that no table does statistics itself. Imports NumPy, SciPy, `study.errors`.
 
 The unit of replication is the run: one number per run, and a failed run is a score of 0 (or a time that is not
-reached) that the caller wrote. Intervals have the level that is asked for only as far as the coverage that each
-docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
+reached) that the caller wrote. Intervals have the level that is asked for only as far as `README.md`, or a docstring,
+says; tests simulate it.
 """
 
 from study.statistics.comparisons import better_with_permutation, holm
@@ -11,11 +11,14 @@ from study.statistics.estimate import (
     FEWEST_RUNS,
     NUM_RESAMPLES,
     TOO_FEW,
+    BoolArray,
     Estimate,
+    FloatArray,
     Side,
     resamples,
     t_estimate,
     t_quantile,
+    variance,
     without_interval,
 )
 from study.statistics.means import (
@@ -26,7 +29,6 @@ from study.statistics.means import (
     mean_interval,
     rate_interval,
 )
-from study.statistics.samples import BoolArray, FloatArray, variance
 from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [

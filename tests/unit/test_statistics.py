@@ -331,15 +331,12 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
         (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS[:2], horizon=1), "reached: must be one boolean"),
-        (lambda: statistics.restricted_mean(GOOD, [1, 1, 0, 1], horizon=1), "reached: .* got int64"),
         (
             lambda: statistics.ratio_of_restricted_means(GOOD, FLAGS, GOOD, FLAGS, horizon=3, first_since=[9.0] * 4),
             r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
         ),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
-        (lambda: statistics.holm([0.5, 1.5]), "p_values: .* got 1.5"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )
