@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from study.errors import ClusterError
 from study.planning.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
-from study.records.timing import Label, count
+from study.records.timing import Label
 from study.space.domains import largest
 from study.space.parameters import SCALE
 from study.space.settings import batch_domain
 from study.space.spec import Execution, StudySpec
+from study.text import count
 
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
