@@ -48,6 +48,19 @@ def larger_batch(spec: StudySpec) -> Iterator[Fault]:
         )
 
 
+def foreign_values(spec: StudySpec) -> Iterator[Fault]:
+    """Check that no baseline has a parameter of another algorithm: each of its trials would fail."""
+    given = {
+        f"search.baselines.{index}.parameters": each.parameters for index, each in enumerate(spec.search.baselines)
+    }
+    if spec.holdup is not None:
+        given["holdup.published"] = spec.holdup.published
+    own = {*spec.traits.parameters, *spec.parameter_names, *RULES}
+    for place, name in ((place, name) for place, values in given.items() for name in values if name not in own):
+        rule, code = f"{spec.algorithm} has no such parameter", "parameter-of-another-algorithm"
+        yield Fault(where=f"{place}.{name}", rule=rule, fix="Remove it.", code=code)
+
+
 def baseline_fragments(spec: StudySpec) -> Iterator[Fault]:
     """Check that the batch of a baseline holds whole fragments, as that of a space must."""
     for index, each in enumerate(spec.search.baselines):
@@ -132,8 +145,6 @@ def _num_trials(spec: StudySpec) -> Iterator[Fault]:
         rule = f"must give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
         fix = f"Raise it to {least} or list fewer scales."
         yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-scales")
-    elif section.num_trials > MAX_TRIALS:
-        yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-trials")
 
 
 def _grid(spec: StudySpec) -> Iterator[Fault]:

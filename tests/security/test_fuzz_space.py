@@ -3,7 +3,6 @@
 `--hypothesis-profile many` tries a hundred times the examples.
 """
 
-import json
 import os
 import resource
 import subprocess
@@ -15,11 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from study.errors import SpaceError
-from study.space.parsing import load_space, parse_space
-from study.space.space_file import MAX_BYTES, Source
+from study.space.parsing import load_space
+from study.space.space_file import MAX_BYTES
 from study.space.spec import StudySpec
 from tests.e2e.commands import environment
 from tests.security.yaml_texts import BOMBS, HOSTILE_LINES, contents, files
+from tests.spaces import read_again, spec_of
 
 LIMIT_S = 2.0
 """CPU time that a file may take, on an idle core; tests share theirs."""
@@ -50,8 +50,7 @@ def check(result: StudySpec | SpaceError) -> None:
         return
     content = result.to_json()
     assert orjson.loads(orjson.dumps(content)).keys() == content.keys()
-    again = parse_space(Source(name="again", content=json.loads(json.dumps(content))))
-    assert again.digest() == result.digest()
+    assert read_again(result).digest() == result.digest()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def test_a_file_gives_a_spec_or_a_message(file, raw):
 @FEW
 @given(content=contents())
 def test_a_content_gives_a_spec_or_a_message(content):
-    check(outcome_of(lambda: parse_space(Source(name="fuzz", content=content))))
+    check(outcome_of(lambda: spec_of(content)))
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
@@ -171,7 +170,7 @@ LONG = {
     },
     "unknown": {f"key{n}": 1 for n in range(15_000)},
 }
-"""Small contents whose laws look at every number between two others, if nothing stops them."""
+"""Small contents whose rules look at every number between two others, if nothing stops them."""
 BASE = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
     "parameters": {"num_env_runners": [1, 4], "lr": {"low": 1e-4, "high": 1e-2}},
@@ -181,6 +180,6 @@ BASE = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_laws_count_instead_of_looking_at_every_number(name):
+def test_rules_count_instead_of_looking_at_every_number(name):
     whole = LONG[name] if "kind" in LONG[name] else {**BASE, **LONG[name]}
-    check(outcome_of(lambda: parse_space(Source(name="fuzz", content=whole))))
+    check(outcome_of(lambda: spec_of(whole)))

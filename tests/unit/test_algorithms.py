@@ -8,11 +8,9 @@ from study.errors import Fault, SpaceError
 from study.planning.needs import execution_of
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
-from study.space.parsing import parse_space
 from study.space.settings import runnable
-from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests.spaces import cluster
+from tests.spaces import cluster, spec_of
 
 SPACE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
@@ -25,7 +23,7 @@ SPACE: dict[str, Any] = {
 def space(algorithm: str, *, parameters: dict[str, Any] | None = None, **sections: Any) -> StudySpec:
     content = {**SPACE, "algorithm": algorithm, **sections}
     content["parameters"] = {**SPACE["parameters"], **(parameters or {})}
-    return parse_space(Source(name="space", content=content))
+    return spec_of(content)
 
 
 def faults(algorithm: str, **changes: Any) -> dict[str, Fault]:
@@ -106,7 +104,7 @@ def test_the_batch_of_a_baseline_is_held_to_the_same_fragments() -> None:
         baselines = [{"name": "mine", "parameters": {"train_batch_size": batch}}]
         content = {**SPACE, "algorithm": "IMPALA", "search": {"num_trials": 2, "baselines": baselines}}
         content["parameters"] = {"num_env_runners": [2, 100], "train_batch_size": {"low": 50, "high": 900}}
-        return parse_space(Source(name="space", content=content), asked=new)
+        return spec_of(content, asked=new)
 
     assert asked(50, new=True).scales == (2, 100)  # fewer steps than lanes, as above
     with pytest.raises(SpaceError) as caught:

@@ -19,7 +19,7 @@ from study.space.space_file import Source
 from study.space.spec import digest_of
 from study.text import number
 from tests.script_facts import facts, script_spec
-from tests.spaces import cluster
+from tests.spaces import cluster, read_again
 
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
 APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
@@ -58,8 +58,7 @@ def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_i
 
 def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
     spec = script_spec()
-    again = parse_space(Source(name="again", content=spec.to_json()))
-    assert again == spec
+    assert read_again(spec) == spec
     other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
     assert digest_of(other.to_json()) != spec.digest()
 

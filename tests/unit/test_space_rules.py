@@ -7,6 +7,7 @@ import pytest
 from study.errors import SpaceError
 from tests.spaces import spec
 from tests.throughput import throughput_spec
+from tests.unit.test_stages import HOLDUP as HOLDUP_BASE
 from tests.unit.test_stages import space as holdup_spec
 
 SEARCH = [  # changes; place, code and a part of what was found
@@ -43,6 +44,10 @@ SEARCH = [  # changes; place, code and a part of what was found
         "missing-return",
         "",
     ),
+    ({"throughput": {"grids": {"a": {"num_epochs": [1, 2]}}}},
+     "throughput", "throughput-of-another-kind", "kind: search"),
+    ({"execution": "emulated", "search__objective": "time_to_target_s"},
+     "search.objective", "objective-needs-clock", "time_to_target_s"),
     ({"environment__reference": -1}, "environment.reference", "reference-below-floor", "floor=0.0, reference=-1.0"),
     ({"rllib": {"training": {"lr": 1}}}, "rllib.training.lr", "rllib-names-schema-field", ""),
     ({"rllib": {"training": {"learner_class": 1}}}, "rllib.training.learner_class", "rllib-names-schema-field", ""),
@@ -184,6 +189,11 @@ HOLDUP = [
      "resources.num_learners", "holdup-with-learners", "2 learners"),
     ({"evaluation__num_evaluations": 1},
      "evaluation.num_evaluations", "holdup-evaluations", "1"),
+    *(
+        ({f"environment__{name}": True, "holdup": {"confirm": {**HOLDUP_BASE["confirm"], "num_seeds_stock": 2}}},
+         f"environment.{name}", "stock-cannot-normalize", "true and 2 seeds of theirs")
+        for name in ("normalize_observations", "normalize_rewards")
+    ),
 ]  # fmt: skip
 
 
