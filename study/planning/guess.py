@@ -104,7 +104,7 @@ def _sampling_s(
 ) -> float:
     """Return the seconds in which one batch is sampled."""
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
-    cost, (forward_s, _) = _SAMPLING[spec.runner], _convolutions(spec)
+    cost, (forward_s, _) = _SAMPLING[spec.runner_in_use], _convolutions(spec)
     step_s = cost.row_s + forward_s + spec.environment.step_cpu_ms / 1e3
     computing = batch * (step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
     # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.

@@ -176,7 +176,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        stuck = spec.runner == "stock" or spec.traits.asynchronous or (spec.script and spec.script.runner_obstacle)
+        stuck = spec.runner_in_use == "stock" or spec.traits.asynchronous
         ways = "" if stuck else "--set execution=emulated, "
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"

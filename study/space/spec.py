@@ -196,6 +196,11 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return {name: domain for name, domain in self._domains.items() if isinstance(domain, (int, float))}
 
     @property
+    def runner_in_use(self) -> Literal["batched", "stock"]:
+        """What samples, as far as the space and its script tell: RLlib's own runner where ours cannot do the same."""
+        return "stock" if self.script is not None and self.script.runner_obstacle else self.runner
+
+    @property
     def learner_in_use(self) -> Learner:
         """What learns, as far as the space and what is installed here tell: a trial may find that `fused` cannot serve.
 

@@ -64,6 +64,7 @@ def test_a_grid_has_every_cell_on_every_seed():
 REAL = {"execution": "real"}
 WIDE = {"parameters__num_env_runners": [1], "resources__num_cpus_per_env_runner": 3, "search__num_trials": 1, **REAL}
 GPUS = {"resources__num_gpus_per_learner": 1, "resources__num_learners": 2}
+IMPALA = {"algorithm": "IMPALA", "parameters__minibatch_size": None, "parameters__train_batch_size": 500}
 SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size": 400, "budget__time_s": 60.0}
 
 
@@ -78,6 +79,7 @@ SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size
         (WIDE, {"n0": 2, "n1": 2}, "on one node", {"n0": 1, "n1": 3}),
         (GPUS, {"n0": 8}, "needs 2 of the cluster's GPUs at once, there are 0", {"n0": 8, "num_gpus": 2}),
         ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runners need 3 CPUs", {"n0": 3}),
+        (IMPALA, {"n0": 2}, "2 runners need 3 CPUs", {"n0": 5}),  # never emulated
         (SECONDS, {"n0": 2}, r"budget.time_s: .*46 runners would be emulated", {"n0": 47}),
     ],
 )
