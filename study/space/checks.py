@@ -204,13 +204,16 @@ def _rllib(spec: StudySpec) -> Iterator[Fault]:
 
 def _finite(spec: StudySpec) -> Iterator[Fault]:
     """Check what is handed on as it is: the records, and what a trial is sent, are JSON, without infinity and NaN."""
-    own, evaluation = spec.environment.kwargs, spec.evaluation.kwargs
-    free = {"environment.kwargs": own, "evaluation.kwargs": evaluation, "rllib": spec.rllib}
-    for place, content in (*free.items(), ("config_kwargs", spec.config_kwargs)):
-        for where, value in _numbers(place, content):
-            if not math.isfinite(value):
-                rule, fix, code = "must be a finite number", "Write a finite number.", "value-out-of-bounds"
-                yield Fault(where=where, rule=rule, got=str(value), fix=fix, code=code)
+    free = {
+        "environment.kwargs": spec.environment.kwargs,
+        "evaluation.kwargs": spec.evaluation.kwargs,
+        "rllib": spec.rllib,
+        "config_kwargs": spec.config_kwargs,
+    }
+    for where, value in (each for place, content in free.items() for each in _numbers(place, content)):
+        if not math.isfinite(value):
+            rule, fix, code = "must be a finite number", "Write a finite number.", "value-out-of-bounds"
+            yield Fault(where=where, rule=rule, got=str(value), fix=fix, code=code)
 
 
 def _numbers(where: str, content: Any) -> Iterator[tuple[str, float]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -16,7 +15,7 @@ from study.space.parameters import SCALE
 from study.space.plain import MAX_FAULTS, unfit
 from study.space.script_checks import script
 from study.space.search_checks import baseline_fragments, foreign_values, larger_batch, search
-from study.space.space_file import Source, read_space
+from study.space.space_file import Source
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput_checks import throughput
 
@@ -31,20 +30,6 @@ RENAMED = {"search.anchors": "search.baselines"}
 """Key of an earlier version of space files -> its name now."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
 """Returns that give a score its meaning."""
-
-
-def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a space file.
-
-    Args:
-        path: A file, or the name of one in `search_spaces/`.
-        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
-
-    Raises:
-        SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema.
-            Carries all faults found.
-    """
-    return parse_space(read_space(path, overrides=overrides), asked=True)
 
 
 def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:

@@ -7,14 +7,12 @@ says; tests simulate it.
 
 from study.statistics.comparisons import better_with_permutation, holm
 from study.statistics.estimate import (
-    BOOTSTRAP,
     FEWEST_RUNS,
     NUM_RESAMPLES,
     TOO_FEW,
     BoolArray,
     Estimate,
     FloatArray,
-    Side,
     resamples,
     t_estimate,
     t_quantile,
@@ -22,7 +20,6 @@ from study.statistics.estimate import (
     without_interval,
 )
 from study.statistics.means import (
-    TRIMMED_SHARE,
     difference_of_means,
     iqm,
     iqm_interval,
@@ -32,15 +29,12 @@ from study.statistics.means import (
 from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [
-    "BOOTSTRAP",
     "FEWEST_RUNS",
     "NUM_RESAMPLES",
     "TOO_FEW",
-    "TRIMMED_SHARE",
     "BoolArray",
     "Estimate",
     "FloatArray",
-    "Side",
     "better_with_permutation",
     "difference_of_means",
     "holm",

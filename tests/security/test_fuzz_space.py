@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from study.errors import SpaceError
-from study.space.parsing import load_space
-from study.space.space_file import MAX_BYTES
+from study.space.parsing import parse_space
+from study.space.space_file import MAX_BYTES, read_space
 from study.space.spec import StudySpec
 from tests.e2e.commands import environment
 from tests.security.yaml_texts import BOMBS, HOSTILE_LINES, contents, files
@@ -28,7 +28,7 @@ LONGEST_MESSAGE = 200_000
 FEW = settings(max_examples=max(200, settings().max_examples), deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def outcome_of(call) -> StudySpec | SpaceError:
+def outcome_of(call):
     """Return what comes of a call, which must be one of the two, in time."""
     begin = time.process_time()
     result: StudySpec | SpaceError
@@ -60,7 +60,7 @@ def file(tmp_path_factory):
 
 def read(file, raw: bytes) -> None:
     file.write_bytes(raw)
-    check(outcome_of(lambda: load_space(file)))
+    check(outcome_of(lambda: parse_space(read_space(file), asked=True)))  # without the script that it may name
 
 
 @FEW
@@ -90,21 +90,22 @@ def test_nothing_else_than_a_small_file_is_opened(tmp_path):
     with (tmp_path / "huge.yaml").open("wb") as huge:
         huge.truncate(10**11)  # a hole: no byte of it is on the disk
     for name in ("folder", "zero", "pipe", "loop", "huge", "missing", "x\0y"):
-        assert isinstance(outcome_of(lambda name=name: load_space(tmp_path / f"{name}.yaml")), SpaceError)
+        assert isinstance(outcome_of(lambda name=name: read_space(tmp_path / f"{name}.yaml")), SpaceError)
 
 
 WORST = """
 import resource, sys, time
 from pathlib import Path
 from study.errors import SpaceError
-from study.space.parsing import load_space
+from study.space.parsing import parse_space
+from study.space.space_file import read_space
 try:
-    load_space(Path("small.yaml"))
+    parse_space(read_space(Path("small.yaml")), asked=True)
 except SpaceError:
     pass
 before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
-    load_space(Path(sys.argv[1]))
+    parse_space(read_space(Path(sys.argv[1])), asked=True)
 except SpaceError as error:
     assert len(str(error)) < 200_000
 print(time.process_time() - begin, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from study.errors import Fault, SpaceError
-from study.planning.needs import execution_of
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
 from study.space.settings import runnable
 from study.space.spec import StudySpec
-from tests.spaces import cluster, spec_of
+from tests.spaces import spec_of
 
 SPACE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
@@ -172,11 +171,6 @@ def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> N
     holdup = {"target_scale": 4, "small_scale": 2}
     (fault,) = faults(algorithm, holdup=holdup, search={}, parameters={"lr": [1e-3, 1e-4]}).values()
     assert (fault.where, fault.code, fault.got) == ("holdup", "holdup-without-ppo", f"algorithm: {algorithm}")
-
-
-def test_asynchronous_trials_are_never_emulated() -> None:
-    assert execution_of(space("PPO"), 4, cluster(local=2)) == "emulated"
-    assert execution_of(space("IMPALA"), 4, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])

@@ -2,12 +2,12 @@
 
 import pytest
 
+from study.adopted.loading import load_space
 from study.designs.holdup.baselines import default_setting, fixed_baselines, scaled_baselines
 from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.options import all_overrides
 from study.records.request import digest_of
-from study.space.parsing import load_space
 from study.space.settings import overlay, resolve, rounded, runnable
 from tests.spaces import cluster, read_again, spec
 from tests.unit.test_stages import space

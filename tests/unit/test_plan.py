@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.adopted.loading import load_space
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.space.parsing import load_space
 from tests.spaces import cluster, requests_of, spec
 
 

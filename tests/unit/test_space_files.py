@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.adopted.loading import load_space
 from study.errors import SpaceError
 from study.options import as_run
-from study.space.parsing import load_space, parse_space
+from study.space.parsing import parse_space
 from study.space.space_file import SHIPPED, as_options, read_text
 from study.space.spec import StudySpec
 from tests import holdup
