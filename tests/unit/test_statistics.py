@@ -211,14 +211,6 @@ def test_the_restricted_mean_is_the_area_under_scipys_curve(runs, horizon):
     assert statistics.restricted_mean(times, reached, horizon=horizon) == pytest.approx(expected)
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 30).map(float), min_size=1, max_size=12), st.integers(1, 30))
-def test_without_early_censoring_it_is_the_mean_of_the_cut_times(times, horizon):
-    cut = np.minimum(times, horizon)
-    reached = np.less_equal(times, horizon)
-    assert statistics.restricted_mean(cut, reached, horizon=horizon) == pytest.approx(cut.mean())
-
-
 @given(TIMES, TIMES, st.sampled_from([0.25, 3.0, 1000.0]))
 @settings(deadline=None, max_examples=40)
 def test_scaling_both_times_leaves_the_ratio(first, second, factor):
