@@ -70,7 +70,7 @@ def _with_whole(parameters: Any) -> Any:
 
 
 ParameterValues = Annotated[dict[str, float | int], BeforeValidator(_with_whole)]
-"""Parameter -> its value. A float comes first: what fits neither is then told to be a number, not a whole one."""
+"""Parameter -> its value. A float comes first, so that the message for text asks for a number, not for a whole one."""
 
 
 class Section(Model):
