@@ -41,8 +41,8 @@ def engine_of(effective: Mapping[str, Any]) -> str | None:
 
 def engine_of_space(spec: "StudySpec") -> str:
     """Return the engine that a space asks for; a trial has others where these cannot serve, and records them."""
-    learner = _RLLIB if spec.learner == "rllib" else spec.learner_in_use
-    return _joined("batched" if spec.runner == "batched" else _RLLIB, learner)
+    learner = _RLLIB if spec.learner_in_use == "rllib" else spec.learner_in_use
+    return _joined("batched" if spec.runner_in_use == "batched" else _RLLIB, learner)
 
 
 def engines_in_words(engines: Iterable[str | None]) -> str:

@@ -163,7 +163,7 @@ def asked_space(
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return str(file)
 
 

@@ -36,8 +36,8 @@ def clock(seconds: float) -> str:
 
 
 def cpu_hours(hours: float) -> str:
-    """Return CPU-hours with at least two significant digits: `12.3 CPU-hours`, `0.034 CPU-hours`."""
-    return f"{hours:,.1f} CPU-hours" if hours >= 0.95 else f"{hours:.2g} CPU-hours"
+    """Return CPU-hours with two significant digits; from 1 on with one decimal: `12.3 CPU-hours`, `0.034 CPU-hours`."""
+    return f"{hours:,.1f} CPU-hours" if hours >= 0.995 else f"{hours:.2g} CPU-hours"
 
 
 def gigabytes(megabytes: float) -> str:

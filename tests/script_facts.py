@@ -3,10 +3,9 @@
 import copy
 from typing import Any
 
-from study.space.parsing import parse_space
 from study.space.script import ScriptFacts
-from study.space.space_file import Source
 from study.space.spec import StudySpec
+from tests.spaces import spec_of
 
 FACTS: dict[str, Any] = {
     "source": {"file": "my_train.py", "sha256": "0" * 64},
@@ -48,4 +47,4 @@ def script_spec(found: ScriptFacts | None = None, **changes: Any) -> StudySpec:
         changes: Whole sections of the space.
     """
     content = {**copy.deepcopy(SPACE), **changes, "script": (found or facts()).model_dump(mode="json")}
-    return parse_space(Source(name="space", content=content))
+    return spec_of(content)

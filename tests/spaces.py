@@ -1,6 +1,7 @@
 """Small specs and clusters for tests."""
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,9 +47,19 @@ def content(**changes: Any) -> dict[str, Any]:
     return with_changes(BASE, **changes)
 
 
+def spec_of(content: dict[str, Any], *, asked: bool = False) -> StudySpec:
+    """Return the spec of a content; `asked`, as if a person started the study now."""
+    return parse_space(Source(name="test", content=content), asked=asked)
+
+
 def spec(**changes: Any) -> StudySpec:
     """Return the spec of `content(**changes)`."""
-    return parse_space(Source(name="test", content=content(**changes)))
+    return spec_of(content(**changes))
+
+
+def read_again(spec: StudySpec, *, asked: bool = False) -> StudySpec:
+    """Return the spec as it is read back from the records of a study."""
+    return spec_of(json.loads(json.dumps(spec.to_json())), asked=asked)
 
 
 def requests_of(spec: StudySpec) -> tuple[TrialRequest, ...]:

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from study.space.parsing import parse_space
-from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests.spaces import with_changes
+from tests.spaces import spec_of, with_changes
 
 BASE: dict[str, Any] = {
     "kind": "throughput",
@@ -30,11 +28,6 @@ BASE: dict[str, Any] = {
 }
 
 
-def throughput_content(**changes: Any) -> dict[str, Any]:
-    """Return `BASE` with whole dotted keys replaced, e.g. `throughput__blocks=2`; None removes a key."""
-    return with_changes(BASE, **changes)
-
-
 def throughput_spec(**changes: Any) -> StudySpec:
-    """Return the spec of `throughput_content(**changes)`."""
-    return parse_space(Source(name="test", content=throughput_content(**changes)))
+    """Return the spec of `BASE` with whole dotted keys replaced, e.g. `throughput__blocks=2`; None removes a key."""
+    return spec_of(with_changes(BASE, **changes))

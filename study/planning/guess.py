@@ -17,41 +17,26 @@ GUESS_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sampling:
-    step_s: float
-    """Of every environment step."""
+class _Cost:
+    """Seconds of work that is done in calls on many rows: a step of all lanes, an update on a minibatch."""
+
     call_s: float
-    """Of every vector step, however many lanes it has."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learning:
-    update_s: float
-    """Of every gradient update."""
+    """Of every call, however many rows it has."""
     row_s: float
-    """Of every row of a minibatch."""
+    """Of every row: an environment step, a row of a minibatch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
-    forward_s: float
-    """Of every environment step."""
-    update_s: float
-    """Of every row of a minibatch, forwards and backwards."""
-
-
-_SAMPLING = {"stock": _Sampling(step_s=41e-6, call_s=460e-6), "batched": _Sampling(step_s=33e-6, call_s=16e-6)}
+_SAMPLING = {"stock": _Cost(call_s=460e-6, row_s=41e-6), "batched": _Cost(call_s=16e-6, row_s=33e-6)}
 """Stock: 500 us a step with one environment and 100 us with eight per runner; batched: 49 us and 35 us."""
 _LEARNING = {
-    "rllib": _Learning(update_s=2e-3, row_s=8e-6),
-    "lean": _Learning(update_s=0.5e-3, row_s=4e-6),
-    "fused": _Learning(update_s=0.05e-3, row_s=1e-6),
+    "rllib": _Cost(call_s=2e-3, row_s=8e-6),
+    "lean": _Cost(call_s=0.5e-3, row_s=4e-6),
+    "fused": _Cost(call_s=0.05e-3, row_s=1e-6),
 }
 """For 128 rows: 3 ms, 1 ms and 0.2 ms."""
-_CONVOLUTIONS = {
-    "nature": _Network(forward_s=0.2e-3, update_s=0.65e-3),
-    "impala": _Network(forward_s=1.9e-3, update_s=3.7e-3),
-}
+_CONVOLUTIONS = {"nature": (0.2e-3, 0.65e-3), "impala": (1.9e-3, 3.7e-3)}
+"""Seconds of every environment step, and of every row of a minibatch forwards and backwards; hidden layers are in the
+other figures."""
 _PROCESS_S = 2.5
 """CPU seconds in which a process is imported."""
 _TRIAL_S = 6.0
@@ -119,8 +104,8 @@ def _sampling_s(
 ) -> float:
     """Return the seconds in which one batch is sampled."""
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
-    cost, network = _SAMPLING[spec.runner], _network(spec)
-    step_s = cost.step_s + network.forward_s + spec.environment.step_cpu_ms / 1e3
+    cost, (forward_s, _) = _SAMPLING[spec.runner_in_use], _convolutions(spec)
+    step_s = cost.row_s + forward_s + spec.environment.step_cpu_ms / 1e3
     computing = batch * (step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
     # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
     waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
@@ -129,11 +114,10 @@ def _sampling_s(
 
 def _learning_s(spec: StudySpec, *, batch: float, minibatch: float, epochs: float) -> float:
     """Return the seconds of the updates on one batch; every learner computes its share of each minibatch."""
-    cost = _LEARNING[spec.learner_in_use]
-    updates, row_s = epochs * batch / minibatch, cost.row_s + _network(spec).update_s
-    return updates * (cost.update_s + row_s * minibatch / max(spec.resources.num_learners, 1))
+    cost, (_, update_s) = _LEARNING[spec.learner_in_use], _convolutions(spec)
+    updates, row_s = epochs * batch / minibatch, cost.row_s + update_s
+    return updates * (cost.call_s + row_s * minibatch / max(spec.resources.num_learners, 1))
 
 
-def _network(spec: StudySpec) -> _Network:
-    """Return what convolutions cost; hidden layers are in the other figures."""
-    return _CONVOLUTIONS.get(spec.model.conv_net or "", _Network(forward_s=0.0, update_s=0.0))
+def _convolutions(spec: StudySpec) -> tuple[float, float]:
+    return _CONVOLUTIONS.get(spec.model.conv_net or "", (0.0, 0.0))

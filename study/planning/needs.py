@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from study.errors import ClusterError
 from study.planning.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
-from study.records.timing import Label, count
+from study.records.timing import Label
 from study.space.domains import largest
 from study.space.parameters import SCALE
 from study.space.settings import batch_domain
 from study.space.spec import Execution, StudySpec
+from study.text import count
 
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
@@ -103,10 +104,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     """
     if spec.execution != "auto":
         return spec.execution
-    if spec.runner == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
+    if spec.runner_in_use == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
         return "real"  # these cannot be emulated; and environments that wait can share a core
-    if spec.script is not None and spec.script.runner_obstacle:
-        return "real"  # only the batched runner steps the lanes of others
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     wanted = processes(spec, num_env_runners, "real")
     return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"
@@ -188,7 +187,8 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
     what, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
     shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
-    emulated = ", or set execution: emulated" if execution == "real" and spec.runner != "stock" else ""
+    stuck = execution == "emulated" or spec.runner_in_use == "stock" or spec.traits.asynchronous
+    emulated = "" if stuck else ", or set execution: emulated"
     ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
     if gpus > cluster.num_gpus:
         where = "resources.num_gpus_per_learner"

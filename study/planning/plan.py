@@ -176,12 +176,18 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        stuck = spec.runner == "stock" or spec.traits.asynchronous or (spec.script and spec.script.runner_obstacle)
+        stuck = spec.runner_in_use == "stock" or spec.traits.asynchronous
         ways = "" if stuck else "--set execution=emulated, "
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
             f"To change it: {ways}fewer runners, or run where the CPUs are (--address, or the command `launch`)."
+        )
+    unmeasured = sorted(scale for scale, needs in needed.items() if needs.label.timing != "measured")
+    if spec.search.min_env_steps_per_s is not None and unmeasured:
+        yield (
+            f"Without effect: search.min_env_steps_per_s on trials of {listed(unmeasured)} runners. It is a constraint "
+            "on measured trials, and theirs are not. To change it: run where the CPUs are, or remove it."
         )
     for node in plan.cluster.nodes:
         yield from _of_node(node)

@@ -22,7 +22,6 @@ class Algorithm:
         given: Parameters that the algorithm is defined by; a space does not give them.
         rules: The same for rules.
         asynchronous: Whether runners go on sampling while the learner learns; iterations are then a span of time.
-        source: Where the algorithm is from.
     """
 
     parameters: tuple[str, ...]
@@ -30,7 +29,6 @@ class Algorithm:
     given: Mapping[str, Value] = field(default_factory=dict)
     rules: Mapping[str, Value] = field(default_factory=dict)
     asynchronous: bool = False
-    source: str
 
 
 _COMMON = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma")
@@ -55,7 +53,7 @@ _RLLIB_ASYNCHRONOUS: Mapping[str, Value] = {
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
-        "PPO": Algorithm(
+        "PPO": Algorithm(  # Schulman et al., arXiv 1707.06347
             parameters=(
                 *_COMMON,
                 "minibatch_size",
@@ -67,17 +65,15 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
                 "kl_coeff",
                 "kl_target",
             ),
-            source="Schulman et al., arXiv 1707.06347",
         ),
-        "A2C": Algorithm(
+        "A2C": Algorithm(  # Huang et al., A2C is a special case of PPO, arXiv 2205.09123
             parameters=_ACTOR_CRITIC,
             # Small batches, as there is one update for each; lr is that of Stable-Baselines3's A2C.
             defaults={"lr": 7e-4, "train_batch_size": 500},
             given={"num_epochs": 1, "lambda": 1.0, "kl_coeff": 0.0},
             rules=_ONE_UPDATE,
-            source="Huang et al., A2C is a special case of PPO, arXiv 2205.09123",
         ),
-        "APPO": Algorithm(
+        "APPO": Algorithm(  # Luo et al., IMPACT, arXiv 1912.00167
             parameters=(
                 *_ACTOR_CRITIC,
                 "clip_param",
@@ -92,15 +88,13 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
             given={"num_epochs": 1},
             rules=_ONE_UPDATE,
             asynchronous=True,
-            source="Luo et al., IMPACT, arXiv 1912.00167",
         ),
-        "IMPALA": Algorithm(
+        "IMPALA": Algorithm(  # Espeholt et al., arXiv 1802.01561
             parameters=(*_ACTOR_CRITIC, *_ASYNCHRONOUS),
             defaults=_RLLIB_ASYNCHRONOUS,
             given={"num_epochs": 1},
             rules=_ONE_UPDATE,
             asynchronous=True,
-            source="Espeholt et al., arXiv 1802.01561",
         ),
     }
 )
@@ -118,7 +112,6 @@ def of_script(facts: ScriptFacts) -> Algorithm:
     return Algorithm(
         parameters=tuple(name for name in PARAMETERS if name in taken),
         asynchronous=facts.asynchronous,
-        source=f"{facts.source.file}: {facts.algorithm}",
     )
 
 

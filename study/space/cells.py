@@ -8,7 +8,7 @@ from study.space.domains import ParametersSpec
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS, ThroughputSpec
+from study.space.throughput import LEARNERS
 
 BASE_CELL = "anchor"
 """Name of the base cell in records; it begins and ends every block."""
@@ -80,13 +80,15 @@ def _base(spec: StudySpec) -> Cell:
 
 
 def _of_grids(spec: StudySpec) -> Iterator[Cell]:
-    for name, axes in _section(spec).axes().items():
+    assert spec.throughput is not None  # only a throughput study has cells
+    for name, axes in spec.throughput.axes().items():
         for values in itertools.product(*axes.values()):
             yield _changed(spec, dict(zip(axes, values, strict=True)), f"throughput.grids.{name}")
 
 
 def _of_allocation(spec: StudySpec) -> Iterator[Cell]:
-    allocation = _section(spec).allocation
+    assert spec.throughput is not None  # only a throughput study has cells
+    allocation = spec.throughput.allocation
     if allocation is None:
         return
     whole = _changed(spec, {**allocation.parameters, SCALE: allocation.num_env_runners}, "throughput.allocation")
@@ -127,9 +129,3 @@ def _numbers(setting: Mapping[str, Value], scale: int) -> dict[str, Value]:
 
 def _identity(cell: Cell) -> tuple[object, ...]:
     return cell.num_env_runners, cell.num_learners, cell.num_trials, *sorted(cell.setting.items())
-
-
-def _section(spec: StudySpec) -> ThroughputSpec:
-    if spec.throughput is None:
-        raise ValueError("only a throughput study has cells")  # a mistake of ours, not of a person's
-    return spec.throughput

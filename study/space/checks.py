@@ -6,11 +6,13 @@ A check takes a spec and yields a `Fault` for every rule that the spec breaks. T
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from study.errors import Fault
 from study.space.domains import Domain, Range, largest, smallest, values
-from study.space.parameters import FRAGMENT, PARAMETERS, REPLACED, RULES, attribute
+from study.space.parameters import FRAGMENT, PARAMETERS, REPLACED, RULES, Value, attribute
 from study.space.procgen import faults_of_game, faults_of_levels, is_procgen
 from study.space.settings import batch_domain, batch_unit, minibatch_bounds
 from study.space.spec import StudySpec
@@ -53,7 +55,7 @@ _MEANING = {
 
 def common(spec: StudySpec) -> Iterator[Fault]:
     """Check what holds for studies of every kind."""
-    for check in (_algorithm, _procgen, _returns, _engine, _layers, _exclusive, _rules, _rllib):
+    for check in (_algorithm, _procgen, _returns, _engine, _layers, _exclusive, _rules, _rllib, _finite):
         yield from check(spec)
 
 
@@ -200,6 +202,29 @@ def _rllib(spec: StudySpec) -> Iterator[Fault]:
                 yield Fault(where=where, rule=rule, fix="Remove it.", code="rllib-argument-refused")
 
 
+def _finite(spec: StudySpec) -> Iterator[Fault]:
+    """Check what is handed on as it is: the records, and what a trial is sent, are JSON, without infinity and NaN."""
+    free = {
+        "environment.kwargs": spec.environment.kwargs,
+        "evaluation.kwargs": spec.evaluation.kwargs,
+        "rllib": spec.rllib,
+        "config_kwargs": spec.config_kwargs,
+    }
+    for where, value in (each for place, content in free.items() for each in _numbers(place, content)):
+        if not math.isfinite(value):
+            rule, fix, code = "must be a finite number", "Write a finite number.", "value-out-of-bounds"
+            yield Fault(where=where, rule=rule, got=str(value), fix=fix, code=code)
+
+
+def _numbers(where: str, content: Any) -> Iterator[tuple[str, float]]:
+    """Yield the decimal numbers in nested mappings and lists, with their places."""
+    if isinstance(content, float):
+        yield where, content
+    inner = content.items() if isinstance(content, Mapping) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in inner:
+        yield from _numbers(f"{where}.{key}", value)
+
+
 def one_of_two(where: str, other: str) -> Fault:
     """Return the fault of a key that stands for another one which is given too."""
     rule = f"takes the place of {other}, so that only one may be given"
@@ -249,10 +274,12 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
             return
 
 
-def _batch_units(spec: StudySpec, scale: int) -> Iterator[int]:
-    fragments = values(spec.domain(FRAGMENT)) if spec.traits.asynchronous else (1,)
-    for envs, fragment in itertools.product(values(spec.domain("num_envs_per_env_runner")), fragments):
-        yield batch_unit(spec, scale, int(envs), int(fragment))
+def _batch_units(spec: StudySpec, scale: int, given: Mapping[str, Value] = MappingProxyType({})) -> Iterator[int]:
+    """Yield what a batch must be a multiple of, for every number of environments and length of a fragment."""
+    envs, fragments = (given.get(name, spec.domain(name)) for name in ("num_envs_per_env_runner", FRAGMENT))
+    for num_envs in values(envs):
+        for fragment in values(fragments) if spec.traits.asynchronous else (1,):
+            yield batch_unit(spec, scale, int(num_envs), int(fragment))
 
 
 def _unit_is(spec: StudySpec, scale: int) -> str:
@@ -273,7 +300,7 @@ def _shares(spec: StudySpec) -> Iterator[Fault]:
         rule, fix = "learners cannot share it evenly", "Give minibatch_size instead, or one learner."
         got, code = f"{spec.resources.num_learners} learners", "num-minibatches-with-learners"
         yield Fault(where="parameters.num_minibatches", rule=rule, got=got, fix=fix, code=code)
-    yield from _made_of_fragments(spec, where)
+    yield from _first(made_of_fragments(spec, where, batch_domain(spec, scale), scale) for scale in spec.scales)
     yield from _first(stepped_whole(spec, where, batch_domain(spec, scale), (scale,), envs) for scale in spec.scales)
 
 
@@ -293,16 +320,18 @@ def shared_by_learners(spec: StudySpec, where: str, sizes: Domain) -> Iterator[F
         yield Fault(where=where, rule=rule, got=got, fix="Widen the range.", code="no-batch-for-all-learners")
 
 
-def _made_of_fragments(spec: StudySpec, where: str) -> Iterator[Fault]:
-    """Check that a batch holds whole fragments, which asynchronous runners send."""
-    for scale in spec.scales if spec.traits.asynchronous and spec.script is None else ():
-        batch = batch_domain(spec, scale)
-        for unit in _batch_units(spec, scale):
-            if (size := _not_divisible(batch, unit)) is not None:
-                rule = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps)"
-                fix = f"Use multiples of {unit}, or a range without a step: it is rounded to them."
-                yield Fault(where=where, rule=rule, got=str(size), fix=fix, code="batch-not-of-fragments")
-                return
+def made_of_fragments(
+    spec: StudySpec, where: str, batch: Domain, scale: int, given: Mapping[str, Value] = MappingProxyType({})
+) -> Iterator[Fault]:
+    """Check that a batch holds whole fragments, which asynchronous runners send; `given` are values of a baseline."""
+    if not spec.traits.asynchronous or spec.script is not None:
+        return
+    for unit in _batch_units(spec, scale, given):
+        if (size := _not_divisible(batch, unit)) is not None:
+            rule = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps)"
+            fix = f"Use multiples of {unit}, or a range without a step: it is rounded to them."
+            yield Fault(where=where, rule=rule, got=str(size), fix=fix, code="batch-not-of-fragments")
+            return
 
 
 def stepped_whole(spec: StudySpec, where: str, batch: Domain, scales: Iterable[int], envs: Domain) -> Iterator[Fault]:

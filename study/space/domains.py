@@ -69,8 +69,8 @@ def _with_whole(parameters: Any) -> Any:
     return {name: _as_whole(value) if name in whole else value for name, value in parameters.items()}
 
 
-ParameterValues = Annotated[dict[str, int | float], BeforeValidator(_with_whole)]
-"""Parameter -> its value."""
+ParameterValues = Annotated[dict[str, float | int], BeforeValidator(_with_whole)]
+"""Parameter -> its value. A float comes first, so that the message for text asks for a number, not for a whole one."""
 
 
 class Section(Model):
@@ -236,20 +236,6 @@ def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
     return Annotated[forms | Annotated[spread, Tag("range")], Discriminator(_form)]
 
 
-class _Parameters(Model):
-    """Base of `ParametersSpec`."""
-
-    def domain(self, name: str) -> Domain:
-        """Return what the space says about parameter `name`, or its default."""
-        domain: Domain = getattr(self, attribute(name))
-        return domain
-
-    def rule(self, name: str) -> Domain | None:
-        """Return what the space says about rule `name`; None where it is not used."""
-        domain: Domain | None = getattr(self, name)
-        return domain
-
-
 def _field(parameter: Parameter) -> Any:
     required = parameter.default is None and parameter.name not in RULES
     default: Any = ... if required else parameter.default
@@ -257,9 +243,9 @@ def _field(parameter: Parameter) -> Any:
     return Field(default, description=parameter.meaning, alias=alias)
 
 
-ParametersSpec: type[_Parameters] = create_model(
+ParametersSpec: type[Model] = create_model(
     "ParametersSpec",
-    __base__=_Parameters,
+    __base__=Model,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
     **{
         attribute(name): (domain_of(parameter, sampled=name != SCALE), _field(parameter))

@@ -12,13 +12,10 @@ from pydantic import BaseModel, ValidationError
 from study.errors import Fault
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
-from study.space.plain import MAX_WHOLE, shown
+from study.space.plain import MAX_FAULTS, MAX_WHOLE, shown
 from study.space.script import ScriptFacts
 from study.space.space_file import Source
 from study.space.spec import StudySpec
-
-MAX_FAULTS = 100
-"""Most faults of one file that are reported."""
 
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate", "alpha", "step_size"),
@@ -89,7 +86,8 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
         where = ".".join(parts) or "file"
         if unknown:
             known = _known_keys(item["loc"], source.content)
-            absent = [str(each["loc"][-1]) for each in items if each["type"] == "missing" and _beside(each, item)]
+            missed = [each["loc"] for each in items if each["type"] == "missing"]
+            absent = [str(each[-1]) for each in missed if each[:-1] == item["loc"][:-1]]
             fix, named = _unknown_key(parts[-1], known, absent, item.get("input"))
             fault = Fault(where=where, rule="unknown key", fix=fix, code="unknown-key")
             if named is not None:
@@ -102,11 +100,6 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
     if (more := len(items) - MAX_FAULTS) > 0:
         faults.append(Fault(where="file", rule=f"{more} more faults", fix="Correct these first.", code="more-faults"))
     return faults, meant
-
-
-def _beside(one: Any, other: Any) -> bool:
-    """Return whether two errors are of keys of the same section."""
-    return bool(one["loc"][:-1] == other["loc"][:-1])
 
 
 def _once_each(faults: Sequence[Fault]) -> list[Fault]:

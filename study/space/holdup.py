@@ -6,6 +6,7 @@ from pydantic import Field
 
 from study.space.domains import ParameterValues, Section
 from study.space.parameters import MAX_PROCESSES
+from study.space.plain import MAX_TRIALS
 
 Baseline = Literal["rllib_defaults", "naive_growth", "published"]
 """A baseline that needs nothing of this study; those built on the best small-scale setting always take part."""
@@ -99,7 +100,7 @@ class HoldUpSpec(Section):
     """Seeds of race and stress."""
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
     """Seeds of confirmation and measurement; refused until the settings are frozen."""
-    num_settings: int = Field(24, ge=4)
+    num_settings: int = Field(24, ge=4, le=MAX_TRIALS)
     """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
     calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
     """What trials cost here, before the search."""

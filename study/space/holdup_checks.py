@@ -1,13 +1,13 @@
 """Rules of the `holdup` section: sizes that fit each other, and seeds that never mix. Pure."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from study.errors import Fault
 from study.space.checks import one_of_two
 from study.space.holdup import HoldUpSpec
-from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE
-from study.space.plain import MAX_TRIALS
+from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value
+from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
 
 MAX_SEED = 2**31 - 1
@@ -87,8 +87,6 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
 
 def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     where, got = "holdup.num_settings", str(section.num_settings)
-    if section.num_settings > MAX_TRIALS:
-        yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-settings")
     race, stress = section.race, section.stress
     if section.num_settings < race.num_settings:
         rule = f"the race needs {race.num_settings} settings to choose from"
@@ -168,3 +166,26 @@ def _published(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
             yield Fault(where=where, rule=rule, got=got, fix=fix, code="published-out-of-bounds")
         elif REPLACED.get(name) in section.published:
             yield one_of_two(where, REPLACED[name])
+
+
+def baselines_fit(spec: StudySpec) -> Iterator[Fault]:
+    """Check that no baseline uses up its budget by one batch: it would learn from random actions alone, and lose."""
+    section, steps = spec.holdup, spec.budget.env_steps
+    if section is None or steps is None or spec.budget.allow_larger_batch:
+        return
+    changes: dict[str, Mapping[str, Value]] = {
+        "naive_growth": {"steps_per_env_runner": section.naive_steps_per_env_runner},
+        "published": section.published,
+    }
+    plain = {"train_batch_size": PARAMETERS["train_batch_size"].rllib or 0}
+    for name in section.baselines:
+        sizes = {key: value for key, value in changes.get(name, {}).items() if key in (*plain, "steps_per_env_runner")}
+        batch = resolve(overlay(plain, sizes), section.target_scale)["train_batch_size"]
+        if batch > steps:
+            yield Fault(
+                where="budget.env_steps",
+                rule="the train batch of every baseline must fit into it, or a baseline trains once and loses",
+                got=f"{steps:,} steps and a batch of {batch:,} of {name}",
+                fix=f"Raise it to {batch} or more, change the baseline, or set allow_larger_batch: true.",
+                code="batch-above-budget",
+            )

@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from study.errors import Fault, SpaceError
 from study.space.checks import batches, common
 from study.space.domains import MAX_LISTED
-from study.space.faults import MAX_FAULTS, faults_of, is_reported
-from study.space.holdup_checks import holdup
+from study.space.faults import faults_of, is_reported
+from study.space.holdup_checks import baselines_fit, holdup
 from study.space.kinds import KINDS
 from study.space.parameters import SCALE
-from study.space.plain import unfit
+from study.space.plain import MAX_FAULTS, unfit
 from study.space.script_checks import script
-from study.space.search_checks import larger_batch, search
-from study.space.space_file import Source, read_space
+from study.space.search_checks import baseline_fragments, foreign_values, larger_batch, search
+from study.space.space_file import Source
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput_checks import throughput
 
@@ -25,24 +24,12 @@ CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
     "throughput": (script, common, throughput),
 }
 """Kind of study -> its rules between keys; a kind that is added later has them in `study.space.kinds`."""
+OF_NEW_STUDIES = (baseline_fragments, baselines_fit, foreign_values)
+"""Rules that are younger than studies on record, which may break them: they are checked where a study is asked for."""
 RENAMED = {"search.anchors": "search.baselines"}
 """Key of an earlier version of space files -> its name now."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
 """Returns that give a score its meaning."""
-
-
-def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a space file.
-
-    Args:
-        path: A file, or the name of one in `search_spaces/`.
-        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
-
-    Raises:
-        SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema.
-            Carries all faults found.
-    """
-    return parse_space(read_space(path, overrides=overrides), asked=True)
 
 
 def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
@@ -58,7 +45,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     """
     if faults := list(unfit(source.content))[:MAX_FAULTS]:  # the code below expects no such values
         raise SpaceError(source.name, [_with_line(fault, source) for fault in faults])
-    renamed = [*_renamed(source), *_not_for_people(source)]
+    renamed = [_with_line(fault, source) for fault in _not_for_people(source)]
     reported: set[str] = set()
     try:
         spec: StudySpec | None = StudySpec.model_validate(source.content)
@@ -74,19 +61,15 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     return spec
 
 
-def _renamed(source: Source) -> Iterator[Fault]:
-    """Yield a fault for every old key of a file; records keep the old names."""
+def _not_for_people(source: Source) -> Iterator[Fault]:
+    """Yield a fault for what records say, and a file may not: old names of keys, and what is found in a script."""
     for old, new in RENAMED.items():
         if old in source.lines:
             rule, fix = f"is called {new} since version {VERSION} of space files", f"Write {new} in its place."
-            yield _with_line(Fault(where=old, rule=rule, fix=fix, code="renamed-key"), source)
-
-
-def _not_for_people(source: Source) -> Iterator[Fault]:
-    """Yield a fault where a file says what is found in a script."""
+            yield Fault(where=old, rule=rule, fix=fix, code="renamed-key")
     if "script" in source.lines:
         rule, fix = "is found in the script, and not written", "Remove it; `config` names the script."
-        yield _with_line(Fault(where="script", rule=rule, fix=fix, code="script-facts-written"), source)
+        yield Fault(where="script", rule=rule, fix=fix, code="script-facts-written")
 
 
 def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
@@ -95,10 +78,12 @@ def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
         where, rule = f"parameters.{SCALE}", f"at most {MAX_LISTED} scales"
         yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.", code="too-many-scales")
         return
-    for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks):
-        yield from check(spec)
+    found = [fault for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks) for fault in check(spec)]
+    yield from found
     if asked and spec.learns:
         yield from larger_batch(spec)
+        for check in OF_NEW_STUDIES if not found else ():  # values that break no other rule
+            yield from check(spec)
 
 
 def _with_line(fault: Fault, source: Source) -> Fault:

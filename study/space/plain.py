@@ -12,6 +12,8 @@ from study.errors import Fault
 
 Place = tuple[str | int, ...]
 
+MAX_FAULTS = 100
+"""Most faults of one file that are reported."""
 MAX_DEPTH = 32
 """Levels of lists and mappings in each other; shipped spaces have five."""
 MAX_VALUES = 20_000

@@ -1,14 +1,13 @@
 """Rules of a study that searches: its budget, its sampler, its baselines. Pure."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from study.errors import Fault
-from study.space.checks import shared_by_learners, stepped_whole
+from study.space.checks import made_of_fragments, shared_by_learners, stepped_whole
 from study.space.domains import Choices, Range, contains, largest, smallest
 from study.space.parameters import END_FRACTION, PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import MAX_TRIALS, shown
-from study.space.sections import BaselineSpec
 from study.space.settings import larger_batches
 from study.space.spec import StudySpec
 
@@ -28,7 +27,7 @@ def search(spec: StudySpec) -> Iterator[Fault]:
         where, rule = "search.baselines", "names must be distinct"
         yield Fault(where=where, rule=rule, got=str(names), fix="Rename one.", code="baselines-not-distinct")
     for index, baseline in enumerate(spec.search.baselines):
-        yield from _baseline(spec, f"search.baselines.{index}.parameters", baseline)
+        yield from _baseline(spec, f"search.baselines.{index}.parameters", baseline.parameters)
     if spec.search.sampler == "grid":
         yield from _grid(spec)
     elif spec.holdup is None:
@@ -47,6 +46,27 @@ def larger_batch(spec: StudySpec) -> Iterator[Fault]:
             fix=f"Raise it to {batch} or more, lower the batch, or set allow_larger_batch: true.",
             code="batch-above-budget",
         )
+
+
+def foreign_values(spec: StudySpec) -> Iterator[Fault]:
+    """Check that no baseline has a parameter of another algorithm: each of its trials would fail."""
+    given = {
+        f"search.baselines.{index}.parameters": each.parameters for index, each in enumerate(spec.search.baselines)
+    }
+    if spec.holdup is not None:
+        given["holdup.published"] = spec.holdup.published
+    own = {*spec.traits.parameters, *spec.parameter_names, *RULES}
+    for place, name in ((place, name) for place, values in given.items() for name in values if name not in own):
+        rule, code = f"{spec.algorithm} has no such parameter", "parameter-of-another-algorithm"
+        yield Fault(where=f"{place}.{name}", rule=rule, fix="Remove it.", code=code)
+
+
+def baseline_fragments(spec: StudySpec) -> Iterator[Fault]:
+    """Check that the batch of a baseline holds whole fragments, as that of a space must."""
+    for index, each in enumerate(spec.search.baselines):
+        if (batch := each.parameters.get("train_batch_size")) is not None:
+            where = f"search.baselines.{index}.parameters.train_batch_size"
+            yield from made_of_fragments(spec, where, batch, max(spec.scales), each.parameters)
 
 
 def _budget(spec: StudySpec) -> Iterator[Fault]:
@@ -68,19 +88,28 @@ def _budget(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where=where, rule=rule, got="none", fix=fix, code=code)
 
 
-def _baseline(spec: StudySpec, place: str, baseline: BaselineSpec) -> Iterator[Fault]:
-    given, envs = baseline.parameters, spec.domain("num_envs_per_env_runner")
-    for name, value in given.items():
-        yield from _baseline_value(spec, f"{place}.{name}", baseline, name, value)
+def _baseline(spec: StudySpec, place: str, given: Mapping[str, Value]) -> Iterator[Fault]:
+    found = [fault for name, value in given.items() for fault in _baseline_value(spec, f"{place}.{name}", name, value)]
+    if found:
+        yield from found
+        return  # what follows divides by the values
     for name in given.keys() & {"train_batch_size", "minibatch_size"}:
         yield from shared_by_learners(spec, f"{place}.{name}", given[name])
-    if "train_batch_size" in given:
-        scales = (int(given[SCALE]),) if SCALE in given else spec.scales
-        here = given.get("num_envs_per_env_runner", envs)
-        yield from stepped_whole(spec, f"{place}.train_batch_size", given["train_batch_size"], scales, here)
+    if "train_batch_size" not in given or not spec.is_on_policy:
+        return
+    where, batch = f"{place}.train_batch_size", given["train_batch_size"]
+    scales = (int(given[SCALE]),) if SCALE in given else spec.scales
+    envs = given.get("num_envs_per_env_runner", spec.domain("num_envs_per_env_runner"))
+    lanes = max(scales) * int(largest(envs))
+    if batch < lanes and not spec.traits.asynchronous:
+        rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
+        fix = "Raise it, or name a smaller num_env_runners in the baseline."
+        yield Fault(where=where, rule=rule, got=str(batch), fix=fix, code="baseline-batch-below-lanes")
+        return
+    yield from stepped_whole(spec, where, batch, scales, envs)
 
 
-def _baseline_value(spec: StudySpec, where: str, baseline: BaselineSpec, name: str, value: Value) -> Iterator[Fault]:
+def _baseline_value(spec: StudySpec, where: str, name: str, value: Value) -> Iterator[Fault]:
     known = {**PARAMETERS, **RULES}
     fix = f"Use one of: {', '.join([SCALE, *spec.tuned])}."
     if name not in known:
@@ -94,18 +123,9 @@ def _baseline_value(spec: StudySpec, where: str, baseline: BaselineSpec, name: s
     elif not contains(domain, value):
         rule, fix = f"must lie in what parameters.{name} allows", f"Widen parameters.{name} or change the baseline."
         yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-outside-space")
-    elif name == "train_batch_size" and spec.is_on_policy and value < (lanes := _lanes(spec, baseline)):
-        rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
-        fix = "Raise it, or name a smaller num_env_runners in the baseline."
-        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-batch-below-lanes")
     elif known[name].kind is int and not isinstance(value, int):
         rule, fix = "must be a whole number", "Write a whole number."
         yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="not-a-whole-number")
-
-
-def _lanes(spec: StudySpec, baseline: BaselineSpec) -> int:
-    lanes = baseline.parameters.get("num_envs_per_env_runner", largest(spec.domain("num_envs_per_env_runner")))
-    return int(baseline.parameters.get(SCALE, max(spec.scales)) * lanes)
 
 
 def _num_trials(spec: StudySpec) -> Iterator[Fault]:
@@ -125,8 +145,6 @@ def _num_trials(spec: StudySpec) -> Iterator[Fault]:
         rule = f"must give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
         fix = f"Raise it to {least} or list fewer scales."
         yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-scales")
-    elif section.num_trials > MAX_TRIALS:
-        yield Fault(where=where, rule=f"at most {MAX_TRIALS}", got=got, fix="Lower it.", code="too-many-trials")
 
 
 def _grid(spec: StudySpec) -> Iterator[Fault]:

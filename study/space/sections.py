@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from study.space.domains import ParameterValues, Section
 from study.space.parameters import MAX_PROCESSES
+from study.space.plain import MAX_TRIALS
 from study.space.procgen import is_procgen
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
@@ -104,7 +105,7 @@ class SearchSpec(Section):
 
     sampler: Sampler = "tpe"
     """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
-    num_trials: int | None = Field(None, ge=1)
+    num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
     """Trials in all, baselines included; a grid counts itself."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""

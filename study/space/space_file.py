@@ -22,13 +22,11 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
 from study.harmless import mask_credentials
-from study.space.plain import MAX_DEPTH, MAX_WHOLE, Place, dotted, unfit
+from study.space.plain import MAX_DEPTH, MAX_FAULTS, MAX_WHOLE, Place, dotted, unfit
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
-MAX_UNFIT = 100
-"""Most values of one file that are reported because no space has them."""
 NOTE = "# Changed on the command line:\n"
 """Above a study's copy of its space; `NOTE_CHANGE` begins each change below it, and `NOTE_MORE` its other lines."""
 NOTE_CHANGE, NOTE_MORE = "# --set ", "# | "
@@ -80,7 +78,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
         SpaceError: There is none; names the nearest.
     """
     given = Path(path) if Path(path).name else Path("nothing")
-    names = [given] if given.suffix else [given, given.with_suffix(".yaml")]
+    names = [given] if given.suffix == ".yaml" else [given, given.with_name(f"{given.name}.yaml")]
     places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
     for candidate in places:
         with contextlib.suppress(OSError):  # such as a name that is too long
@@ -169,7 +167,7 @@ def read_text(text: str, *, name: str) -> Source:
         rule, fix = "must be a mapping of keys to values", "Begin with one of search_spaces/, such as quickstart.yaml."
         raise _error(name, rule=rule, got=_kind(tree), fix=fix, code="not-a-mapping")
     plain = _Plain()
-    if faults := list(unfit(tree))[:MAX_UNFIT]:  # before aliases are expanded
+    if faults := list(unfit(tree))[:MAX_FAULTS]:  # before aliases are expanded
         raise SpaceError(name, faults)
     content = plain.of(tree)
     if plain.faults:

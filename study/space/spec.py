@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -158,11 +158,13 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         """Return what the algorithm or the space says about parameter `name`, or its default."""
         if (given := self.traits.given.get(name)) is not None:
             return given
-        return self.parameters.domain(name)  # type: ignore[attr-defined,no-any-return]
+        domain: Domain = getattr(self.parameters, attribute(name))
+        return domain
 
     def rule(self, name: str) -> Domain | None:
         """Return what the algorithm or the space says about rule `name`; None where it is not used."""
-        return self.traits.rules.get(name, self.parameters.rule(name))  # type: ignore[attr-defined]
+        domain: Domain | None = self.traits.rules.get(name, getattr(self.parameters, name))
+        return domain
 
     @property
     def _domains(self) -> dict[str, Domain]:
@@ -194,6 +196,11 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return {name: domain for name, domain in self._domains.items() if isinstance(domain, (int, float))}
 
     @property
+    def runner_in_use(self) -> Literal["batched", "stock"]:
+        """What samples, as far as the space and its script tell: RLlib's own runner where ours cannot do the same."""
+        return "stock" if self.script is not None and self.script.runner_obstacle else self.runner
+
+    @property
     def learner_in_use(self) -> Learner:
         """What learns, as far as the space and what is installed here tell: a trial may find that `fused` cannot serve.
 
@@ -208,8 +215,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def suits_fused(self) -> bool:
         """Whether, as far as the space tells, `learner: fused` can serve all its trials."""
-        grids: Iterable[Any] = self.throughput.grids.values() if self.throughput else ()
-        varied = [number for grid in grids for number in grid.axes().get(LEARNERS, ())]
+        grids = self.throughput.axes().values() if self.throughput else ()
+        varied = [number for axes in grids for number in axes.get(LEARNERS, ())]
         resources, model = self.resources, self.model
         pictures = is_procgen(self.environment.id) or model.conv_net or model.conv_filters
         alone = max(resources.num_learners, *varied, 1) == 1

@@ -1,11 +1,11 @@
 """The `throughput` section of a space: which cells are timed, for how long and how often. Pure."""
 
 from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field, create_model
 
-from study.space.domains import Choices, Domain, Model, Section, domain_of
+from study.space.domains import Model, Section, domain_of, values
 from study.space.parameters import MAX_PROCESSES, PARAMETERS, RULES, SCALE, Parameter
 
 LEARNERS = "num_learners"
@@ -36,22 +36,9 @@ AXES = {
 """What a grid can vary."""
 
 
-class _Grid(Model):
-    """Base of `GridSpec`."""
-
-    def axes(self) -> dict[str, list[int]]:
-        """Return axis -> its values, of those that the grid varies."""
-        given: dict[str, Domain | None] = {name: getattr(self, name) for name in AXES}
-        return {
-            name: [int(value) for value in (domain.choices if isinstance(domain, Choices) else [domain])]  # type: ignore[arg-type]
-            for name, domain in given.items()
-            if domain is not None
-        }
-
-
-GridSpec: type[_Grid] = create_model(
+GridSpec: type[Model] = create_model(
     "GridSpec",
-    __base__=_Grid,
+    __base__=Model,
     __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
     **{
         name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
@@ -85,8 +72,14 @@ at its beginning and at its end. The number of the block is the seed of its tria
     """One large trial, or the same CPUs for several smaller ones?"""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
-        """Return grid -> axis -> its values."""
-        return {name: cast(_Grid, grid).axes() for name, grid in self.grids.items()}
+        """Return grid -> axis -> its values, of those that the grid varies."""
+        said = {name: {axis: getattr(grid, axis) for axis in AXES} for name, grid in self.grids.items()}
+        return {
+            name: {
+                axis: [int(value) for value in values(domain)] for axis, domain in domains.items() if domain is not None
+            }
+            for name, domains in said.items()
+        }
 
 
 def without_absent(content: dict[str, Any]) -> dict[str, Any]:

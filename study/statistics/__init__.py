@@ -1,44 +1,40 @@
 """Every estimate with its interval, so that no table does statistics itself. Imports NumPy, SciPy, `study.errors`.
 
 The unit of replication is the run: one number per run, and a failed run is a score of 0 (or a time that is not
-reached) that the caller wrote. Intervals have the level that is asked for only as far as the coverage that each
-docstring quotes; `tests/unit/test_statistics_coverage.py` measures it.
+reached) that the caller wrote. Intervals have the level that is asked for only as far as `README.md`, or a docstring,
+says; tests simulate it.
 """
 
 from study.statistics.comparisons import better_with_permutation, holm
 from study.statistics.estimate import (
-    BOOTSTRAP,
     FEWEST_RUNS,
     NUM_RESAMPLES,
     TOO_FEW,
+    BoolArray,
     Estimate,
-    Side,
+    FloatArray,
     resamples,
     t_estimate,
     t_quantile,
+    variance,
     without_interval,
 )
 from study.statistics.means import (
-    TRIMMED_SHARE,
     difference_of_means,
     iqm,
     iqm_interval,
     mean_interval,
     rate_interval,
 )
-from study.statistics.samples import BoolArray, FloatArray, variance
 from study.statistics.times import ratio_of_restricted_means, restricted_mean
 
 __all__ = [
-    "BOOTSTRAP",
     "FEWEST_RUNS",
     "NUM_RESAMPLES",
     "TOO_FEW",
-    "TRIMMED_SHARE",
     "BoolArray",
     "Estimate",
     "FloatArray",
-    "Side",
     "better_with_permutation",
     "difference_of_means",
     "holm",

@@ -5,7 +5,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from study.errors import AnalysisError
-from study.statistics.samples import FloatArray, as_sample
+from study.statistics.estimate import FloatArray, as_sample
 
 
 def better_with_permutation(
@@ -66,21 +66,12 @@ def holm(p_values: npt.ArrayLike) -> FloatArray:
         Adjusted p-values in the same order, shape (tests,), in [0, 1].
 
     Raises:
-        AnalysisError: `p_values` is empty or leaves [0, 1].
+        AnalysisError: `p_values` is empty or not finite.
 
     Source:
         Holm, Scand. J. Statist. 6 (1979); R's `p.adjust(method = "holm")`.
     """
     given = as_sample("p_values", p_values)
-    if given.min() < 0 or given.max() > 1:
-        outside = given[(given < 0) | (given > 1)][0]
-        raise AnalysisError(
-            where="p_values",
-            rule="must lie in [0, 1]",
-            got=outside,
-            fix="Pass p-values, not statistics.",
-            code="p-value-outside-unit-interval",
-        )
     order = np.argsort(given, kind="stable")
     adjusted = np.empty_like(given)
     adjusted[order] = np.minimum(np.maximum.accumulate(given[order] * np.arange(given.size, 0, -1)), 1)

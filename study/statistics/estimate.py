@@ -1,4 +1,7 @@
-"""A value with its interval, and the bootstrap that several estimators share. Imports NumPy, SciPy, `study.errors`."""
+"""A value with its interval; what estimators share: checked samples, and the bootstrap.
+
+Imports NumPy, SciPy, `study.errors`.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,8 +14,9 @@ import numpy.typing as npt
 from scipy import stats
 
 from study.errors import AnalysisError
-from study.statistics.samples import FloatArray
 
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 Side = Literal["both", "lower"]
 
 NUM_RESAMPLES = 2_000
@@ -65,7 +69,8 @@ class Estimate:
     def rounded(self) -> float | None:
         """The value in as many digits as its interval supports; None where it has not both ends.
 
-        The last digit is the largest power of ten within half the width: what is rounded stays inside of the interval.
+        The last digit is the largest power of ten within half the width, so that the value rounded stays inside a
+        symmetric interval.
         """
         half = (self.high - self.low) / 2
         if not math.isfinite(half):
@@ -80,6 +85,35 @@ class Estimate:
 
     def __str__(self) -> str:
         return format(self)
+
+
+def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as a checked sample: not empty, finite, shape (runs,)."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or numbers.size == 0:
+        raise AnalysisError(
+            where=where,
+            rule="must hold at least one number in 1 dimension",
+            got=f"shape {numbers.shape}",
+            fix="Pass one number per run.",
+            code="bad-sample-shape",
+        )
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        fix = "Write a failed run as score 0, or as a time that is not reached."
+        raise AnalysisError(
+            where=where,
+            rule="every value must be finite",
+            got=numbers[~finite][0],
+            fix=fix,
+            code="value-not-finite",
+        )
+    return numbers
+
+
+def variance(sample: FloatArray) -> float:
+    """Return the unbiased variance; exactly 0 where all values are equal, and for one run."""
+    return float(sample.var(ddof=1)) if np.ptp(sample) > 0 else 0.0
 
 
 def without_interval(value: float, *, n: int, level: float, method: str) -> Estimate:

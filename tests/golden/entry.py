@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import analysis
 import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
+from study.adopted.loading import load_space
 from study.cli import commands as command_line
 from study.cluster import address, connection
 from study.designs.registry import make_plan
@@ -28,7 +29,6 @@ from study.planning.shape import ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.state import ledger_of
 from study.records.table import write_table
-from study.space.parsing import load_space
 from tests.reported import packed
 
 Node = tuple[str, int, int, int, float]

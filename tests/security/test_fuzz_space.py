@@ -3,7 +3,6 @@
 `--hypothesis-profile many` tries a hundred times the examples.
 """
 
-import json
 import os
 import resource
 import subprocess
@@ -15,11 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from study.errors import SpaceError
-from study.space.parsing import load_space, parse_space
-from study.space.space_file import MAX_BYTES, Source
+from study.space.parsing import parse_space
+from study.space.space_file import MAX_BYTES, read_space
 from study.space.spec import StudySpec
 from tests.e2e.commands import environment
 from tests.security.yaml_texts import BOMBS, HOSTILE_LINES, contents, files
+from tests.spaces import read_again, spec_of
 
 LIMIT_S = 2.0
 """CPU time that a file may take, on an idle core; tests share theirs."""
@@ -28,7 +28,7 @@ LONGEST_MESSAGE = 200_000
 FEW = settings(max_examples=max(200, settings().max_examples), deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def outcome_of(call) -> StudySpec | SpaceError:
+def outcome_of(call):
     """Return what comes of a call, which must be one of the two, in time."""
     begin = time.process_time()
     result: StudySpec | SpaceError
@@ -50,8 +50,7 @@ def check(result: StudySpec | SpaceError) -> None:
         return
     content = result.to_json()
     assert orjson.loads(orjson.dumps(content)).keys() == content.keys()
-    again = parse_space(Source(name="again", content=json.loads(json.dumps(content))))
-    assert again.digest() == result.digest()
+    assert read_again(result).digest() == result.digest()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def file(tmp_path_factory):
 
 def read(file, raw: bytes) -> None:
     file.write_bytes(raw)
-    check(outcome_of(lambda: load_space(file)))
+    check(outcome_of(lambda: parse_space(read_space(file), asked=True)))  # without the script that it may name
 
 
 @FEW
@@ -73,7 +72,7 @@ def test_a_file_gives_a_spec_or_a_message(file, raw):
 @FEW
 @given(content=contents())
 def test_a_content_gives_a_spec_or_a_message(content):
-    check(outcome_of(lambda: parse_space(Source(name="fuzz", content=content))))
+    check(outcome_of(lambda: spec_of(content)))
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
@@ -91,21 +90,22 @@ def test_nothing_else_than_a_small_file_is_opened(tmp_path):
     with (tmp_path / "huge.yaml").open("wb") as huge:
         huge.truncate(10**11)  # a hole: no byte of it is on the disk
     for name in ("folder", "zero", "pipe", "loop", "huge", "missing", "x\0y"):
-        assert isinstance(outcome_of(lambda name=name: load_space(tmp_path / f"{name}.yaml")), SpaceError)
+        assert isinstance(outcome_of(lambda name=name: read_space(tmp_path / f"{name}.yaml")), SpaceError)
 
 
 WORST = """
 import resource, sys, time
 from pathlib import Path
 from study.errors import SpaceError
-from study.space.parsing import load_space
+from study.space.parsing import parse_space
+from study.space.space_file import read_space
 try:
-    load_space(Path("small.yaml"))
+    parse_space(read_space(Path("small.yaml")), asked=True)
 except SpaceError:
     pass
 before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
-    load_space(Path(sys.argv[1]))
+    parse_space(read_space(Path(sys.argv[1])), asked=True)
 except SpaceError as error:
     assert len(str(error)) < 200_000
 print(time.process_time() - begin, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -171,7 +171,7 @@ LONG = {
     },
     "unknown": {f"key{n}": 1 for n in range(15_000)},
 }
-"""Small contents whose laws look at every number between two others, if nothing stops them."""
+"""Small contents whose rules look at every number between two others, if nothing stops them."""
 BASE = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
     "parameters": {"num_env_runners": [1, 4], "lr": {"low": 1e-4, "high": 1e-2}},
@@ -181,6 +181,6 @@ BASE = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_laws_count_instead_of_looking_at_every_number(name):
+def test_rules_count_instead_of_looking_at_every_number(name):
     whole = LONG[name] if "kind" in LONG[name] else {**BASE, **LONG[name]}
-    check(outcome_of(lambda: parse_space(Source(name="fuzz", content=whole))))
+    check(outcome_of(lambda: spec_of(whole)))

@@ -21,7 +21,7 @@ HOSTILE_VALUES: tuple[Any, ...] = (
     {"low": 5e-324, "high": 1.7e308, "step": 5e-324}, {"low": 0, "high": 1}, {"choices": [1, 2]}, {"choices": []},
     {"choices": [1, 1]}, {"first": 0, "count": 2**62}, {"first": 2**31 - 1, "count": 9}, {"a": {"b": {"c": 1}}},
 )  # fmt: skip
-"""What a parser gives for some text or other, and no law has asked for."""
+"""What a parser gives for some text or other, and no rule has asked for."""
 
 HOSTILE_LINES = (
     *"""
@@ -191,7 +191,7 @@ _domains = (
     | st.fixed_dictionaries({"choices": st.lists(_numbers, max_size=4)})
     | st.fixed_dictionaries({"first": _numbers, "count": _numbers})
 )
-"""What looks like a value, a list, a range or a set of seeds, with numbers at which laws may stumble."""
+"""What looks like a value, a list, a range or a set of seeds, with numbers at which rules may stumble."""
 
 
 @st.composite

@@ -5,14 +5,11 @@ from typing import Any
 import pytest
 
 from study.errors import Fault, SpaceError
-from study.planning.needs import execution_of
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, RULES
-from study.space.parsing import parse_space
 from study.space.settings import runnable
-from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests.spaces import cluster
+from tests.spaces import spec_of
 
 SPACE: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "floor": 0, "reference": 500, "target": 450},
@@ -25,7 +22,7 @@ SPACE: dict[str, Any] = {
 def space(algorithm: str, *, parameters: dict[str, Any] | None = None, **sections: Any) -> StudySpec:
     content = {**SPACE, "algorithm": algorithm, **sections}
     content["parameters"] = {**SPACE["parameters"], **(parameters or {})}
-    return parse_space(Source(name="space", content=content))
+    return spec_of(content)
 
 
 def faults(algorithm: str, **changes: Any) -> dict[str, Fault]:
@@ -101,6 +98,20 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
     assert space("IMPALA", parameters={"num_env_runners": 200, "train_batch_size": 100}).scales == (200,)
 
 
+def test_the_batch_of_a_baseline_is_held_to_the_same_fragments() -> None:
+    def asked(batch: int, *, new: bool) -> StudySpec:
+        baselines = [{"name": "mine", "parameters": {"train_batch_size": batch}}]
+        content = {**SPACE, "algorithm": "IMPALA", "search": {"num_trials": 2, "baselines": baselines}}
+        content["parameters"] = {"num_env_runners": [2, 100], "train_batch_size": {"low": 50, "high": 900}}
+        return spec_of(content, asked=new)
+
+    assert asked(50, new=True).scales == (2, 100)  # fewer steps than lanes, as above
+    with pytest.raises(SpaceError) as caught:
+        asked(525, new=True)
+    assert [(fault.code, fault.got) for fault in caught.value.faults] == [("batch-not-of-fragments", "525")]
+    asked(525, new=False)  # a study on record can still be read
+
+
 @pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
 @pytest.mark.parametrize(
     ("parameters", "unit"),
@@ -160,11 +171,6 @@ def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> N
     holdup = {"target_scale": 4, "small_scale": 2}
     (fault,) = faults(algorithm, holdup=holdup, search={}, parameters={"lr": [1e-3, 1e-4]}).values()
     assert (fault.where, fault.code, fault.got) == ("holdup", "holdup-without-ppo", f"algorithm: {algorithm}")
-
-
-def test_asynchronous_trials_are_never_emulated() -> None:
-    assert execution_of(space("PPO"), 4, cluster(local=2)) == "emulated"
-    assert execution_of(space("IMPALA"), 4, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.cli.run import _resume_command
 from study.options import space_names, study_folders
-from study.space.parsing import load_space
 from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 

@@ -230,9 +230,10 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 
 
 def test_few_cpu_hours_are_not_none():
-    assert [cpu_hours(hours) for hours in (0.034, 0.5, 1.04, 12.3)] == [
+    assert [cpu_hours(hours) for hours in (0.034, 0.5, 0.97, 1.04, 12.3)] == [
         "0.034 CPU-hours",
         "0.5 CPU-hours",
+        "0.97 CPU-hours",
         "1.0 CPU-hours",
         "12.3 CPU-hours",
     ]

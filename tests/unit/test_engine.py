@@ -19,13 +19,13 @@ from analysis.scaling.fingerprint import differing
 from analysis.scaling.speed_up import strong_scaling
 from analysis.status import read_status
 from analysis.tables.catalogue import all_tables
+from study.adopted.loading import load_space
 from study.driver.opening import RunOptions, new_identity, with_lasting_learner
 from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
 from study.errors import SpaceError
 from study.records.ledger import fold
 from study.records.records import read_lines
 from study.space.parameters import SCALE
-from study.space.parsing import load_space
 from study.space.space_file import SHIPPED
 from tests.spaces import spec
 

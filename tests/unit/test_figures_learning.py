@@ -8,7 +8,7 @@ from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
 from analysis.figures import all_figures, figure_of
 from analysis.opened import Study
-from study.space.parsing import load_space
+from study.adopted.loading import load_space
 from study.statistics import iqm, mean_interval
 from tests.planted import as_frame
 from tests.unit.tables_data import study

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from analysis.status import read_status
+from study.adopted.loading import load_space
 from study.cli.display import live_view
 from study.cli.status import show
 from study.cli.tables import print_plan
@@ -19,7 +20,6 @@ from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.checks import batches, common
 from study.space.kinds import KINDS, Kind
-from study.space.parsing import load_space
 from study.space.spec import StudySpec
 from study.text import count
 from tests.driven import CLUSTER, assert_whole

@@ -2,28 +2,53 @@
 
 import pytest
 
+from study.adopted.loading import load_space
 from study.designs.holdup.baselines import default_setting, fixed_baselines, scaled_baselines
 from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.options import all_overrides
 from study.records.request import digest_of
-from study.space.parsing import load_space
 from study.space.settings import overlay, resolve, rounded, runnable
-from tests.spaces import cluster, spec
-from tests.unit.test_stages import HOLDUP, space
+from tests.spaces import cluster, read_again, spec
+from tests.unit.test_stages import space
 
 CLUSTER = cluster(local=2)
 
 
-@pytest.mark.parametrize("name", ["normalize_observations", "normalize_rewards"])
-def test_rllibs_own_parts_confirm_nothing_that_they_cannot_train_on(name):
-    changes = {f"environment__{name}": True, "holdup": {"confirm": {**HOLDUP["confirm"], "num_seeds_stock": 2}}}
+def test_a_baseline_has_no_parameter_of_another_algorithm():
+    """PPO has no fragments: a trial that is asked for them fails, so that the baseline would lose every comparison."""
+    ours = spec(search__baselines=[{"name": "mine", "parameters": {"lr": 1e-3, "rollout_fragment_length": 50}}])
     with pytest.raises(SpaceError) as caught:
-        space(**changes)
+        read_again(ours, asked=True)
     assert [(fault.where, fault.code) for fault in caught.value.faults] == [
-        (f"environment.{name}", "stock-cannot-normalize")
+        ("search.baselines.0.parameters.rollout_fragment_length", "parameter-of-another-algorithm")
     ]
-    assert getattr(space(**{f"environment__{name}": True}).environment, name)  # these leave RLlib's arm out
+    published = {"lr": 1e-3, "rollout_fragment_length": 50, "lr_scaling_exponent": 0.5}
+    changes = {"budget__env_steps": 10_000, "holdup": {"baselines": ["published"], "published": published}}
+    recorded = space(**changes)  # can still be read
+    with pytest.raises(SpaceError) as caught:
+        read_again(recorded, asked=True)
+    assert [(fault.where, fault.code) for fault in caught.value.faults] == [
+        ("holdup.published.rollout_fragment_length", "parameter-of-another-algorithm")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"naive_steps_per_env_runner": 4000}, "10,000 steps and a batch of 32,000 of naive_growth"),
+        ({"baselines": ["published"], "published": {"train_batch_size": 10_001}}, "a batch of 10,001 of published"),
+    ],
+)
+def test_a_baseline_that_would_train_once_is_refused_unless_asked_for(changes, said):
+    def asked(**more):
+        return read_again(space(budget__env_steps=10_000, **more, holdup=changes), asked=True)
+
+    with pytest.raises(SpaceError) as caught:
+        asked()
+    (fault,) = caught.value.faults
+    assert (fault.where, fault.code) == ("budget.env_steps", "batch-above-budget") and said in fault.got
+    asked(budget__allow_larger_batch=True)
 
 
 def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
@@ -65,11 +90,6 @@ def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number
     used = [seed for space in spaces for seed in space.search.seeds]
     assert len(set(used)) == len(used) == 4 * len(seeds)
     assert len({space.search.sampler_seed for space in spaces}) == 4
-
-
-def test_seconds_are_no_objective_in_emulation():
-    with pytest.raises(SpaceError, match="only environment steps are a fact"):
-        spec(execution="emulated", search__objective="time_to_target_s")
 
 
 RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "lr": 1e-3}

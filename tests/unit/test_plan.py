@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.adopted.loading import load_space
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.space.parsing import load_space
 from tests.spaces import cluster, requests_of, spec
 
 
@@ -34,9 +34,9 @@ def test_the_order_of_scales_differs_between_blocks():
     assert len(blocks) > 3
 
 
-def test_an_anchor_without_a_scale_is_run_at_every_scale_first():
-    anchors = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
-    requests = requests_of(spec(search__baselines=anchors, search__num_trials=9))
+def test_a_baseline_without_a_scale_is_run_at_every_scale_first():
+    baselines = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
+    requests = requests_of(spec(search__baselines=baselines, search__num_trials=9))
     assert [(request.name, request.num_env_runners) for request in requests[:4]] == [
         ("a", 1),
         ("a", 2),
@@ -61,47 +61,35 @@ def test_a_grid_has_every_cell_on_every_seed():
     assert len(requests) == len(cells) == 3 * 2 * 2 * 2 * 3
 
 
+REAL = {"execution": "real"}
+WIDE = {"parameters__num_env_runners": [1], "resources__num_cpus_per_env_runner": 3, "search__num_trials": 1, **REAL}
+GPUS = {"resources__num_gpus_per_learner": 1, "resources__num_learners": 2}
+IMPALA = {"algorithm": "IMPALA", "parameters__minibatch_size": None, "parameters__train_batch_size": 500}
+SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size": 400, "budget__time_s": 60.0}
+
+
 @pytest.mark.parametrize(
-    ("nodes", "memory_mb", "words"),
+    ("changes", "nodes", "words", "enough"),
     [
-        ({"n0": 4}, 64_000, "4 runners need 5 CPUs at once, the cluster has 4"),
-        ({"n0": 8}, 1_300, "2 runners need 1500 MB"),
-        ({"n0": 2, "n1": 2}, 64_000, "4 runners need 5 CPUs"),
+        (REAL, {"n0": 4}, "4 runners need 5 CPUs at once, the cluster has 4", {"n0": 5}),
+        (REAL, {"n0": 8, "memory_mb": 1300}, "2 runners need 1500 MB", {"n0": 8, "memory_mb": 2400}),
+        (REAL, {"n0": 2, "n1": 2}, "4 runners need 5 CPUs", {"n0": 3, "n1": 2}),
+        # 3 GB in all, but only one node has CPUs
+        (REAL, {"n0": 8, "n1": 0, "memory_mb": 1500}, "on one node", {"n0": 4, "n1": 4, "memory_mb": 1500}),
+        (WIDE, {"n0": 2, "n1": 2}, "on one node", {"n0": 1, "n1": 3}),
+        (GPUS, {"n0": 8}, "needs 2 of the cluster's GPUs at once, there are 0", {"n0": 8, "num_gpus": 2}),
+        ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runners need 3 CPUs", {"n0": 3}),
+        (IMPALA, {"n0": 2}, "2 runners need 3 CPUs", {"n0": 5}),  # never emulated
+        (SECONDS, {"n0": 2}, r"budget.time_s: .*46 runners would be emulated", {"n0": 47}),
     ],
 )
-def test_a_trial_that_can_never_fit_is_refused_with_the_ways_out(nodes, memory_mb, words):
+def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes, words, enough):
     with pytest.raises(ClusterError, match=words) as caught:
-        make_plan(spec(execution="real"), cluster(**nodes, memory_mb=memory_mb))
-    assert "or set execution: emulated" in str(caught.value)
-    make_plan(spec(), cluster(**nodes, memory_mb=memory_mb))
-
-
-def test_an_emulated_trial_that_cannot_fit_is_refused_too():
-    with pytest.raises(ClusterError, match="1 runners need 3 CPUs") as caught:
-        make_plan(spec(resources__num_cpus_for_main_process=3), cluster(n0=2))
-    assert "emulated" not in str(caught.value)
-
-
-def test_a_bundle_must_fit_on_one_node_not_only_in_the_sum():
-    wide = spec(
-        parameters__num_env_runners=[1], resources__num_cpus_per_env_runner=3, search__num_trials=1, execution="real"
-    )
-    with pytest.raises(ClusterError, match="on one node"):
-        make_plan(wide, cluster(n0=2, n1=2))
-    make_plan(wide, cluster(n0=1, n1=3))
-
-
-def test_memory_is_checked_per_node_where_the_runners_must_sit():
-    tight = cluster(n0=8, n1=0, memory_mb=1500)  # 3 GB in all, but only one node has CPUs
-    with pytest.raises(ClusterError, match="on one node"):
-        make_plan(spec(execution="real"), tight)
-
-
-def test_a_gpu_that_the_cluster_does_not_have_is_refused_rather_than_awaited():
-    asking = spec(resources__num_gpus_per_learner=1, resources__num_learners=2, parameters__minibatch_size=64)
-    with pytest.raises(ClusterError, match="needs 2 of the cluster's GPUs at once, there are 0"):
-        make_plan(asking, cluster(n0=8))
-    make_plan(asking, cluster(n0=8, num_gpus=2))
+        make_plan(spec(**changes), cluster(**nodes))
+    assert ("or set execution: emulated" in str(caught.value)) == (changes in (REAL, WIDE))
+    make_plan(spec(**changes), cluster(**enough))
+    if changes == REAL:
+        make_plan(spec(), cluster(**nodes))
 
 
 def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_one():
@@ -117,15 +105,6 @@ def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_
     assert largest(n0=24, n1=24).execution == "real"
     assert largest(n0=(94, 47)).execution == "real"
     assert largest(n0=(94, 46)).execution == "emulated"
-
-
-def test_seconds_are_no_budget_where_runners_are_emulated():
-    with pytest.raises(ClusterError, match=r"budget.time_s: .*46 runners would be emulated"):
-        make_plan(
-            spec(parameters__num_env_runners=[1, 46], budget__time_s=60.0, parameters__train_batch_size=400),
-            cluster(n0=2),
-        )
-    make_plan(spec(budget__time_s=60.0), cluster(n0=8))
 
 
 def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.mirrors.mlflow_content import trial_params
 from study.space.domains import smallest
-from study.space.parsing import load_space, parse_space
+from study.space.parsing import parse_space
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text

@@ -7,9 +7,7 @@ from study.errors import SpaceError
 from study.planning.needs import memory_mb
 from study.planning.plan import remarks
 from study.planning.shape import LOCAL
-from study.space.parsing import parse_space
-from study.space.space_file import Source
-from tests.spaces import cluster, spec
+from tests.spaces import cluster, read_again, spec
 
 
 def said(space, *, cpus=2, cores=2, address=LOCAL, niceness=0):
@@ -55,17 +53,20 @@ def test_niceness_is_told_with_the_way_out(address, way):
     assert way in line
 
 
+def test_a_least_speed_that_no_trial_is_held_to_is_said():
+    least = {"search__min_env_steps_per_s": 100.0}
+    assert said(spec(**least), cpus=5, cores=5) == []
+    _, line = said(spec(**least))
+    assert line.startswith("Without effect: search.min_env_steps_per_s on trials of 2 and 4 runners.")
+
+
 LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
-
-
-def asked(space):
-    return parse_space(Source(name="space.yaml", content=space.to_json()), asked=True)
 
 
 def test_a_batch_larger_than_the_whole_budget_is_refused_unless_asked_for():
     with pytest.raises(SpaceError, match=r"budget\.env_steps.*got 4,000 steps and a batch of 5,000.*Raise it to 5000"):
-        asked(spec(**LARGER))
-    allowed = asked(spec(**LARGER, budget__allow_larger_batch=True))
+        read_again(spec(**LARGER), asked=True)
+    allowed = read_again(spec(**LARGER, budget__allow_larger_batch=True), asked=True)
     (line,) = said(allowed, cpus=5, cores=5)
     assert "a train batch of up to 5,000 steps" in line
     assert "of 4,000 steps in all" in line
@@ -74,7 +75,7 @@ def test_a_batch_larger_than_the_whole_budget_is_refused_unless_asked_for():
 def test_a_study_on_record_stays_what_it_was():
     """The rule came later, and its way out changes no trial."""
     before, allowed = spec(**LARGER), spec(**LARGER, budget__allow_larger_batch=True)
-    assert parse_space(Source(name="study.json", content=before.to_json())) == before
+    assert read_again(before) == before
     assert "allow_larger_batch" not in before.to_json()["budget"]
     assert before.digest() == allowed.digest()
 

@@ -18,8 +18,8 @@ from analysis.scaling.efficiency import karp_flatt_trend, reading
 from analysis.scaling.fingerprint import differing, labels
 from analysis.scaling.selection import select
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
+from study.adopted.loading import load_space
 from study.errors import AnalysisError
-from study.space.parsing import load_space
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}

@@ -9,7 +9,9 @@ from study.cli.tables import _CELLS
 from study.designs.registry import design_of, make_plan
 from study.designs.search.worth import merit
 from study.driver.opening import _check_script
+from study.engine import OWN, engine_of_space
 from study.errors import RecordError, SpaceError
+from study.planning.guess import guess_seconds
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.ledger import best_per_scale
@@ -19,7 +21,7 @@ from study.space.space_file import Source
 from study.space.spec import digest_of
 from study.text import number
 from tests.script_facts import facts, script_spec
-from tests.spaces import cluster
+from tests.spaces import cluster, read_again
 
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
 APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
@@ -58,8 +60,7 @@ def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_i
 
 def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
     spec = script_spec()
-    again = parse_space(Source(name="again", content=spec.to_json()))
-    assert again == spec
+    assert read_again(spec) == spec
     other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
     assert digest_of(other.to_json()) != spec.digest()
 
@@ -170,6 +171,24 @@ def test_runners_are_emulated_only_where_the_batched_runner_can_serve() -> None:
     assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
     own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
     assert execution_of(own, 46, cluster(local=2)) == "real"
+
+
+@pytest.mark.parametrize(
+    ("found", "engine"),
+    [
+        ({}, "batched+fused"),
+        ({"learner_obstacle": "the module is recurrent"}, "batched+RLlib"),
+        ({"runner_obstacle": "callbacks are the script's own"}, "RLlib+fused"),
+        ({"runner_obstacle": "there are several agents", "learner_obstacle": "there are several agents"}, OWN),
+    ],
+)
+def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
+    spec, plain = script_spec(facts(**found)), script_spec()
+    assert engine_of_space(spec) == engine
+    slower = guess_seconds(spec, 2, cluster(local=8), execution="real") / guess_seconds(
+        plain, 2, cluster(local=8), execution="real"
+    )
+    assert (slower > 1) == (spec != plain)
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:

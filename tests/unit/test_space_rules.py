@@ -7,6 +7,7 @@ import pytest
 from study.errors import SpaceError
 from tests.spaces import spec
 from tests.throughput import throughput_spec
+from tests.unit.test_stages import HOLDUP as HOLDUP_BASE
 from tests.unit.test_stages import space as holdup_spec
 
 SEARCH = [  # changes; place, code and a part of what was found
@@ -43,6 +44,10 @@ SEARCH = [  # changes; place, code and a part of what was found
         "missing-return",
         "",
     ),
+    ({"throughput": {"grids": {"a": {"num_epochs": [1, 2]}}}},
+     "throughput", "throughput-of-another-kind", "kind: search"),
+    ({"execution": "emulated", "search__objective": "time_to_target_s"},
+     "search.objective", "objective-needs-clock", "time_to_target_s"),
     ({"environment__reference": -1}, "environment.reference", "reference-below-floor", "floor=0.0, reference=-1.0"),
     ({"rllib": {"training": {"lr": 1}}}, "rllib.training.lr", "rllib-names-schema-field", ""),
     ({"rllib": {"training": {"learner_class": 1}}}, "rllib.training.learner_class", "rllib-names-schema-field", ""),
@@ -77,6 +82,19 @@ SEARCH = [  # changes; place, code and a part of what was found
      "search.baselines.0.parameters.lr", "baseline-outside-space", "1.0"),
     ({"search__baselines": [{"name": "a", "parameters": {"learning_rate": 1.0}}]},
      "search.baselines.0.parameters.learning_rate", "unknown-parameter", ""),
+    *(
+        ({"environment__backend": "envpool",
+          "search__baselines": [{"name": "a", "parameters": {name: value, "train_batch_size": 400}}]},
+         f"search.baselines.0.parameters.{name}", "baseline-outside-space", str(value))
+        for name, value in (("num_env_runners", 0), ("num_env_runners", 1e308), ("num_envs_per_env_runner", 0))
+    ),
+    ({"search__baselines": [{"name": "a", "parameters": {"lr": "1e-3"}}]},
+     "search.baselines.0.parameters.lr", "wrong-type", "'1e-3'"),
+    *(
+        ({where.replace(".", "__"): {"a": [{"b": value}]}}, f"{where}.a.0.b", "value-out-of-bounds", str(value))
+        for where, value in (
+            ("environment.kwargs", math.inf), ("evaluation.kwargs", math.nan), ("rllib.training", -math.inf))
+    ),
     ({"search__seeds": [2**31]}, "search.seeds.0", "value-out-of-bounds", "2147483648"),
     ({"model": {"fcnet_hiddens": [64, 0]}}, "model.fcnet_hiddens.1", "value-out-of-bounds", "0"),
     ({"parameters__num_envs_per_env_runner": 5000},
@@ -171,6 +189,11 @@ HOLDUP = [
      "resources.num_learners", "holdup-with-learners", "2 learners"),
     ({"evaluation__num_evaluations": 1},
      "evaluation.num_evaluations", "holdup-evaluations", "1"),
+    *(
+        ({f"environment__{name}": True, "holdup": {"confirm": {**HOLDUP_BASE["confirm"], "num_seeds_stock": 2}}},
+         f"environment.{name}", "stock-cannot-normalize", "true and 2 seeds of theirs")
+        for name in ("normalize_observations", "normalize_rewards")
+    ),
 ]  # fmt: skip
 
 

@@ -211,14 +211,6 @@ def test_the_restricted_mean_is_the_area_under_scipys_curve(runs, horizon):
     assert statistics.restricted_mean(times, reached, horizon=horizon) == pytest.approx(expected)
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 30).map(float), min_size=1, max_size=12), st.integers(1, 30))
-def test_without_early_censoring_it_is_the_mean_of_the_cut_times(times, horizon):
-    cut = np.minimum(times, horizon)
-    reached = np.less_equal(times, horizon)
-    assert statistics.restricted_mean(cut, reached, horizon=horizon) == pytest.approx(cut.mean())
-
-
 @given(TIMES, TIMES, st.sampled_from([0.25, 3.0, 1000.0]))
 @settings(deadline=None, max_examples=40)
 def test_scaling_both_times_leaves_the_ratio(first, second, factor):
@@ -331,15 +323,12 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
         (lambda: statistics.rate_interval(0, 0), "successes: .* got 0 of 0"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS[:2], horizon=1), "reached: must be one boolean"),
-        (lambda: statistics.restricted_mean(GOOD, [1, 1, 0, 1], horizon=1), "reached: .* got int64"),
         (
             lambda: statistics.ratio_of_restricted_means(GOOD, FLAGS, GOOD, FLAGS, horizon=3, first_since=[9.0] * 4),
             r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
         ),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
-        (lambda: statistics.holm([0.5, 1.5]), "p_values: .* got 1.5"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )

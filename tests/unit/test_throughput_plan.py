@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from study.adopted.loading import load_space
 from study.cli.tables import print_plan
 from study.cluster.connection import private_shape
 from study.designs.holdup.phases import shares
@@ -17,7 +18,6 @@ from study.designs.throughput.blocks import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
 from study.space.cells import BASE_CELL, cells_of
-from study.space.parsing import load_space
 from tests.spaces import cluster, requests_of
 from tests.throughput import throughput_spec
 
