@@ -19,6 +19,7 @@ from study.mirrors.tracking_uri import (
     check_optuna_storage,
     check_tracking_uri,
 )
+from study.records.files import write_atomically
 from study.records.folder import FORMAT, GONE, StudyFolder, StudyIdentity
 from study.records.records import read_lines
 from study.records.state import check_files
@@ -208,21 +209,24 @@ def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOption
 def write_identity(
     folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
 ) -> None:
-    """Write a new study's identity, or that of one from elsewhere which now goes on here, into a locked folder.
+    """Write a new study's identity and space file; of a resumed one, what is missing or from elsewhere. Needs the lock.
 
     Raises:
         RecordError: The folder cannot be written.
     """
     if not resumed:
         folder.create(identity, options.space_text)
-    elif not is_made_here(folder.identity_file):
-        if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
-            note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
-        try:
+        return
+    try:
+        if not is_made_here(folder.identity_file):
+            if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
+                note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
             folder.rewrite(identity)
-        except OSError as error:
-            rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
-            raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
+        if options.space_text and not folder.space_file.exists():
+            write_atomically(folder.space_file, options.space_text)
+    except OSError as error:
+        rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
+        raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
 
 
 def _is_sound(identity: StudyIdentity) -> bool:

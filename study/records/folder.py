@@ -170,7 +170,7 @@ class StudyFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            ours = (lock.LOCK, lock.OWNER, self.space_file.name)
+            ours = (lock.LOCK, lock.OWNER)
             foreign = [
                 entry.name
                 for entry in self.path.iterdir()
@@ -205,12 +205,15 @@ class StudyFolder:
     def create(self, identity: StudyIdentity, space_text: str) -> None:
         """Write a new study's identity and space file into a prepared and locked folder.
 
+        The identity comes first: a folder with a space file and no identity is a person's own, and `prepare` refuses
+        it. A resume writes a space file that a kill in between has left out.
+
         Raises:
             RecordError: The folder cannot be written.
         """
         try:
-            write_atomically(self.space_file, space_text)
             self.rewrite(identity)
+            write_atomically(self.space_file, space_text)
         except OSError as error:
             raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 

@@ -1,10 +1,13 @@
 """The study folder never touches what is not its own."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from study.driver.opening import RunOptions, write_identity
 from study.errors import RecordError
+from study.records import folder as folder_module
 from study.records.folder import StudyFolder, StudyIdentity
 
 IDENTITY = StudyIdentity(
@@ -12,7 +15,7 @@ IDENTITY = StudyIdentity(
 )
 
 
-@pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl"])
+@pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl", "space.yaml"])
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path, file):
     (tmp_path / file).write_text("precious")
     with pytest.raises(RecordError, match="needs an empty folder"):
@@ -80,3 +83,24 @@ def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_pat
         with pytest.raises(RecordError, match="No space left on device"):
             folder.create(IDENTITY, "space")
     assert not list(folder.path.iterdir())
+
+
+def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_path, monkeypatch):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    options = RunOptions(name="n", space_text="environment: {}\n", resume=True)
+    with monkeypatch.context() as patched:
+        write = folder_module.write_atomically
+        patched.setattr(folder_module, "write_atomically", lambda path, text: write(path, text) or killed())
+        with pytest.raises(KeyboardInterrupt):
+            folder.create(IDENTITY, options.space_text)
+    assert folder.exists()
+    assert not folder.space_file.exists()
+    write_identity(folder, IDENTITY, options, resumed=True, note=print)
+    assert folder.space_file.read_text() == options.space_text
+    write_identity(folder, IDENTITY, replace(options, space_text="another"), resumed=True, note=print)
+    assert folder.space_file.read_text() == options.space_text
+
+
+def killed():
+    raise KeyboardInterrupt
