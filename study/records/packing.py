@@ -38,12 +38,17 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
 
     Raises:
-        RecordError: There is no study, its records cannot be trusted, or the target holds something already.
+        RecordError: There is no study, its records cannot be trusted or lack the iterations already, or the target
+            holds something already.
     """
     if digits not in (None, DIGITS):
         fix = f"Write --digits {DIGITS}, or leave it out to keep all."
         raise RecordError(where="digits", rule=f"must be {DIGITS}", got=digits, fix=fix, code="digits")
     identity = folder.identity()
+    if folder.records == folder.packed_results:  # and trials.csv alone has what was added up from them
+        rule, got = "must hold the training iterations", "a study that was packed with --results-only"
+        fix = "Copy its folder as it is, or pack the study that it was made of."
+        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix, code="packed-already")
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)

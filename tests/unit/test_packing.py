@@ -81,6 +81,8 @@ def test_results_alone_give_the_same_table(folder, tmp_path):
     assert packed.table.read_text() == (tmp_path / "table.csv").read_text()
     with pytest.raises(RecordError, match="read only"):
         unpacked(packed)
+    with pytest.raises(RecordError, match=r"must hold the training iterations.*Fix: Copy its folder"):
+        pack(packed, tmp_path / "again", results_only=True)  # its table would lack what it has now
     assert analysis.open(packed.path).curves.empty
 
 
