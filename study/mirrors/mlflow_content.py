@@ -253,9 +253,8 @@ def _staged_params(record: TrialStarted) -> dict[str, Any]:
     }
 
 
-def ended_tags(record: TrialEnded) -> dict[str, str]:
-    """Return the outcome, the timing label that stays, and evaluation episodes that did not end by themselves."""
-    cut = record.summary.get("num_cut")
+def ended_tags(record: TrialEnded, *, num_cut: int = 0, num_episodes: int = 0) -> dict[str, str]:
+    """Return the outcome, the timing label that stays, and how many evaluation episodes were cut, if any were."""
     return without_empty(
         {
             "status": record.status,
@@ -263,7 +262,7 @@ def ended_tags(record: TrialEnded) -> dict[str, str]:
             "checkpoint": record.checkpoint or "",
             "timing": record.timing or "",
             "timing_reason": record.timing_reason,
-            "episodes_cut": f"{cut:.0f} of {record.summary.get('num_eval_episodes') or cut:.0f}" if cut else "",
+            "episodes_cut": f"{num_cut} of {num_episodes}" if num_cut else "",
         }
     )
 

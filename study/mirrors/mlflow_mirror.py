@@ -42,7 +42,7 @@ from study.space.spec import StudySpec
 if TYPE_CHECKING:
     from study.mirrors.mlflow_store import StudyStore
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,10 @@ class Attempt:
     """Environment steps of its last points."""
     time_ms: int = 0
     """Milliseconds since the epoch of its last points."""
+    num_cut: int = 0
+    """Evaluation episodes that did not end and were cut."""
+    num_episodes: int = 0
+    """Evaluation episodes."""
 
     @property
     def waiting(self) -> list[Point]:
@@ -258,6 +262,9 @@ class MlflowMirror(Mirror):
             attempt = self._cursor.open[record.trial]
             self._pending[run_id] += [*points, *attempt.waiting]
             attempt = replace(attempt, env_steps=record.env_steps, time_ms=time_ms, startup=None)
+            if isinstance(record, Evaluation):
+                num_episodes = attempt.num_episodes + len(record.returns)
+                attempt = replace(attempt, num_cut=attempt.num_cut + record.num_cut, num_episodes=num_episodes)
             self._set_attempt(record.trial, attempt)
 
     def _open_study(self, record: StudyOpened) -> None:
@@ -290,7 +297,8 @@ class MlflowMirror(Mirror):
         points = content.ended_points(record, max(time_ms, attempt.time_ms + 1), attempt.env_steps)
         self._pending[run_id] = [*points, *self._pending[run_id], *attempt.waiting]
         self._send_points()
-        store.log(run_id, tags=content.ended_tags(record))
+        tags = content.ended_tags(record, num_cut=attempt.num_cut, num_episodes=attempt.num_episodes)
+        store.log(run_id, tags=tags)
         if record.status == "finished":
             self._show_best(attempt.runners, record, time_ms)
             if record.checkpoint is not None:

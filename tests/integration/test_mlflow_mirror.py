@@ -31,6 +31,7 @@ from tests.synthetic import (
     append,
     closed,
     ended,
+    evaluation,
     iteration,
     make_folder,
     opened,
@@ -79,6 +80,17 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert (study.status, study.latest) == ("FINISHED", {"best_run_return/runners_2": 30.0})
     assert study.params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
     assert study.tags["mlflow.source.name"] == "python -m study run demo.yaml"
+
+
+def test_episodes_that_were_cut_are_counted_over_all_evaluations_and_also_by_the_next_mirror(folder, database):
+    cut, whole = (replace(evaluation(0, number), num_cut=number % 2) for number in (1, 2))
+    append(folder, opened(), started(0), cut, whole)
+    with folder.locked():
+        sync_mlflow(folder)
+    append(folder, cut, ended(0), *whole_trial(1), closed())
+    sync_mlflow(folder)
+    tags = {key: run.tags.get("episodes_cut") for key, run in children(database).items()}
+    assert tags == {(0, 1): f"2 of {3 * len(whole.returns)}", (1, 1): None}
 
 
 def test_the_best_return_of_each_scale_survives_a_resume(folder, database):
