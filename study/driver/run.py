@@ -31,7 +31,7 @@ from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
-from study.mirrors.tracking_uri import is_probed
+from study.mirrors.tracking_uri import is_probed, is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.planning.shape import ClusterShape
@@ -350,7 +350,7 @@ class _Session:
         """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
         for mirror in self._mirrors:
             address = mirror.address
-            if ":" not in address or (insist and is_probed(address)):  # SQLite and servers were probed
+            if not is_uri(address) or (insist and is_probed(address)):  # SQLite and servers were probed
                 continue
             try:
                 with self._display.busy(f"Waiting for {mirror.name}"):

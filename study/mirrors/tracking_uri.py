@@ -127,6 +127,11 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
         ) from error
 
 
+def is_uri(address: str) -> bool:
+    """Return whether an address is a URI, and not the path of a file or folder, which may hold colons too."""
+    return "://" in address
+
+
 def is_probed(uri: str) -> bool:
     """Return whether `check_tracking_uri` has looked at the place itself, and not only at the form of `uri`."""
     return _scheme(uri) in ("sqlite", *_SERVERS)
