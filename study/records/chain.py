@@ -51,7 +51,7 @@ def published_as(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
     if content["kind"] == StudyOpened.kind:
         command = content["provenance"].get("command") or []
         content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
-    if digits is not None:
+    if digits is not None and content["kind"] == Iteration.kind:  # not so where a stranger wrote two kinds in a line
         content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
         content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
