@@ -1,6 +1,7 @@
 """The course of a study, driven without Ray: kills at every step, resumes, failures, stops."""
 
 import io
+import math
 import time
 import zipfile
 
@@ -70,10 +71,12 @@ def test_final_return_averages_the_evaluations_of_the_last_tenth_only(tmp_path):
     session = Session(tmp_path)
     trial = session.conductor.next_trial().trial
     session.iterate(trial, 1)
-    for progress, value in ((0.5, 400.0), (0.89, 300.0), (0.9, 100.0), (1.0, 200.0)):
+    for progress, value in ((0.1, math.nan), (0.5, 400.0), (0.89, 300.0), (0.9, 100.0), (1.0, 200.0)):
         session.evaluate(trial, value, progress=progress)
     session.conductor.finish(trial, None)
-    assert session.conductor.ledger.rows[trial].summary["final_return"] == pytest.approx(150.0)
+    summary = session.conductor.ledger.rows[trial].summary
+    assert summary["final_return"] == pytest.approx(150.0)
+    assert summary["peak_return"] == 400.0  # of those that are numbers
 
 
 def test_only_as_many_trials_as_have_cores_run_side_by_side_and_the_large_ones_alone(tmp_path):
