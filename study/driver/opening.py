@@ -20,7 +20,7 @@ from study.mirrors.tracking_uri import (
     check_tracking_uri,
 )
 from study.records.files import write_atomically
-from study.records.folder import FORMAT, GONE, StudyFolder, StudyIdentity
+from study.records.folder import FORMAT, GONE, NAME, StudyFolder, StudyIdentity
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
@@ -60,9 +60,12 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     """Return whether a study is resumed.
 
     Raises:
-        SpaceError: The name is taken, or there is nothing to resume.
+        SpaceError: The name is none or taken, or there is nothing to resume.
         RecordError: The folder is another user's, or a file in it cannot be used.
     """
+    if not NAME.fullmatch(options.name):  # from Python; the command line has looked
+        rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
+        raise SpaceError.of(options.space, where="name", rule=rule, got=repr(options.name), fix=fix, code="study-name")
     exists = folder.exists()
     if exists and not options.resume:
         raise name_taken(folder, options)

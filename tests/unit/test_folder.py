@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from study.driver.opening import RunOptions, write_identity
-from study.errors import RecordError
+from study.driver.opening import RunOptions, is_resumed, write_identity
+from study.errors import RecordError, SpaceError
 from study.records import folder as folder_module
 from study.records.folder import StudyFolder, StudyIdentity
 
@@ -100,6 +100,12 @@ def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_p
     assert folder.space_file.read_text() == options.space_text
     write_identity(folder, IDENTITY, replace(options, space_text="another"), resumed=True, note=print)
     assert folder.space_file.read_text() == options.space_text
+
+
+@pytest.mark.parametrize("name", ["my study", "..", ""])
+def test_a_name_that_is_none_is_refused_before_anything_is_written(tmp_path, name):
+    with pytest.raises(SpaceError, match=r"name: must consist of letters.*Fix: Choose another name"):
+        is_resumed(StudyFolder(tmp_path / name), RunOptions(name=name, out=tmp_path))
 
 
 def killed():
