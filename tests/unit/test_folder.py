@@ -1,5 +1,6 @@
 """The study folder never touches what is not its own."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -47,6 +48,16 @@ def test_only_the_owner_may_look_into_a_study(tmp_path):
     assert folder.path.stat().st_mode & 0o077 == 0
     assert folder.identity_file.stat().st_mode & 0o077 == 0
     assert folder.identity() == IDENTITY
+
+
+def test_a_study_of_a_later_version_is_not_called_damaged(tmp_path):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    folder.create(IDENTITY, "space")
+    later = json.loads(folder.identity_file.read_text()) | {"format": 2, "ray": "3.0"}
+    folder.identity_file.write_text(json.dumps(later))
+    with pytest.raises(RecordError, match=r"this version reads format 1, got 2\. Fix: Use the version"):
+        folder.identity()
 
 
 def test_an_open_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
