@@ -60,7 +60,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     """Return whether a study is resumed.
 
     Raises:
-        SpaceError: The name is none or taken, or there is nothing to resume.
+        SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
         RecordError: The folder is another user's, or a file in it cannot be used.
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
@@ -90,7 +90,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: MLflow does not answer, or what should be Optuna's storage is none.
+        TrackingError: MLflow does not answer, or the Optuna storage is not a database that Optuna can use.
     """
     return StudyIdentity(
         format=FORMAT,
@@ -212,7 +212,9 @@ def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOption
 def write_identity(
     folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
 ) -> None:
-    """Write a new study's identity and space file; of a resumed one, what is missing or from elsewhere. Needs the lock.
+    """Write identity and space file of a new study, or what a resumed one lacks; its folder must be locked.
+
+    A study that was started elsewhere gets the identity with which it goes on here.
 
     Raises:
         RecordError: The folder cannot be written.
