@@ -273,7 +273,8 @@ class MlflowMirror(Mirror):
         store.set_running(store.parent_run_id)
         store.upload(self.folder.space_file)
         store.upload_text(content.identity_text(self._identity), self.folder.identity_file.name)
-        store.upload_text(content.opened_text(record), f"provenance_session_{record.session}.json")
+        found = json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
+        store.upload_text(found, f"provenance_session_{record.session}.json")
         self._cursor = replace(self._cursor, status="RUNNING")
 
     def _start_trial(self, record: TrialStarted, time_ms: int) -> None:
@@ -302,7 +303,8 @@ class MlflowMirror(Mirror):
         if record.status == "finished":
             self._show_best(attempt.runners, record, time_ms)
             if record.checkpoint is not None:
-                store.log_policy(run_id, content.points_of_model(points), self._environment, record.checkpoint)
+                compared = [point for point in points if point.key in content.OF_MODEL]
+                store.log_policy(run_id, compared, self._environment, record.checkpoint)
         store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
         store.drop_duplicates(record.trial, record.attempt, keep=run_id)
         still_open = {trial: item for trial, item in self._cursor.open.items() if trial != record.trial}

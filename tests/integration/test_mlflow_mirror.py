@@ -302,22 +302,6 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@pytest.mark.minutes
-def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):
-    append(folder, opened())
-    uri = folder.identity().tracking_uri
-    first = MirrorProcess(MlflowMirror, folder, uri)
-    first.wait_ready()
-    second = MirrorProcess(MlflowMirror, folder, uri)
-    with pytest.raises(TrackingError, match="earlier driver has not let go"):
-        second.wait_ready(3)
-    assert first.finish(10).drained
-    second.wait_ready(10)
-    append(folder, closed())
-    assert second.finish(10).drained
-    assert parent(database).status == "FINISHED"
-
-
 DRIVER = """
 import os, signal, sys
 from pathlib import Path

@@ -285,28 +285,6 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert_whole(path, 6)
 
 
-def test_killed_between_a_proposal_and_its_record(tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    session = Session(tmp_path)
-    monkeypatch.setattr(session.conductor, "_append", killed)
-    with pytest.raises(KeyboardInterrupt):
-        session.conductor.next_trial()
-    session.log.close()
-    assert Session(tmp_path).run_all().reason == "complete"
-    assert_whole(tmp_path, 6)
-
-
-def test_a_repeated_attempt_has_the_same_setting_and_seed(tmp_path):
-    session = Session(tmp_path)
-    first = session.conductor.next_trial()
-    session.log.close()
-    again = Session(tmp_path).conductor.next_trial()
-    assert (again.trial, again.attempt) == (first.trial, 2)
-    assert (again.setting, again.seed, again.optuna_number) == (first.setting, first.seed, first.optuna_number)
-
-
 def test_a_longer_plan_extends_the_study(tmp_path):
     Session(tmp_path).run_all()
     assert Session(tmp_path, spec(search__num_trials=9, execution="real")).run_all().reason == "complete"
