@@ -1,6 +1,5 @@
 """The course of a study, driven without Ray: kills at every step, resumes, failures, stops."""
 
-import io
 import math
 import time
 import zipfile
@@ -14,7 +13,7 @@ from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import TrialEnded, read_lines
 from study.records.table import table_row
-from tests.driven import ROOMY, Driven, assert_whole, records
+from tests.driven import ROOMY, Driven, assert_whole, policy, records
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster, spec
 
@@ -323,12 +322,8 @@ def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp
 
 def test_the_policy_is_unpacked_into_the_folder(tmp_path):
     session = Session(tmp_path)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, mode="w") as archive:
-        archive.writestr("weights.bin", b"abc")
-        archive.writestr("../../outside.bin", b"abc")
     trial = session.conductor.next_trial().trial
-    session.finish(trial, policy=buffer.getvalue())
+    session.finish(trial, policy=policy({"weights.bin": b"abc", "../../outside.bin": b"abc"}))
     row = session.conductor.ledger.rows[trial]
     files = [file for file in tmp_path.parent.rglob("*.bin") if file.read_bytes() == b"abc"]
     assert sorted(files) == sorted(tmp_path / row.checkpoint / name for name in ("outside.bin", "weights.bin"))
@@ -458,16 +453,13 @@ def test_a_decision_that_cannot_be_written_ends_the_session_with_its_reason(tmp_
 
 def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path):
     session = Session(tmp_path)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, mode="w") as archive:
-        archive.writestr("first.bin", b"abc")
-        archive.writestr("second.bin", b"abc" * 100)
-    torn = bytearray(buffer.getvalue())
+    whole = policy({"first.bin": b"abc", "second.bin": b"abc" * 100})
+    torn = bytearray(whole)
     torn[torn.index(b"abcabc")] ^= 1  # the second file is damaged, the first one is not
     trial = session.conductor.next_trial().trial
     with pytest.raises(zipfile.BadZipFile):
         session.finish(trial, policy=bytes(torn))
     assert not session.folder.checkpoint(trial).exists()
-    session.conductor.finish(trial, buffer.getvalue())
+    session.conductor.finish(trial, whole)
     assert sorted(file.name for file in session.folder.checkpoint(trial).iterdir()) == ["first.bin", "second.bin"]
     assert [entry.name for entry in session.folder.checkpoints.iterdir()] == [session.folder.checkpoint(trial).name]
