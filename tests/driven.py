@@ -1,6 +1,8 @@
 """A driver's session without Ray: the conductor over a study folder, and trials that a test makes up."""
 
-from collections.abc import Callable, Iterator
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,15 @@ class Driven:
         closed = self.conductor.close()
         self.log.close()
         return closed
+
+
+def policy(files: Mapping[str, bytes]) -> bytes:
+    """Return a policy as a trial packs it, with these files."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, mode="w") as content:
+        for name, raw in files.items():
+            content.writestr(name, raw)
+    return archive.getvalue()
 
 
 def records(path: Path) -> list[Record]:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from study.designs.registry import design_of
@@ -64,7 +64,6 @@ class Conductor:
 
     Attributes:
         stop: Set once the session is to end early.
-        opened_at: Start of the session, seconds since the epoch.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class Conductor:
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
-        self.opened_at = time.time()
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
@@ -217,10 +215,7 @@ class Conductor:
                         TrialBuilt(
                             trial=trial,
                             attempt=row.attempt,
-                            startup_time_s=record.startup_time_s,
-                            effective=record.effective,
-                            processes_per_node=record.processes_per_node,
-                            placement=record.placement,
+                            **asdict(record),
                             timing=label.timing,
                             timing_reason=label.reason,
                             provisional=label.provisional,

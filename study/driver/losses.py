@@ -30,7 +30,7 @@ def reason_of(text: str, *, address: str = "") -> str:
         text: What Tune wrote about the failure.
         address: The node of the trial's main process, as far as it is known.
     """
-    text = _plain(text)
+    text = _ANSI.sub("", text)
     raised = list(_RAISED.finditer(text))
     if raised:
         name, message = raised[-1].group(1).rpartition(".")[2], raised[-1].group(2).strip()
@@ -53,7 +53,7 @@ def loss_of(text: str) -> Loss | None:
         text: What Tune wrote about the trial's failure: a traceback from inside the trial, or, where its main process
             is gone, what Ray knows of the end of that process.
     """
-    text = _plain(text)
+    text = _ANSI.sub("", text)
     raised = list(_RAISED.finditer(text))
     name = raised[-1].group(1).rpartition(".")[2] if raised else ""
     if name == TrialLostError.__name__:
@@ -61,10 +61,6 @@ def loss_of(text: str) -> Loss | None:
     if name or not _GONE.search(text):
         return None
     return "process" if _PROCESS.search(text) else "node"
-
-
-def _plain(text: str) -> str:
-    return _ANSI.sub("", text)
 
 
 _FOR_PEOPLE = (TrialError.__name__, TrialLostError.__name__)

@@ -19,7 +19,8 @@ from study.mirrors.tracking_uri import (
     check_optuna_storage,
     check_tracking_uri,
 )
-from study.records.folder import FORMAT, GONE, StudyFolder, StudyIdentity
+from study.records.files import write_atomically
+from study.records.folder import FORMAT, GONE, NAME, StudyFolder, StudyIdentity
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
@@ -59,9 +60,12 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     """Return whether a study is resumed.
 
     Raises:
-        SpaceError: The name is taken, or there is nothing to resume.
+        SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
         RecordError: The folder is another user's, or a file in it cannot be used.
     """
+    if not NAME.fullmatch(options.name):  # from Python; the command line has looked
+        rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
+        raise SpaceError.of(options.space, where="name", rule=rule, got=repr(options.name), fix=fix, code="study-name")
     exists = folder.exists()
     if exists and not options.resume:
         raise name_taken(folder, options)
@@ -86,7 +90,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: MLflow does not answer, or what should be Optuna's storage is none.
+        TrackingError: MLflow does not answer, or the Optuna storage is not a database that Optuna can use.
     """
     return StudyIdentity(
         format=FORMAT,
@@ -208,21 +212,26 @@ def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOption
 def write_identity(
     folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
 ) -> None:
-    """Write a new study's identity, or that of one from elsewhere which now goes on here, into a locked folder.
+    """Write identity and space file of a new study, or what a resumed one lacks; its folder must be locked.
+
+    A study that was started elsewhere gets the identity with which it goes on here.
 
     Raises:
         RecordError: The folder cannot be written.
     """
     if not resumed:
         folder.create(identity, options.space_text)
-    elif not is_made_here(folder.identity_file):
-        if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
-            note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
-        try:
+        return
+    try:
+        if not is_made_here(folder.identity_file):
+            if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
+                note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
             folder.rewrite(identity)
-        except OSError as error:
-            rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
-            raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
+        if options.space_text and not folder.space_file.exists():
+            write_atomically(folder.space_file, options.space_text)
+    except OSError as error:
+        rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
+        raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
 
 
 def _is_sound(identity: StudyIdentity) -> bool:

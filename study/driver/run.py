@@ -13,7 +13,7 @@ from study.adopted.loading import adopted_by
 from study.cluster.address import resolve_address
 from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.environment import environment
-from study.cluster.shipping import OwnModule, own_modules, runtime_env
+from study.cluster.shipping import own_modules, runtime_env
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
@@ -31,7 +31,7 @@ from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
-from study.mirrors.tracking_uri import is_probed
+from study.mirrors.tracking_uri import is_probed, is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.planning.shape import ClusterShape
@@ -156,13 +156,6 @@ def _adopted(spec: StudySpec) -> Adopted:
     return adopted
 
 
-def modules_of(spec: StudySpec, adopted: Adopted | None) -> tuple[OwnModule, ...]:
-    """Return the modules of a person's own that the trials of a study import."""
-    if adopted is None:
-        return own_modules(spec.environment)
-    return adopted.modules
-
-
 def brought_by(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
     """Return the runtime environment that the trials of a study need on the nodes of a joined cluster.
 
@@ -174,16 +167,8 @@ def brought_by(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | Non
     return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
 
 
-def _not_shorter(spec: StudySpec, num_trials: int) -> StudySpec:
-    """Return the spec with at least the trials of the driver before: a resume never forgets what was planned."""
-    if spec.search.num_trials is None or spec.search.num_trials >= num_trials:
-        return spec
-    search = spec.search.model_copy(update={"num_trials": num_trials})
-    return spec.model_copy(update={"search": search})
-
-
 def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
-    """Return the state of a locked study, and the spec with at least the trials that were planned before.
+    """Return the spec with at least the trials that were planned before, and the state of a locked study.
 
     Raises:
         RecordError: The records cannot be trusted.
@@ -191,7 +176,10 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
     ledger = ledger_of(folder.records)
     cursor = MlflowMirror(folder, folder.identity().tracking_uri).read_cursor()
     check_not_cut(folder, ledger, num_mirrored=0 if cursor is None else cursor.seq)
-    return _not_shorter(spec, ledger.num_trials), ledger
+    if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
+        search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
+        spec = spec.model_copy(update={"search": search})
+    return spec, ledger
 
 
 def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
@@ -238,7 +226,8 @@ class _Session:
         self._deadline = None if budget is None else time.monotonic() + budget
         self._signals = signals
         self._mirrors: list[MirrorProcess] = []
-        self._adopted, self._own_modules = adopted, modules_of(spec, adopted)
+        self._adopted = adopted
+        self._own_modules = own_modules(spec.environment) if adopted is None else adopted.modules
 
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is stopped."""
@@ -350,7 +339,7 @@ class _Session:
         """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
         for mirror in self._mirrors:
             address = mirror.address
-            if ":" not in address or (insist and is_probed(address)):  # SQLite and servers were probed
+            if not is_uri(address) or (insist and is_probed(address)):  # SQLite and servers were probed
                 continue
             try:
                 with self._display.busy(f"Waiting for {mirror.name}"):

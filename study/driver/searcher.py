@@ -57,9 +57,6 @@ class StudySearcher(_Stateless, Searcher):
             _end_early(self._conductor, error)
             return str(Searcher.FINISHED)
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Do nothing: `StudyCallback` sees every result."""
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: `StudyCallback` sees every end."""
 

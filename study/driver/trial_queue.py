@@ -182,7 +182,7 @@ class TrialQueue:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
-        Nor is one kept back that others of its group, which run, wait for.
+        While trials of a group run, no other trial of it is left out: they wait for it.
         """
         head = self._of_one_group(self.waiting[:LOOKAHEAD])
         if head and self.why_skip(head[0]):

@@ -47,7 +47,7 @@ BEST = "best_run_return/runners_{}"
 COLOUR = "mlflow.runColor"
 _FIRST = ("final_return", "training_return", "env_steps_per_s")
 """Metrics in the order in which a batch begins: MLflow's page for comparing runs opens with the first that all have."""
-_OF_MODEL = ("final_return", "score", "env_steps_per_s", "wall_time_s")
+OF_MODEL = ("final_return", "score", "env_steps_per_s", "wall_time_s")
 """Metrics by which MLflow compares policies."""
 _URIS = ("tracking_uri", "optuna_storage")
 _NONE = "none"
@@ -172,11 +172,6 @@ def identity_text(identity: StudyIdentity) -> str:
     return json.dumps({**identity.to_json(), **masked}, indent=1)
 
 
-def opened_text(record: StudyOpened) -> str:
-    """Return all that is known about a driver and its cluster."""
-    return json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
-
-
 def trial_name(record: TrialStarted) -> str:
     """Return the run's name, for people."""
     runners = runners_of(record)
@@ -253,9 +248,8 @@ def _staged_params(record: TrialStarted) -> dict[str, Any]:
     }
 
 
-def ended_tags(record: TrialEnded) -> dict[str, str]:
-    """Return the outcome, the timing label that stays, and evaluation episodes that did not end by themselves."""
-    cut = record.summary.get("num_cut")
+def ended_tags(record: TrialEnded, *, num_cut: int = 0, num_episodes: int = 0) -> dict[str, str]:
+    """Return the outcome, the timing label that stays, and how many evaluation episodes were cut, if any were."""
     return without_empty(
         {
             "status": record.status,
@@ -263,7 +257,7 @@ def ended_tags(record: TrialEnded) -> dict[str, str]:
             "checkpoint": record.checkpoint or "",
             "timing": record.timing or "",
             "timing_reason": record.timing_reason,
-            "episodes_cut": f"{cut:.0f} of {record.summary.get('num_eval_episodes') or cut:.0f}" if cut else "",
+            "episodes_cut": f"{num_cut} of {num_episodes}" if num_cut else "",
         }
     )
 
@@ -297,11 +291,6 @@ def evaluation_points(record: Evaluation, time_ms: int) -> list[Point]:
 def ended_points(record: TrialEnded, time_ms: int, env_steps: int) -> list[Point]:
     """Return the summary at the trial's last step: MLflow shows the latest value, now that of the trial."""
     return _points({name: value for name, value in record.summary.items() if name in METRICS}, time_ms, env_steps)
-
-
-def points_of_model(points: Sequence[Point]) -> list[Point]:
-    """Return those points of a trial's end by which its policy is compared with others."""
-    return [point for point in points if point.key in _OF_MODEL]
 
 
 def _points(values: Metrics, time_ms: int, step: int) -> list[Point]:

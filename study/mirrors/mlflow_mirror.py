@@ -42,7 +42,7 @@ from study.space.spec import StudySpec
 if TYPE_CHECKING:
     from study.mirrors.mlflow_store import StudyStore
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,10 @@ class Attempt:
     """Environment steps of its last points."""
     time_ms: int = 0
     """Milliseconds since the epoch of its last points."""
+    num_cut: int = 0
+    """Evaluation episodes that did not end and were cut."""
+    num_episodes: int = 0
+    """Evaluation episodes."""
 
     @property
     def waiting(self) -> list[Point]:
@@ -258,6 +262,9 @@ class MlflowMirror(Mirror):
             attempt = self._cursor.open[record.trial]
             self._pending[run_id] += [*points, *attempt.waiting]
             attempt = replace(attempt, env_steps=record.env_steps, time_ms=time_ms, startup=None)
+            if isinstance(record, Evaluation):
+                num_episodes = attempt.num_episodes + len(record.returns)
+                attempt = replace(attempt, num_cut=attempt.num_cut + record.num_cut, num_episodes=num_episodes)
             self._set_attempt(record.trial, attempt)
 
     def _open_study(self, record: StudyOpened) -> None:
@@ -266,7 +273,8 @@ class MlflowMirror(Mirror):
         store.set_running(store.parent_run_id)
         store.upload(self.folder.space_file)
         store.upload_text(content.identity_text(self._identity), self.folder.identity_file.name)
-        store.upload_text(content.opened_text(record), f"provenance_session_{record.session}.json")
+        found = json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
+        store.upload_text(found, f"provenance_session_{record.session}.json")
         self._cursor = replace(self._cursor, status="RUNNING")
 
     def _start_trial(self, record: TrialStarted, time_ms: int) -> None:
@@ -290,11 +298,13 @@ class MlflowMirror(Mirror):
         points = content.ended_points(record, max(time_ms, attempt.time_ms + 1), attempt.env_steps)
         self._pending[run_id] = [*points, *self._pending[run_id], *attempt.waiting]
         self._send_points()
-        store.log(run_id, tags=content.ended_tags(record))
+        tags = content.ended_tags(record, num_cut=attempt.num_cut, num_episodes=attempt.num_episodes)
+        store.log(run_id, tags=tags)
         if record.status == "finished":
             self._show_best(attempt.runners, record, time_ms)
             if record.checkpoint is not None:
-                store.log_policy(run_id, content.points_of_model(points), self._environment, record.checkpoint)
+                compared = [point for point in points if point.key in content.OF_MODEL]
+                store.log_policy(run_id, compared, self._environment, record.checkpoint)
         store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
         store.drop_duplicates(record.trial, record.attempt, keep=run_id)
         still_open = {trial: item for trial, item in self._cursor.open.items() if trial != record.trial}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from study.errors import RecordError
 from study.mirrors.base import Mirror
-from study.mirrors.tracking_uri import check_optuna_storage, reach, with_time_limits
+from study.mirrors.tracking_uri import check_optuna_storage, is_uri, reach, with_time_limits
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import Line, TrialEnded
@@ -48,7 +48,7 @@ class OptunaMirror(Mirror):
     @classmethod
     def check(cls, address: str) -> str:
         """Return the absolute form of a database, or the path of a journal file."""
-        return check_optuna_storage(address) if ":" in address else address
+        return address if address.endswith(".journal") and not is_uri(address) else check_optuna_storage(address)
 
     def open(self) -> tuple[int, int]:
         """Find or create the study, see what is there, and begin with the first record.
@@ -109,7 +109,7 @@ class OptunaMirror(Mirror):
     def _connected(self) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        if ":" not in self.address:
+        if not is_uri(self.address):
             return _journal(Path(self.address))
         uri = with_time_limits(self.address)
         reach(uri, self.place)

@@ -73,6 +73,8 @@ class TensorBoardMirror(Mirror):
                 run.add_points(content.iteration_points(record, time_ms), line.time, record.env_steps)
             case Evaluation():
                 run.add_points(content.evaluation_points(record, time_ms), line.time, record.env_steps)
+                run.num_cut += record.num_cut
+                run.num_episodes += len(record.returns)
             case TrialEnded():
                 run.end(record, line.time)
                 del self._runs[record.trial]
@@ -114,6 +116,8 @@ class _Run:
         event_file_writer, summary, event_pb2 = without_torch("event_file_writer", "summary", "proto.event_pb2")
 
         self.attempt = attempt
+        self.num_cut, self.num_episodes = 0, 0
+        """Of the evaluations."""
         self.writer = event_file_writer.EventsWriter(str(path / "events"), f".{attempt:05d}.study")
         self._path, self._began, self._event, self._summary = path, time, event_pb2, summary
         self._env_steps = 0
@@ -142,7 +146,8 @@ class _Run:
         """Add the outcome, but for what the last iteration has said at the same step, and close the file."""
         points = content.ended_points(record, milliseconds(time), self._env_steps)
         self.add_points([point for point in points if self._steps.get(point.key) != point.step], time)
-        self.add_table("outcome", content.ended_tags(record), time, self._env_steps)
+        tags = content.ended_tags(record, num_cut=self.num_cut, num_episodes=self.num_episodes)
+        self.add_table("outcome", tags, time, self._env_steps)
         if record.status in _STATUS:  # an interrupted trial is not at its end
             self._add(_session_end(_STATUS[record.status], time), time, self._env_steps)
         self.flush()

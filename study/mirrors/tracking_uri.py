@@ -127,6 +127,11 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
         ) from error
 
 
+def is_uri(address: str) -> bool:
+    """Return whether an address is a URI, and not the path of a file or folder, which may hold colons too."""
+    return "://" in address
+
+
 def is_probed(uri: str) -> bool:
     """Return whether `check_tracking_uri` has looked at the place itself, and not only at the form of `uri`."""
     return _scheme(uri) in ("sqlite", *_SERVERS)
@@ -142,7 +147,7 @@ def check_optuna_storage(uri: str) -> str:
     """Return the absolute form of a database that Optuna can use; a server is not contacted.
 
     Raises:
-        TrackingError: It is none; says what to do.
+        TrackingError: It is not one; says what to do.
     """
     scheme = _scheme(uri, "Optuna storage")
     if scheme == "sqlite":
@@ -178,7 +183,7 @@ def reach(uri: str, place: str) -> None:
     what is wrong where Python lacks the driver or the database an encoding.
 
     Raises:
-        TrackingError: `uri` is none, Python has no driver for the database, or it is not encoded in UTF8.
+        TrackingError: `uri` cannot be read, Python has no driver for the database, or it is not encoded in UTF8.
         SQLAlchemyError: It does not answer, or knows neither user nor database.
     """
     if not is_database_server(uri):
@@ -237,7 +242,7 @@ def _probe(uri: str, timeout_s: float) -> None:
     )
     where = f"tracking URI {mask_credentials(uri)}"
     try:
-        with _opener().open(request, timeout=timeout_s) as answer:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
             body = answer.read(_LARGEST_ANSWER)
     except urllib.error.HTTPError as error:
         with error:
@@ -266,10 +271,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         """Follow nothing."""
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_NoRedirect)
 
 
 def _refuse_status(where: str, status: int, body: str, location: str | None) -> None:

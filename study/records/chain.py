@@ -20,8 +20,6 @@ _WHERE_KIND_IS = 200
 """Bytes at the beginning of a line within which its kind stands."""
 _FOLDERS = re.compile(r"[^\s=:]*/")
 """The folders of a path. All of them: taken away twice, they must leave what they leave when taken away once."""
-EMPTY = ""
-"""Head of a chain without lines."""
 
 
 def following(head: str, raw: bytes) -> str:
@@ -29,8 +27,8 @@ def following(head: str, raw: bytes) -> str:
     return hashlib.sha256(head.encode() + published(raw)).hexdigest()
 
 
-def heads(path: Path, *, offset: int = 0, head: str = EMPTY) -> Iterator[str]:
-    """Yield the head after every complete line of a records file.
+def heads(path: Path, *, offset: int = 0, head: str = "") -> Iterator[str]:
+    """Yield the head after every complete line of a records file, from byte `offset` on, where it is `head`.
 
     Raises:
         RecordError: The file cannot be read.
@@ -51,7 +49,7 @@ def published_as(raw: bytes, *, seq: int | None, digits: int | None) -> bytes:
     if content["kind"] == StudyOpened.kind:
         command = content["provenance"].get("command") or []
         content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
-    if digits is not None:
+    if digits is not None and content["kind"] == Iteration.kind:  # not so where a stranger wrote two kinds in a line
         content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
         content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)

@@ -170,7 +170,7 @@ class StudyFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            ours = (lock.LOCK, lock.OWNER, self.space_file.name)
+            ours = (lock.LOCK, lock.OWNER)
             foreign = [
                 entry.name
                 for entry in self.path.iterdir()
@@ -205,12 +205,15 @@ class StudyFolder:
     def create(self, identity: StudyIdentity, space_text: str) -> None:
         """Write a new study's identity and space file into a prepared and locked folder.
 
+        The identity comes first: a folder with a space file and no identity is a person's own, and `prepare` refuses
+        it. A resume writes a space file that a kill in between has left out.
+
         Raises:
             RecordError: The folder cannot be written.
         """
         try:
-            write_atomically(self.space_file, space_text)
             self.rewrite(identity)
+            write_atomically(self.space_file, space_text)
         except OSError as error:
             raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 
@@ -247,8 +250,11 @@ class StudyFolder:
         fix = "Restore it from a backup, or start a new study with --name."
         try:
             content = json.loads(_small_text(file))
-            if not isinstance(content, dict) or (wrong := misfit(StudyIdentity, content)) is not None:
-                raise ValueError(wrong if isinstance(content, dict) else f"{str(content)[:40]!r}")
+            if not isinstance(content, dict):
+                raise ValueError(f"{str(content)[:40]!r}")
+            _check_format(content.get("format"), file)
+            if (wrong := misfit(StudyIdentity, content)) is not None:
+                raise ValueError(wrong)
             identity = StudyIdentity(**content)
             if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
@@ -261,12 +267,11 @@ class StudyFolder:
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error
+        except RecordError:
+            raise
         except (ValueError, TypeError, RecursionError) as error:
             rule, got = "must be a study's identity", f"a damaged file ({error})"
             raise RecordError(where=str(file), rule=rule, got=got, fix=fix, code="identity-damaged") from error
-        if identity.format != FORMAT:
-            rule = f"this version reads format {FORMAT}"
-            raise RecordError(where=str(file), rule=rule, got=repr(identity.format), fix=fix, code="identity-format")
         return identity
 
     def check_owner(self) -> None:
@@ -290,6 +295,13 @@ class StudyFolder:
 
 def _unusable(place: Path, rule: str, error: OSError, fix: str) -> RecordError:
     return RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix, code="file-unusable")
+
+
+def _check_format(found: Any, file: Path) -> None:
+    """Refuse the folder of another version, before its other fields seem wrong."""
+    if type(found) is int and found != FORMAT:
+        rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote the study."
+        raise RecordError(where=str(file), rule=rule, got=str(found)[:20], fix=fix, code="identity-format")
 
 
 def _check_names(identity: StudyIdentity) -> None:

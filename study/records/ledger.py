@@ -308,7 +308,7 @@ class TrialRow:
             "env_steps_to_target": reached.env_steps if reached else None,
             "time_to_target_s": reached.wall_time_s if reached else None,
             "cpu_s_to_target": reached.cpu_s if reached else None,
-            "peak_return": max((each.mean for each in self._evaluations), default=None),
+            "peak_return": max((each.mean for each in self._evaluations if isfinite(each.mean)), default=None),
             "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
             "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
         }

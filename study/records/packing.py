@@ -38,31 +38,42 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
 
     Raises:
-        RecordError: There is no study, its records cannot be trusted, or the target holds something already.
+        RecordError: There is no study, its records cannot be trusted or lack the iterations already, or the target
+            holds something already or cannot be written: then nothing of the copy is left there.
     """
     if digits not in (None, DIGITS):
         fix = f"Write --digits {DIGITS}, or leave it out to keep all."
         raise RecordError(where="digits", rule=f"must be {DIGITS}", got=digits, fix=fix, code="digits")
     identity = folder.identity()
+    if folder.records == folder.packed_results:  # and trials.csv alone has what was added up from them
+        rule, got = "must hold the training iterations", "a study that was packed with --results-only"
+        fix = "Copy its folder as it is, or pack the study that it was made of."
+        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix, code="packed-already")
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)
     packed.prepare()
     published = replace(identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name)
-    write_atomically(packed.identity_file, json.dumps(published.to_json(), indent=1))
-    write_atomically(packed.space_file, space)
     file = packed.packed_results if results_only else packed.packed_records
-    with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
-        kept = 0
-        for line, raw in zip(lines, source, strict=False):
-            if results_only and isinstance(line.record, Iteration):
-                continue
-            shorter = digits is not None and isinstance(line.record, Iteration)
-            if results_only or shorter or isinstance(line.record, StudyOpened):
-                raw = published_as(raw, seq=kept, digits=digits if shorter else None)
-            sink.write(raw)
-            kept += 1
-    write_table(packed.table, ledger.rows.values())
+    try:
+        write_atomically(packed.identity_file, json.dumps(published.to_json(), indent=1))
+        write_atomically(packed.space_file, space)
+        with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
+            kept = 0
+            for line, raw in zip(lines, source, strict=False):
+                if results_only and isinstance(line.record, Iteration):
+                    continue
+                shorter = digits is not None and isinstance(line.record, Iteration)
+                if results_only or shorter or isinstance(line.record, StudyOpened):
+                    raw = published_as(raw, seq=kept, digits=digits if shorter else None)
+                sink.write(raw)
+                kept += 1
+        write_table(packed.table, ledger.rows.values())
+    except OSError as error:
+        for written in (packed.identity_file, packed.space_file, file, packed.table):
+            written.unlink(missing_ok=True)
+        rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, then pack again."
+        raise RecordError(where=str(target), rule=rule, fix=fix, code="copy-not-written") from error
     return packed
 
 

@@ -10,19 +10,11 @@ from typing import Any
 from study.space.parameters import Value
 from study.space.variants import Variant
 
-IN_DECISIONS: Mapping[str, str] = {
-    "stage": "stage",
-    "num_env_runners": "num_env_runners",
-    "seed": "seed",
-    "setting": "setting",
-    "name": "name",
-    "variant": "variant",
-    "iterations": "iterations",
-    "group": "group",
-    "num_learners": "num_learners",
-    "first_episode": "first_episode",
-}
-"""Field -> its key in a decision's `requests`, in the order in which they are written."""
+IN_DECISIONS = (
+    *("stage", "num_env_runners", "seed", "setting", "name", "variant", "iterations", "group", "num_learners"),
+    "first_episode",
+)
+"""The fields that a decision's `requests` hold, in the order in which they are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +50,12 @@ class TrialRequest:
         defaults = {item.name: item.default for item in fields(self)}
         values = {name: getattr(self, name) for name in IN_DECISIONS}
         values["setting"] = None if self.setting is None else dict(self.setting)
-        return {IN_DECISIONS[name]: value for name, value in values.items() if value != defaults[name]}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "TrialRequest":
         """Read what `to_json` wrote."""
-        return cls(**{name: content[key] for name, key in IN_DECISIONS.items() if key in content})
+        return cls(**{name: content[name] for name in IN_DECISIONS if name in content})
 
 
 def numbered(requests: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:

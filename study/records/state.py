@@ -77,23 +77,23 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0)
     Raises:
         RecordError: Trials have ended, or MLflow has records, of which the records know nothing.
     """
-    for witness, missing in _witnesses(folder, ledger):
+    for witness, evidence, missing in _witnesses(folder, ledger):
         shown = ", ".join(map(str, missing[:_SHOWN])) + ("…" if len(missing) > _SHOWN else "")
         where, got = str(folder.records), f"none of trial {shown}, which {witness}: the records were cut"
-        fix, code = f"{RESTORE} Where the records are right, remove {witness.split()[0]}.", "records-cut"
+        fix, code = f"{RESTORE} Where the records are right, move away {evidence}.", "records-cut"
         raise RecordError(where=where, rule="must hold every trial that was recorded", got=got, fix=fix, code=code)
     if num_mirrored > 0 and ledger.sessions == 0:
         where, rule = str(folder.records), f"must hold the {num_mirrored} records that MLflow has (mirror.json)"
         raise RecordError(where=where, rule=rule, got="none: the file was emptied", fix=RESTORE, code="records-emptied")
 
 
-def _witnesses(folder: StudyFolder, ledger: Ledger) -> Iterator[tuple[str, list[int]]]:
-    """Yield what proves that trials ran, and those of them that are not on record."""
+def _witnesses(folder: StudyFolder, ledger: Ledger) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield what proves that trials ran, which files those are, and the trials that are not on record."""
     ended = {number for number, row in ledger.rows.items() if row.ended}
     if missing := sorted(_ended_in(folder.table) - ended):
-        yield "trials.csv shows as ended", missing
+        yield "trials.csv shows as ended", "trials.csv", missing
     if missing := sorted(_with_policy(folder.checkpoints) - ledger.rows.keys()):
-        yield "checkpoints/ holds a policy of", missing
+        yield "checkpoints/ holds a policy of", "the folders of these trials in checkpoints/", missing
 
 
 def _ended_in(table: Path) -> set[int]:

@@ -374,6 +374,9 @@ def test_a_mirror_that_waits_for_that_of_an_earlier_driver_lets_trials_go_first(
     with FileLock(MlflowMirror(folder, folder.identity().tracking_uri).lock):
         mirror = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
         until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))
+        with pytest.raises(TrackingError, match="earlier driver has not let go"):
+            mirror.wait_ready(1)
+    mirror.wait_ready()
     assert mirror.finish(60.0).drained
 
 

@@ -31,6 +31,7 @@ from tests.synthetic import (
     append,
     closed,
     ended,
+    evaluation,
     iteration,
     make_folder,
     opened,
@@ -79,6 +80,17 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert (study.status, study.latest) == ("FINISHED", {"best_run_return/runners_2": 30.0})
     assert study.params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
     assert study.tags["mlflow.source.name"] == "python -m study run demo.yaml"
+
+
+def test_episodes_that_were_cut_are_counted_over_all_evaluations_and_also_by_the_next_mirror(folder, database):
+    cut, whole = (replace(evaluation(0, number), num_cut=number % 2) for number in (1, 2))
+    append(folder, opened(), started(0), cut, whole)
+    with folder.locked():
+        sync_mlflow(folder)
+    append(folder, cut, ended(0), *whole_trial(1), closed())
+    sync_mlflow(folder)
+    tags = {key: run.tags.get("episodes_cut") for key, run in children(database).items()}
+    assert tags == {(0, 1): f"2 of {3 * len(whole.returns)}", (1, 1): None}
 
 
 def test_the_best_return_of_each_scale_survives_a_resume(folder, database):
@@ -288,22 +300,6 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
     assert time.monotonic() < began + 100
     assert [report.behind for report in reports] == [2, 2]
     assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-@pytest.mark.minutes
-def test_a_mirror_waits_until_the_last_one_has_let_go(folder, database):
-    append(folder, opened())
-    uri = folder.identity().tracking_uri
-    first = MirrorProcess(MlflowMirror, folder, uri)
-    first.wait_ready()
-    second = MirrorProcess(MlflowMirror, folder, uri)
-    with pytest.raises(TrackingError, match="earlier driver has not let go"):
-        second.wait_ready(3)
-    assert first.finish(10).drained
-    second.wait_ready(10)
-    append(folder, closed())
-    assert second.finish(10).drained
-    assert parent(database).status == "FINISHED"
 
 
 DRIVER = """

@@ -79,9 +79,9 @@ def test_the_storage_shows_every_trial_as_the_sampler_knows_it(tmp_path, storage
 
 @pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', None])
 def test_without_a_storage_the_study_has_a_journal_that_is_made_anew_where_it_is_damaged(tmp_path, left):
-    folder, space = make(tmp_path / "demo", None)
+    folder, space = make(tmp_path / "at 10:00" / "demo", None)  # which is no URI
     Session(folder.path, space).run_all()
-    address = OptunaMirror.address_of(folder)
+    address = OptunaMirror.check(OptunaMirror.address_of(folder))
     assert address == str(folder.path / "optuna.journal")
     assert sync_optuna(folder, address) == 6
     if left is None:

@@ -3,6 +3,7 @@
 `--hypothesis-profile many` tries a hundred times the examples.
 """
 
+import json
 import lzma
 import os
 import time
@@ -71,8 +72,6 @@ def write(folder: StudyFolder, identity: bytes, records: bytes, packed: bool = F
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_records_that_are_changed_are_sound_before(folder, example):
-    import json
-
     write(folder, json.dumps(IDENTITIES[example]).encode(), b"".join(RECORDS[example]))
     assert set(read_all(folder)) == {"rows"}
 
@@ -85,8 +84,6 @@ def test_a_folder_gives_rows_or_a_message(folder, content):
 
 
 def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path):
-    import json
-
     folder = StudyFolder(tmp_path)
     identity = json.dumps(IDENTITIES[EXAMPLES[0]]).encode()
     for name, make in {

@@ -61,6 +61,13 @@ def test_every_change_of_a_line_changes_all_later_heads(study: StudyFolder) -> N
     assert not set(after[at:]) & set(before[at:])
 
 
+def test_a_line_with_two_kinds_counts_as_it_is_read(study: StudyFolder) -> None:
+    before, raw = list(heads(study.records)), study.records.read_bytes()
+    assert b'"kind":"evaluation"' in raw
+    study.records.write_bytes(raw.replace(b'"kind":"evaluation"', b'"kind":"iteration","kind":"evaluation"', 1))
+    assert list(heads(study.records)) == before
+
+
 def test_a_driver_writes_the_head_with_every_decision(tmp_path: Path, records: list[Record]) -> None:
     file = tmp_path / "records.jsonl"
     decisions = [each for each in records if isinstance(each, StageDecided)][:2]

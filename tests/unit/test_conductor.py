@@ -1,6 +1,6 @@
 """The course of a study, driven without Ray: kills at every step, resumes, failures, stops."""
 
-import io
+import math
 import time
 import zipfile
 
@@ -13,7 +13,7 @@ from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import TrialEnded, read_lines
 from study.records.table import table_row
-from tests.driven import ROOMY, Driven, assert_whole, records
+from tests.driven import ROOMY, Driven, assert_whole, policy, records
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster, spec
 
@@ -70,10 +70,12 @@ def test_final_return_averages_the_evaluations_of_the_last_tenth_only(tmp_path):
     session = Session(tmp_path)
     trial = session.conductor.next_trial().trial
     session.iterate(trial, 1)
-    for progress, value in ((0.5, 400.0), (0.89, 300.0), (0.9, 100.0), (1.0, 200.0)):
+    for progress, value in ((0.1, math.nan), (0.5, 400.0), (0.89, 300.0), (0.9, 100.0), (1.0, 200.0)):
         session.evaluate(trial, value, progress=progress)
     session.conductor.finish(trial, None)
-    assert session.conductor.ledger.rows[trial].summary["final_return"] == pytest.approx(150.0)
+    summary = session.conductor.ledger.rows[trial].summary
+    assert summary["final_return"] == pytest.approx(150.0)
+    assert summary["peak_return"] == 400.0  # of those that are numbers
 
 
 def test_only_as_many_trials_as_have_cores_run_side_by_side_and_the_large_ones_alone(tmp_path):
@@ -282,28 +284,6 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert_whole(path, 6)
 
 
-def test_killed_between_a_proposal_and_its_record(tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    session = Session(tmp_path)
-    monkeypatch.setattr(session.conductor, "_append", killed)
-    with pytest.raises(KeyboardInterrupt):
-        session.conductor.next_trial()
-    session.log.close()
-    assert Session(tmp_path).run_all().reason == "complete"
-    assert_whole(tmp_path, 6)
-
-
-def test_a_repeated_attempt_has_the_same_setting_and_seed(tmp_path):
-    session = Session(tmp_path)
-    first = session.conductor.next_trial()
-    session.log.close()
-    again = Session(tmp_path).conductor.next_trial()
-    assert (again.trial, again.attempt) == (first.trial, 2)
-    assert (again.setting, again.seed, again.optuna_number) == (first.setting, first.seed, first.optuna_number)
-
-
 def test_a_longer_plan_extends_the_study(tmp_path):
     Session(tmp_path).run_all()
     assert Session(tmp_path, spec(search__num_trials=9, execution="real")).run_all().reason == "complete"
@@ -342,12 +322,8 @@ def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp
 
 def test_the_policy_is_unpacked_into_the_folder(tmp_path):
     session = Session(tmp_path)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, mode="w") as archive:
-        archive.writestr("weights.bin", b"abc")
-        archive.writestr("../../outside.bin", b"abc")
     trial = session.conductor.next_trial().trial
-    session.finish(trial, policy=buffer.getvalue())
+    session.finish(trial, policy=policy({"weights.bin": b"abc", "../../outside.bin": b"abc"}))
     row = session.conductor.ledger.rows[trial]
     files = [file for file in tmp_path.parent.rglob("*.bin") if file.read_bytes() == b"abc"]
     assert sorted(files) == sorted(tmp_path / row.checkpoint / name for name in ("outside.bin", "weights.bin"))
@@ -477,16 +453,13 @@ def test_a_decision_that_cannot_be_written_ends_the_session_with_its_reason(tmp_
 
 def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path):
     session = Session(tmp_path)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, mode="w") as archive:
-        archive.writestr("first.bin", b"abc")
-        archive.writestr("second.bin", b"abc" * 100)
-    torn = bytearray(buffer.getvalue())
+    whole = policy({"first.bin": b"abc", "second.bin": b"abc" * 100})
+    torn = bytearray(whole)
     torn[torn.index(b"abcabc")] ^= 1  # the second file is damaged, the first one is not
     trial = session.conductor.next_trial().trial
     with pytest.raises(zipfile.BadZipFile):
         session.finish(trial, policy=bytes(torn))
     assert not session.folder.checkpoint(trial).exists()
-    session.conductor.finish(trial, buffer.getvalue())
+    session.conductor.finish(trial, whole)
     assert sorted(file.name for file in session.folder.checkpoint(trial).iterdir()) == ["first.bin", "second.bin"]
     assert [entry.name for entry in session.folder.checkpoints.iterdir()] == [session.folder.checkpoint(trial).name]

@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import tempfile
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +44,7 @@ from study.records.records import KINDS, TrialEnded, read_lines
 from study.records.table import write_table
 from study.records.trust import SIGNATURE, sign
 from tests import holdup
-from tests.driven import CLUSTER
+from tests.driven import CLUSTER, policy
 from tests.spaces import content, spec
 from tests.synthetic import make_folder
 from tests.unit.test_conductor import Session
@@ -71,7 +70,7 @@ def whole(tmp_path_factory):
     folder = make_folder(path, uri, SPACE, text=json.dumps(content(execution="real")))  # JSON is YAML
     session = Session(path, SPACE)
     conductor = session.conductor
-    session.finish(conductor.next_trial().trial, policy=policy())
+    session.finish(conductor.next_trial().trial, policy=policy({"weights": b"abc"}))
     session.iterate(trial := conductor.next_trial().trial)
     conductor.end(trial, "failed", "planted")
     session.finish(conductor.next_trial().trial)
@@ -98,13 +97,6 @@ def whole(tmp_path_factory):
         (path / name).touch()
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, SIGNATURE, "checkpoints"}
     return path
-
-
-def policy():
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, mode="w") as content:
-        content.writestr("weights", b"abc")
-    return archive.getvalue()
 
 
 @pytest.fixture
@@ -343,6 +335,7 @@ def test_records_that_are_gone_are_missed_by_whatever_is_left(whole, study):
             shutil.rmtree(target / other) if other == "checkpoints" else (target / other).unlink()
         said = told(resume, target)[1]
         assert "records.jsonl" in said, left
+        assert left != "checkpoints" or "move away the folders of these trials in checkpoints/" in said  # not all
         assert not (target / "records.jsonl").exists()
 
 

@@ -1,10 +1,14 @@
 """The study folder never touches what is not its own."""
 
+import json
 import os
+from dataclasses import replace
 
 import pytest
 
-from study.errors import RecordError
+from study.driver.opening import RunOptions, is_resumed, write_identity
+from study.errors import RecordError, SpaceError
+from study.records import folder as folder_module
 from study.records.folder import StudyFolder, StudyIdentity
 
 IDENTITY = StudyIdentity(
@@ -12,7 +16,7 @@ IDENTITY = StudyIdentity(
 )
 
 
-@pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl"])
+@pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl", "space.yaml"])
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path, file):
     (tmp_path / file).write_text("precious")
     with pytest.raises(RecordError, match="needs an empty folder"):
@@ -44,6 +48,16 @@ def test_only_the_owner_may_look_into_a_study(tmp_path):
     assert folder.path.stat().st_mode & 0o077 == 0
     assert folder.identity_file.stat().st_mode & 0o077 == 0
     assert folder.identity() == IDENTITY
+
+
+def test_a_study_of_a_later_version_is_not_called_damaged(tmp_path):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    folder.create(IDENTITY, "space")
+    later = json.loads(folder.identity_file.read_text()) | {"format": 2, "ray": "3.0"}
+    folder.identity_file.write_text(json.dumps(later))
+    with pytest.raises(RecordError, match=r"this version reads format 1, got 2\. Fix: Use the version"):
+        folder.identity()
 
 
 def test_an_open_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
@@ -80,3 +94,30 @@ def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_pat
         with pytest.raises(RecordError, match="No space left on device"):
             folder.create(IDENTITY, "space")
     assert not list(folder.path.iterdir())
+
+
+def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_path, monkeypatch):
+    folder = StudyFolder(tmp_path / "n")
+    folder.prepare()
+    options = RunOptions(name="n", space_text="environment: {}\n", resume=True)
+    with monkeypatch.context() as patched:
+        write = folder_module.write_atomically
+        patched.setattr(folder_module, "write_atomically", lambda path, text: write(path, text) or killed())
+        with pytest.raises(KeyboardInterrupt):
+            folder.create(IDENTITY, options.space_text)
+    assert folder.exists()
+    assert not folder.space_file.exists()
+    write_identity(folder, IDENTITY, options, resumed=True, note=print)
+    assert folder.space_file.read_text() == options.space_text
+    write_identity(folder, IDENTITY, replace(options, space_text="another"), resumed=True, note=print)
+    assert folder.space_file.read_text() == options.space_text
+
+
+@pytest.mark.parametrize("name", ["my study", "..", ""])
+def test_a_name_that_is_none_is_refused_before_anything_is_written(tmp_path, name):
+    with pytest.raises(SpaceError, match=r"name: must consist of letters.*Fix: Choose another name"):
+        is_resumed(StudyFolder(tmp_path / name), RunOptions(name=name, out=tmp_path))
+
+
+def killed():
+    raise KeyboardInterrupt

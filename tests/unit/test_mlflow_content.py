@@ -109,9 +109,6 @@ def test_tags():
         "timing_reason": "3 processes on 2 cores",
     }
     assert len(content.ended_tags(replace(ended(0), reason="x" * 9000))["reason"]) == 5000
-    summary = {"num_cut": 6.0, "num_eval_episodes": 8.0}
-    assert content.ended_tags(replace(ended(0), summary=summary))["episodes_cut"] == "6 of 8"
-    assert "episodes_cut" not in content.ended_tags(replace(ended(0), summary={**summary, "num_cut": 0.0}))
     tags = content.opened_tags(opened())
     assert (tags["provenance.git.commit"], tags["cluster.num_nodes"]) == ("abc", "1")
     assert tags["mlflow.source.name"] == "python -m study run demo.yaml"

@@ -79,8 +79,8 @@ def test_results_alone_give_the_same_table(folder, tmp_path):
     pd.testing.assert_frame_equal(own.drop(columns=gone), original.drop(columns=gone))
     write_table(tmp_path / "table.csv", ledger_of(folder.records).rows.values())
     assert packed.table.read_text() == (tmp_path / "table.csv").read_text()
-    with pytest.raises(RecordError, match="read only"):
-        unpacked(packed)
+    with pytest.raises(RecordError, match=r"must hold the training iterations.*Fix: Copy its folder"):
+        pack(packed, tmp_path / "again", results_only=True)  # its table would lack what it has now
     assert analysis.open(packed.path).curves.empty
 
 
@@ -95,6 +95,17 @@ def test_a_target_that_holds_something_is_refused(folder, tmp_path):
     pack(folder, tmp_path / "copy")
     with pytest.raises(RecordError, match="needs an empty folder"):
         pack(folder, tmp_path / "copy")
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing_in_the_way(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("study.records.packing.write_table", full)
+        with pytest.raises(RecordError, match=r"could not be written \(No space left on device\)\. Fix: Free"):
+            pack(folder, tmp_path / "copy")
+    assert pack(folder, tmp_path / "copy").table.exists()
 
 
 def test_unpacking_brings_back_a_study_that_can_go_on(folder, tmp_path):

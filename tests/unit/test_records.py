@@ -53,17 +53,6 @@ def test_reading_goes_on_from_the_end_of_any_line(folder):
     assert next(read_lines(folder.records, offset=lines[2].end, first_seq=None)).seq == 3
 
 
-def test_a_torn_tail_is_not_read_and_cut_off_when_opened(folder):
-    whole = folder.records.read_bytes()
-    folder.records.write_bytes(whole + b'{"schema": 1, "seq"')
-    assert records(folder.records) == RECORDS
-    with RecordLog(folder.records) as log:
-        assert log.torn_bytes == 19
-        assert folder.records.read_bytes() == whole
-        log.append(started(2))
-    assert records(folder.records) == [*RECORDS, started(2)]
-
-
 def changed(line, **values):
     return json.dumps(json.loads(line) | values).encode() + b"\n"
 

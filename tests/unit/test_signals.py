@@ -103,16 +103,10 @@ def test_a_second_signal_ends_the_process_at_once(ending, monkeypatch):
     assert (codes, closings) == ([75], [])
 
 
-def test_a_watchdog_that_fires_while_the_end_is_recorded_leaves_it_alone(ending):
+def test_a_watchdog_that_fires_and_ray_that_is_lost_after_the_end_change_nothing(ending):
     stopping, closings, codes = ending
     stopping.close(Course())
     stopping._give_up()
-    assert (len(closings), codes) == (1, [])
-
-
-def test_ray_that_is_lost_after_the_end_changes_nothing(ending):
-    stopping, closings, codes = ending
-    stopping.close(Course())
     stopping.lose_ray("it is gone")
     time.sleep(0.3)
     assert (len(closings), codes) == (1, [])

@@ -1,6 +1,7 @@
 """Event files for TensorBoard: what they hold, and that they follow from the records, whatever happened before."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -89,10 +90,17 @@ def test_what_is_absent_or_not_finite_is_left_out(folder):
 
 
 def test_the_hparams_tab_gets_settings_and_results(folder):
-    append(folder, *RECORDS)
+    cut = replace(evaluation(4, 1), num_cut=1)
+    append(folder, *RECORDS, opened(3), started(4), cut, cut, ended(4))
     follow(folder)
     files = event_files(folder)
-    assert list(files) == ["trial_00000_r2_s5", "trial_00001_r46_s5", "trial_00002_r2_s5", "trial_00003_r2_s5"]
+    assert list(files) == [
+        "trial_00000_r2_s5",
+        "trial_00001_r46_s5",
+        "trial_00002_r2_s5",
+        "trial_00003_r2_s5",
+        "trial_00004_r2_s5",
+    ]
     found = hparams_of(files["trial_00001_r46_s5"])
     values = found["_hparams_/session_start_info"].session_start_info.hparams
     assert (values["num_env_runners"].number_value, values["lr"].number_value) == (46, 0.00025)
@@ -105,9 +113,10 @@ def test_the_hparams_tab_gets_settings_and_results(folder):
         "speed/env_steps_per_s",
     ]
     states = {name: hparams_of(file).get("_hparams_/session_end_info") for name, file in files.items()}
-    assert [each and each.session_end_info.status for each in states.values()] == [1, 2, 1, None]
+    assert [each and each.session_end_info.status for each in states.values()] == [1, 2, 1, None, 1]
     said = texts(files["trial_00001_r46_s5"])["outcome/text_summary"]
     assert "| reason | because of failed |" in said
+    assert "| episodes_cut | 2 of 6 |" in texts(files["trial_00004_r2_s5"])["outcome/text_summary"]
     assert "| timing | oversubscribed |" in texts(files["trial_00000_r2_s5"])["built/text_summary"]
     assert "effective" not in texts(files["trial_00000_r2_s5"])["built/text_summary"]  # JSON for our own reader
 
