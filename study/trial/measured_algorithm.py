@@ -200,11 +200,9 @@ def _optimizer_steps(learner: Learner) -> int | None:
 
 
 def losses_of(results: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, float]:
-    """Return our metrics of the learner from RLlib's results of an update; of several policies their means.
+    """Return our metrics of the learner from what each module logged in an update; of several policies their means.
 
-    Args:
-        results: Module -> what it logged.
-        keys: Our metric -> RLlib's key; what nobody logged is left out.
+    `keys` are our metrics with RLlib's keys; what nobody logged is left out.
     """
     found: dict[str, list[float]] = {}
     for module, logged in results.items():

@@ -127,9 +127,7 @@ def _runner(spec: StudySpec, config: AlgorithmConfig) -> type:
 def _learner(spec: StudySpec, config: AlgorithmConfig) -> type | None:
     """Return the learner where it is not the script's; note why it is another than the space asks for.
 
-    Args:
-        spec: The space.
-        config: With all that the study sets: which learner can serve depends on it.
+    It depends on all that the study sets, which `config` must have.
     """
     assert spec.script is not None
     if config.algo_class is PPO:
