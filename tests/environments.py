@@ -105,11 +105,6 @@ class WorksOnce(Plain):
         raise NotImplementedError
 
 
-class FailsToStart(WorksOnce):
-    def again(self) -> None:
-        raise PermissionError("planted fault of the constructor")
-
-
 class LacksAModule(WorksOnce):
     def again(self) -> None:
         import no_such_planner  # type: ignore[import-not-found]  # noqa: F401

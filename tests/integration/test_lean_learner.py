@@ -293,12 +293,6 @@ def test_every_epoch_is_shuffled_the_first_one_too() -> None:
     assert len({tuple(order) for order in [*orders, list(range(10))]}) == 5
 
 
-def test_num_total_minibatches_is_honoured() -> None:
-    learner = lean()
-    update(learner, episodes(), num_epochs=5, minibatch_size=8, num_total_minibatches=2)
-    assert {int(state["step"]) for state in learner.get_optimizer(DEFAULT_MODULE_ID).state.values()} == {2}
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5), st.floats(0, 1), st.floats(0, 1))
 def test_advantages_are_rllibs_phantom_rows_included(

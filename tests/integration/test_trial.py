@@ -252,14 +252,6 @@ def test_a_runner_that_dies_fails_the_trial() -> None:
         assert (caught.value.where, caught.value.rule) == ("env runners", "all 2 must stay alive")
 
 
-def test_a_constructor_that_fails_in_a_runner_is_shown() -> None:
-    with (
-        pytest.raises(TrialError, match="PermissionError: planted fault of the constructor"),
-        running(environment__id="tests.environments:FailsToStart"),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("runner", ["batched", "stock"])
 def test_a_module_that_a_runner_lacks_is_named_with_its_node(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LacksAModule, "made", 0)
