@@ -90,8 +90,8 @@ class Sleeps(Plain):
         return 1.0
 
 
-class FailsToStart(Plain):
-    """Can be made once per process only: `probe` succeeds where it ran, a second one does not."""
+class WorksOnce(Plain):
+    """Is made without trouble once in a process, as where it is probed; `again` says what happens later."""
 
     made = 0
 
@@ -99,31 +99,20 @@ class FailsToStart(Plain):
         super().__init__()
         type(self).made += 1
         if type(self).made > 1:
-            raise PermissionError("planted fault of the constructor")
+            self.again()
+
+    def again(self) -> None:
+        raise NotImplementedError
 
 
-class LacksAModule(Plain):
-    """Like `FailsToStart`, for want of a module that only one of the constructors imports."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        type(self).made += 1
-        if type(self).made > 1:
-            import no_such_planner  # type: ignore[import-not-found]  # noqa: F401
+class LacksAModule(WorksOnce):
+    def again(self) -> None:
+        import no_such_planner  # type: ignore[import-not-found]  # noqa: F401
 
 
-class StartsSlowly(Plain):
-    """Hangs in every constructor but the first of a process."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        type(self).made += 1
-        if type(self).made > 1:
-            time.sleep(3600)
+class StartsSlowly(WorksOnce):
+    def again(self) -> None:
+        time.sleep(3600)
 
 
 class Mixed(Plain):
@@ -212,11 +201,6 @@ class Returns(Plain):
 
     def reward(self, action: Any) -> Any:
         return self.given_reward
-
-
-class VectorReward(Plain):
-    def reward(self, action: Any) -> Any:
-        return np.ones(1)
 
 
 class Keeps(Plain):

@@ -138,15 +138,7 @@ def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution:
 def set_processes(
     config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, execution: Execution, seed: int
 ) -> None:
-    """Set the processes of a trial, of a space or of a script: how many, with which CPUs, and what if one is lost.
-
-    Args:
-        config: Gets the lanes too.
-        spec: The space.
-        layout: Of `lane_layout`.
-        execution: Whether every runner is a process of its own.
-        seed: Of the trial.
-    """
+    """Set the lanes and processes of a trial, with their CPUs, the seed, and what happens if a process is lost."""
     resources = spec.resources
     config.lane_layout = layout
     config.env_runners(
@@ -262,7 +254,7 @@ def _base_config(
         grad_clip_by="global_norm",
         **{attribute(name): setting[name] for name, each in PARAMETERS.items() if each.is_argument and name in setting},
     )
-    config.training(lr=_lr(spec, setting))
+    config.training(lr=learning_rate(spec, setting))
     config.normalize_rewards = spec.environment.normalize_rewards
     network = _network(spec.model, spaces)
     if spec.environment.normalize_observations:
@@ -275,7 +267,7 @@ def _base_config(
     return config
 
 
-def _lr(spec: StudySpec, setting: Mapping[str, Value]) -> Value | list[list[Value]]:
+def learning_rate(spec: StudySpec, setting: Mapping[str, Value]) -> Value | list[list[Value]]:
     """Return the learning rate, or RLlib's schedule of (env steps, learning rate)."""
     fraction = setting.get(END_FRACTION, 1.0)
     if fraction == 1:

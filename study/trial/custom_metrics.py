@@ -38,10 +38,6 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
 
     What was logged in an environment runner and with the algorithm has its own name; what a learner of the script's own
     logged for a module has the module's before it, where there are several.
-
-    Args:
-        results: What `Algorithm.train` returned.
-        config: Its configuration, whose learner may be the script's own.
     """
     known = _known() | _of_learner(config.learner_class)
     found = dict(_numbers({name: value for name, value in results.items() if _is_free(name, known)}, ""))

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from study.errors import StudyError
 
@@ -56,14 +56,11 @@ class SteadyThread:
         """Let the thread end after what it runs."""
         self._calls.put(None)
 
-    def __enter__(self) -> "SteadyThread":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.end()
-
 
 def within(timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
     """Return what `function` returns, run in a thread of its own; errors as of `SteadyThread.within`."""
-    with SteadyThread() as thread:
+    thread = SteadyThread()
+    try:
         return thread.within(timeout_s, function, otherwise=otherwise)
+    finally:
+        thread.end()

@@ -88,24 +88,13 @@ def _one_or_all(values: list[Any]) -> Any:
 
 
 def _learner_values(learner: Learner) -> dict[str, Any]:
-    config = learner.config.get_config_for_module(DEFAULT_MODULE_ID)
-    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
-    is_ppo = isinstance(learner, PPOLearner)
-    known = {name for each in (("PPO",) if is_ppo else ("APPO", "IMPALA")) for name in ALGORITHMS[each].parameters}
+    """Return the values of the learner of a space: parameters that the algorithm has, and what else is known of it."""
+    algorithms = ("PPO",) if isinstance(learner, PPOLearner) else ("APPO", "IMPALA")
+    own = {name for each in algorithms for name in ALGORITHMS[each].parameters}
+    values = _values_of_module(learner, DEFAULT_MODULE_ID) | {FRAGMENT: learner.config.get_rollout_fragment_length()}
     return {
-        **{
-            name: getattr(config, attribute(name))
-            for name, parameter in PARAMETERS.items()
-            if parameter.is_argument and name in known and hasattr(config, attribute(name))
-        },
-        "lr": float(optimizer.param_groups[0]["lr"]),
-        "entropy_coeff": float(learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
-        "grad_clip_by": config.grad_clip_by,
-        **(_values_of_ppo if is_ppo else _values_of_asynchronous)(learner, config),
-        "optimizer": type(optimizer).__name__,
-        "num_parameters": sum(value.numel() for value in learner.module[DEFAULT_MODULE_ID].parameters()),
+        **{name: value for name, value in values.items() if name in own or name not in PARAMETERS},
         **_values_of_process(learner),
-        "module_class": type(learner.module[DEFAULT_MODULE_ID].unwrapped()).__name__,
     }
 
 
@@ -148,7 +137,9 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
     values = {name: getattr(config, attribute(name)) for name in names}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    for piece in connector_pieces(learner) if getattr(learner, "_learner_connector", None) is not None else ():
+    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
+    connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, LeanPPOLearner)
+    for piece in connector_pieces(learner) if connected else ():
         if isinstance(piece, GeneralAdvantageEstimation):
             values |= {"gamma": piece.gamma, "lambda": piece.lambda_}
     if not getattr(config, "use_kl_loss", True):
@@ -178,21 +169,3 @@ def _end_fraction(lr: Any) -> float | None:
         return 1.0
     (_, first), (_, last) = lr[0], lr[-1]
     return last / first if first else None
-
-
-def _values_of_ppo(learner: Any, config: Any) -> dict[str, Any]:
-    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
-    pieces = [] if isinstance(learner, LeanPPOLearner) else connector_pieces(learner)
-    advantages = next((piece for piece in pieces if isinstance(piece, GeneralAdvantageEstimation)), config)
-    return {
-        "gamma": advantages.gamma,
-        "lambda": advantages.lambda_,
-        "vf_clip_param": config.vf_clip_param if math.isfinite(config.vf_clip_param) else None,
-        "kl_coeff": float(learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item()),
-    }
-
-
-def _values_of_asynchronous(learner: Any, config: Any) -> dict[str, Any]:
-    # Without `use_kl_loss` the term is left out.
-    kl = {"kl_coeff": 0.0} if hasattr(config, "kl_coeff") and not config.use_kl_loss else {}
-    return {**kl, END_FRACTION: _end_fraction(config.lr), FRAGMENT: config.get_rollout_fragment_length()}

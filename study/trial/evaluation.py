@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -111,10 +111,6 @@ def evaluate_random(spec: StudySpec, *, keep_actions: int = 0) -> EvaluationResu
     That is uniform over Discrete and MultiDiscrete, and over a Box between its bounds; where a Box has none, Gymnasium
     draws normal or exponential numbers. An action depends on `spec.evaluation.seed`, the episode and its step alone.
 
-    Args:
-        spec: The space.
-        keep_actions: Episodes, from the first, whose actions are returned.
-
     Raises:
         TrialError: As of `evaluate`.
     """
@@ -164,26 +160,8 @@ def played_apart(play: Callable[[], Result], spec: StudySpec) -> Result:
         return within(timeout_s, play, otherwise=late)
 
 
-class _Tasks(Protocol):
-    """Environments of which each plays an episode of its own."""
-
-    num_envs: int
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
-
-    def reset(self, index: int, seed: int) -> npt.NDArray[Any]:
-        """Begin an episode of one environment and return its observation."""
-
-    def step(
-        self, chosen: Integers, actions: npt.NDArray[Any], observations: Floats
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Step some environments; return rewards, terminations, truncations, shape (chosen,), in double precision."""
-
-    def close(self) -> None:
-        """Close them."""
-
-
-def _tasks(spec: StudySpec, number: int) -> _Tasks:
+def _tasks(spec: StudySpec, number: int) -> "ClassicTasks | _OneByOne":
+    """Return environments of which each plays an episode of its own."""
     environment = spec.evaluated_environment
     together = None if environment.kwargs else _together(environment.model_dump_json(), number)
     make = EnvFactory(environment)
@@ -198,7 +176,7 @@ def _together(environment: str, number: int) -> ClassicTasks | None:
 
 
 class _OneByOne:
-    """`_Tasks` of any environments."""
+    """Any environments, with the methods of `ClassicTasks`."""
 
     def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
         self._envs, self.num_envs = envs, len(envs)
@@ -208,7 +186,7 @@ class _OneByOne:
         try:
             observation, _ = self._envs[index].reset(seed=seed)
         except Exception as error:
-            raise _EnvironmentError("reset", index) from error
+            raise _FailedError("reset", index) from error
         return self._checked(observation, index)
 
     def step(
@@ -220,7 +198,7 @@ class _OneByOne:
                 observation, reward, ends, cut, _ = self._envs[index].step(action)
                 rewards.append(float(reward))
             except Exception as error:
-                raise _EnvironmentError("step", index) from error
+                raise _FailedError("step", index) from error
             # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
             # network takes.
             observations[row] = self._checked(observation, index)
@@ -238,7 +216,7 @@ class _OneByOne:
             env.close()
 
 
-class _EnvironmentError(Exception):
+class _FailedError(Exception):
     """(method, environment) that raised; why is its cause."""
 
 
@@ -249,8 +227,10 @@ class _NotFiniteError(Exception):
 class _Game:
     """Plays the episodes; an environment whose episode ended takes the next seed."""
 
-    def __init__(self, tasks: _Tasks, seeds: Sequence[int], first_episode: int, *, limit: int, keep: int) -> None:
-        self._tasks, self._first, self._limit, self._keep = tasks, first_episode, limit, keep
+    def __init__(
+        self, tasks: ClassicTasks | _OneByOne, seeds: Sequence[int], first_episode: int, *, limit: int, keep: int
+    ) -> None:
+        self._tasks, self._first, self._limit = tasks, first_episode, limit
         self._waiting = iter(enumerate(seeds))
         self._observations = np.empty((tasks.num_envs, *(tasks.observation_space.shape or ())), np.float32)
         self._episodes = np.zeros(tasks.num_envs, np.int64)
@@ -265,18 +245,17 @@ class _Game:
             active = np.array([index for index in range(self._tasks.num_envs) if self._start(index)])
             while active.size:
                 active = active[self._advance(policy, active)]
-        except _EnvironmentError as error:
+        except _FailedError as error:
             what, index = error.args
-            got = f"{described(error.__cause__)} at {self._place(index)}"  # type: ignore[arg-type]
-            where, rule, code = "evaluation", f"`{what}` must not fail", "evaluation-environment-failed"
-            raise TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code=code) from (
-                error.__cause__
-            )
+            cause: Any = error.__cause__
+            rule, code = f"`{what}` must not fail", "evaluation-environment-failed"
+            raise self.failed(
+                index, rule=rule, got=described(cause), fix="Correct the environment.", code=code
+            ) from cause
         except _NotFiniteError as error:
             what, number, index = error.args
-            where, rule, code = "evaluation", f"{what} must be finite", "evaluation-not-finite"
-            got = f"{number} at {self._place(index)}"
-            raise TrialError(where=where, rule=rule, got=got, fix="Correct the environment.", code=code) from None
+            rule, code = f"{what} must be finite", "evaluation-not-finite"
+            raise self.failed(index, rule=rule, got=number, fix="Correct the environment.", code=code) from None
         return [outcome for outcome in self._outcomes if outcome is not None]
 
     def _start(self, index: int) -> bool:
@@ -317,19 +296,15 @@ class _Game:
             going[row] = self._start(int(active[row]))
         return going
 
-    def _place(self, index: int) -> str:
-        return f"step {self._steps[index]} of episode {self._episodes[index]}"
+    def failed(self, index: int, *, rule: str, got: str, fix: str, code: str) -> TrialError:
+        """Return what went wrong in an environment, with its step and episode."""
+        got = f"{got} at step {self._steps[index]} of episode {self._first + self._episodes[index]}"
+        return TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)
 
 
 def _greedy(module: RLModule, space: gymnasium.Space, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:
     """Return the policy without exploration, its actions ready for the environment."""
-    distribution, layers = module.get_inference_action_dist_cls(), dense_layers(module)
-
-    def policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
-        with torch.inference_mode():
-            inputs = _inputs(module.forward_inference, observations)
-            actions = distribution.from_logits(inputs).to_deterministic().sample().numpy()
-        return scale(actions)
+    rule, layers = action_rule(space), dense_layers(module)
 
     def through_layers(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return what `forward_inference` returns, by the same layers, without RLlib's work around each."""
@@ -338,15 +313,8 @@ def _greedy(module: RLModule, space: gymnasium.Space, scale: Callable[[npt.NDArr
             hidden = layer(hidden)
         return {Columns.ACTION_DIST_INPUTS: hidden}
 
-    def dense_policy(observations: Floats, _: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
-        with torch.inference_mode():
-            inputs = _inputs(through_layers, observations).numpy()
-        return scale(rule.greedy(inputs))
-
-    if layers is None:
-        return policy
-    rule = action_rule(space)
-    return dense_policy
+    forward = through_layers if layers else module.forward_inference
+    return lambda observations, _: scale(rule.greedy(_inputs(forward, observations)))
 
 
 def _drawing(
@@ -356,8 +324,7 @@ def _drawing(
     rule, noises = action_rule(space), dict[int, LaneNoise]()
 
     def policy(observations: Floats, places: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
-        with torch.inference_mode():
-            inputs = _inputs(module.forward_exploration, observations).numpy()
+        inputs = _inputs(module.forward_exploration, observations)
         uniforms = np.stack(
             [
                 # Runners are numbered from 1, so that no lane of a training has this noise.
@@ -383,10 +350,11 @@ def _random(space: gymnasium.Space, seed: int) -> Policy:
     return lambda _, places: np.stack([draw(*place) for place in places])
 
 
-def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: Floats) -> torch.Tensor:
+def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: Floats) -> Floats:
     """Return the inputs of the action distribution, shape (lanes, inputs)."""
-    inputs: torch.Tensor = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
-    if not torch.isfinite(inputs).all():
+    with torch.inference_mode():
+        inputs: Floats = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].numpy()
+    if not np.isfinite(inputs).all():
         where, rule = "evaluation", "the policy must answer finite numbers, it does not: the training diverged"
         raise TrialError(where=where, rule=rule, fix="Lower lr, clip_param or num_epochs.", code="policy-not-finite")
     return inputs

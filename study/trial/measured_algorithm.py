@@ -36,13 +36,6 @@ Result = TypeVar("Result")
 
 _STOP_GRACE_S = 2.0
 """Runners that have not closed their environments after this long are killed."""
-_SLOW_STOP = TrialError(
-    where="env runner",
-    rule="must stop",
-    got="no answer",
-    fix="Look for an environment that hangs.",
-    code="runner-does-not-stop",
-)
 
 
 class StudyConfig(AlgorithmConfig):
@@ -170,7 +163,7 @@ class MeasuredAlgorithm(Algorithm):
         if runner is None or runner.env is None:
             return
         with contextlib.suppress(Exception):
-            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=_SLOW_STOP)
+            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
         runner.env = None  # RLlib would close them again, here
 
     @overrides(FOLDER)
@@ -207,24 +200,15 @@ def _optimizer_steps(learner: Learner) -> int | None:
 
 
 def losses_of(results: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, float]:
-    """Return our metrics of the learner from RLlib's results of an update; of several policies their means.
+    """Return our metrics of the learner from what each module logged in an update; of several policies their means.
 
-    Args:
-        results: Module -> what it logged.
-        keys: Our metric -> RLlib's key; what nobody logged is left out.
+    `keys` are our metrics with RLlib's keys; what nobody logged is left out.
     """
     found: dict[str, list[float]] = {}
     for module, logged in results.items():
         if module != ALL_MODULES and isinstance(logged, Mapping):
             for name, key in keys.items():
                 if key in logged:
-                    found.setdefault(name, []).append(value_of(logged[key]))
+                    value = logged[key].peek() if hasattr(logged[key], "peek") else logged[key]
+                    found.setdefault(name, []).append(float(value[0] if isinstance(value, list) else value))
     return {name: math.fsum(values) / len(values) for name, values in found.items()}
-
-
-def value_of(stats: Any) -> float:
-    """Return the number inside RLlib's statistics object; nan when RLlib did not report it."""
-    if stats is None:
-        return float("nan")
-    value = stats.peek() if hasattr(stats, "peek") else stats
-    return float(value[0] if isinstance(value, list) else value)

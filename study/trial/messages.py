@@ -55,13 +55,9 @@ class TrialConfig:
 def packed_config(
     started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None, script: bytes | None = None
 ) -> dict[str, Any]:
-    """Return the configuration of a trial for Tune: plain values.
+    """Return the configuration of a trial for Tune: plain values; the last arguments are those of `TrialConfig`.
 
-    Args:
-        started: Its record.
-        spec: `StudySpec.to_json()` as text: Tune copies, flattens and prints a configuration for each result.
-        group: As in `TrialConfig`.
-        script: As in `TrialConfig`.
+    `spec` is `StudySpec.to_json()` as text, since Tune copies, flattens and prints a configuration for each result.
     """
     values = {name: getattr(started, name) for name in _OF_THE_RECORD}
     given = {} if script is None else {"script": script}

@@ -67,9 +67,7 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
 def lost(places: Iterable[Place], *, wait_s: float) -> str:
     """Return in words which processes of a trial went with their nodes; empty when all nodes are there.
 
-    Args:
-        places: Of the trial's processes.
-        wait_s: Seconds to wait for Ray to notice.
+    Ray may take `wait_s` seconds to notice.
     """
     deadline = time.monotonic() + wait_s
     while True:

@@ -48,13 +48,6 @@ def load_policy(
 ) -> Policy:
     """Return the policy of a checkpoint that belongs to a space. Whether to trust the folder is the caller's to ask.
 
-    Args:
-        checkpoint: Folder of an RLModule checkpoint.
-        spec: The space it was trained in.
-        setting: Every parameter with its value, the scale included.
-        seed: Seed of the trial.
-        spaces: Spaces of the environment.
-
     Raises:
         RecordError: The checkpoint cannot be read, or its network is another one than the space's.
         SpaceError: RLlib refuses the space.
@@ -62,7 +55,9 @@ def load_policy(
     weights = {name: value for name, value in read_weights(checkpoint).items() if not name.startswith(NOT_ACTING)}
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
-    config = build_config(spec, setting=setting, seed=seed, spaces=spaces, execution="real")
+    # A policy that only acts needs no JAX, whatever it has learnt by.
+    acting = spec.model_copy(update={"learner": "lean"}) if spec.learner == "fused" else spec
+    config = build_config(acting, setting=setting, seed=seed, spaces=spaces, execution="real")
     both = (spaces.observation_space, spaces.action_space)
     with torch.random.fork_rng(devices=()):
         module = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()

@@ -47,10 +47,7 @@ class TrialRun:
     def __init__(self, config: TrialConfig, *, started_s: float, kept: KeptRunners | None = None) -> None:
         """Build the algorithm and wait until every runner is ready.
 
-        Args:
-            config: The trial.
-            started_s: `time.perf_counter()` at the start of the trial.
-            kept: Runner processes that another trial has left, if any.
+        The trial began at `started_s` of `time.perf_counter()`; `kept` are runner processes that another has left.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
@@ -172,10 +169,7 @@ class TrialRun:
 
     @property
     def _last_step(self) -> StepMeasurement:
-        assert self._algorithm is not None
-        if self._algorithm.last_step is None:
-            rule, fix = "an iteration must train, RLlib did not", "Look at rllib: in the space."
-            raise TrialError(where="trial", rule=rule, fix=fix, code="iteration-without-training")
+        assert self._algorithm is not None and self._algorithm.last_step is not None
         return self._algorithm.last_step
 
     def _progress_now(self) -> float:

@@ -20,7 +20,7 @@ from ray.tune.registry import register_env
 from study.errors import TrialError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import Execution, StudySpec
-from study.trial.algorithm import lane_layout, set_processes
+from study.trial.algorithm import lane_layout, learning_rate, set_processes
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_or_lean
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
@@ -127,9 +127,7 @@ def _runner(spec: StudySpec, config: AlgorithmConfig) -> type:
 def _learner(spec: StudySpec, config: AlgorithmConfig) -> type | None:
     """Return the learner where it is not the script's; note why it is another than the space asks for.
 
-    Args:
-        spec: The space.
-        config: With all that the study sets: which learner can serve depends on it.
+    It depends on all that the study sets, which `config` must have.
     """
     assert spec.script is not None
     if config.algo_class is PPO:
@@ -223,8 +221,7 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
     if values:
         config.training(**values)
     if "lr" in changed or setting.get(END_FRACTION, 1.0) != 1:
-        fraction, steps = setting.get(END_FRACTION, 1.0), spec.budget.env_steps
-        config.training(lr=setting["lr"] if fraction == 1 else [[0, setting["lr"]], [steps, setting["lr"] * fraction]])
+        config.training(lr=learning_rate(spec, setting))
     if FRAGMENT in changed:
         config.env_runners(rollout_fragment_length=int(setting[FRAGMENT]))
     elif spec.script.base_algorithm == "PPO":

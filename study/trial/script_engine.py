@@ -81,12 +81,6 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
     space = config.observation_space
     vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
     obstacles = {
-        "the learner is the script's own, and may want more of an episode": option(config, "learner_class") is not None
-        or not config.learner_class.__module__.startswith("ray.rllib.algorithms."),
-        "the learner's connectors are the script's own, and may want more of an episode": option(
-            config, "learner_connector"
-        )
-        is not None,
         "callbacks are the script's own": _has_callbacks(config),
         "explore is off": config.explore is not True,
         f"it takes vectors of floats, got {_short(space)}": not vector,
@@ -99,11 +93,7 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the lean learner cannot do the same as RLlib's; None when it can."""
     if config.algo_class is not PPO:
         return f"it has the update of PPO, the algorithm is {_name(config.algo_class)}"
-    if obstacle := next(_of_any(config), None):
-        return obstacle
-    if option(config, "env_to_module_connector") is not None:
-        return "connectors from environment to module are the script's own"
-    return lean_obstacle(config)
+    return next(_of_any(config), None) or lean_obstacle(config)
 
 
 def _of_any(config: AlgorithmConfig) -> Iterator[str]:
@@ -112,6 +102,8 @@ def _of_any(config: AlgorithmConfig) -> Iterator[str]:
     if plain is None:
         yield f"the algorithm is {_name(config.algo_class)}"
         return
+    if type(config) is not plain:  # it may have a learner or a module of its own by default
+        yield f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
         yield "there are several agents"
     known = _ANYWHERE | (_OF_V_TRACE if plain is not PPOConfig else frozenset())

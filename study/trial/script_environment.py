@@ -26,9 +26,7 @@ ALL = "__all__"
 def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Return one environment of a configuration.
 
-    Args:
-        config: The configuration.
-        environments: Name -> what makes it, of those that the script has registered and Ray does not know here.
+    `environments` says what makes those that the script has registered and Ray does not know here.
 
     Raises:
         Exception: Whatever making it raises.

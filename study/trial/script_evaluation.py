@@ -83,11 +83,12 @@ def evaluate_script(
     started, episodes = time.perf_counter(), spec.evaluation.episodes
     games = _Games(
         seeds=evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode),
+        first_episode=first_episode,
         limit=spec.evaluation.max_episode_steps,
         agent=agent,
         keep_actions=keep_actions,
     )
-    played_apart(lambda: _play(config, state, spec, games, first_episode, beside), spec)
+    played_apart(lambda: _play(config, state, spec, games, beside), spec)
     played = [games.played[episode] for episode in range(episodes)]
     return EvaluationResult(
         returns=tuple(game.total for game in played),
@@ -103,7 +104,6 @@ def _play(
     state: State | None,
     spec: StudySpec,
     games: "_Games",
-    first_episode: int,
     beside: EnvRunner | None,
 ) -> None:
     """Play every episode of `games`."""
@@ -114,7 +114,7 @@ def _play(
                 vars(runner).setdefault(name, value)
             _seed_generators(spec.evaluation.seed)
             if state is None:
-                _play_at_random(runner, games, spec.evaluation.seed, first_episode)
+                _play_at_random(runner, games, spec.evaluation.seed)
                 return
             runner.set_state(state)
             together = _wrap(runner, games)
@@ -228,10 +228,12 @@ class _Games:
     """The episodes of an evaluation: those to be played, and those that were.
 
     Attributes:
+        first_episode: Number of the first one, for messages: the others here are counted from 0.
         fault: What went wrong in an environment.
     """
 
     seeds: tuple[int, ...]
+    first_episode: int
     limit: int
     agent: str | None
     keep_actions: int
@@ -253,9 +255,8 @@ class _Games:
             game.actions.append(copy.deepcopy(action))
         game.total += counted(reward, self.agent)
         if not np.isfinite(game.total):
-            got = f"{reward} at step {game.steps} of episode {game.episode}"
-            rule, fix = "rewards must be finite", "Correct the environment."
-            raise self.failed(rule, got, fix, "evaluation-not-finite")
+            rule, code = "rewards must be finite", "evaluation-not-finite"
+            raise self.failed(game, rule=rule, got=str(reward), fix="Correct the environment.", code=code)
         game.cut = not ended and game.steps >= self.limit
         if ended or game.cut:
             self.played[game.episode] = game
@@ -272,12 +273,13 @@ class _Games:
         try:
             return function()
         except Exception as error:
-            got = f"{described(error)} at step {game.steps} of episode {game.episode}"
-            code = "evaluation-environment-failed"
-            raise self.failed(f"`{what}` must not fail", got, "Correct the environment.", code) from error
+            rule, code = f"`{what}` must not fail", "evaluation-environment-failed"
+            got, fix = described(error), "Correct the environment."
+            raise self.failed(game, rule=rule, got=got, fix=fix, code=code) from error
 
-    def failed(self, rule: str, got: str, fix: str, code: str) -> TrialError:
+    def failed(self, game: _Game, *, rule: str, got: str, fix: str, code: str) -> TrialError:
         """Keep what went wrong, and return it."""
+        got = f"{got} at step {game.steps} of episode {self.first_episode + game.episode}"
         self.fault = TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)
         return self.fault
 
@@ -361,14 +363,14 @@ class _CountedVector(VectorWrapper):
 # --- a random policy ----------------------------------------------------------------------------------------------
 
 
-def _play_at_random(runner: EnvRunner, games: _Games, seed: int, first_episode: int) -> None:
+def _play_at_random(runner: EnvRunner, games: _Games, seed: int) -> None:
     """Play every episode with actions of the action space's own sampling."""
     together = _wrap(runner, games)
     env = runner.env.unwrapped.envs[0] if together else runner.env
     while (episode := len(games.played)) < len(games.seeds):
         observation, _ = env.reset()
         for step in range(games.limit):
-            draw = random_action_seed(seed, first_episode + episode, step)
+            draw = random_action_seed(seed, games.first_episode + episode, step)
             observation, *_ = env.step(random_action(env, observation, draw))
             if episode in games.played:
                 break

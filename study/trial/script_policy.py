@@ -28,9 +28,7 @@ CONNECTORS_FILE = "connectors.pkl"
 def pack_script_policy(algorithm: Algorithm, state: State) -> bytes:
     """Return a zip archive of a checkpoint: unpacked, `RLModule.from_checkpoint` opens it.
 
-    Args:
-        algorithm: The modules' classes are taken from it.
-        state: Of `state_of`: the numbers.
+    The modules' classes are those of `algorithm`, the numbers those of `state`, which `state_of` returned.
     """
     module, learnt = algorithm.env_runner_group.local_env_runner.module, state[COMPONENT_RL_MODULE]
     connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
@@ -44,8 +42,7 @@ def pack_script_policy(algorithm: Algorithm, state: State) -> bytes:
 def read_state(checkpoint: Path) -> State:
     """Return what a runner must know to act as a checkpoint says, read without running what its files say.
 
-    Args:
-        checkpoint: Folder of `pack_script_policy`, unpacked; or RLlib's own, with stateless connectors.
+    The folder is of `pack_script_policy`, unpacked; or RLlib's own, with stateless connectors.
 
     Raises:
         RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
@@ -62,14 +59,7 @@ def read_state(checkpoint: Path) -> State:
 def play_checkpoint(
     config: AlgorithmConfig, checkpoint: Path | None, spec: StudySpec, *, keep_actions: int, first_episode: int
 ) -> EvaluationResult:
-    """Play a checkpoint as its trial did, outside of a trial.
-
-    Args:
-        config: The script's.
-        checkpoint: Folder of `pack_script_policy`, unpacked; None plays random actions.
-        spec: The space.
-        keep_actions: Episodes, from the first, whose actions are returned.
-        first_episode: Number of the first episode, which chooses the seeds.
+    """Play a checkpoint of `read_state` as its trial did, outside of a trial; without one, play random actions.
 
     Raises:
         RecordError: The checkpoint cannot be read.

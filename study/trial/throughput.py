@@ -28,13 +28,7 @@ class _Meeting:
 
 
 def meet(name: str, size: int, *, trial: int, timeout_s: float) -> Any:
-    """Wait until all trials of a group are ready to train.
-
-    Args:
-        name: Of the group.
-        size: Trials in it.
-        trial: This one's number.
-        timeout_s: Seconds to wait.
+    """Wait until all `size` trials of a group are ready to train, for `timeout_s` seconds at most.
 
     Returns:
         The meeting, to be kept while the trial lasts: it ends with its last reference, and others may still ask.

@@ -80,14 +80,12 @@ class StudyTrial(Trainable):
                 run, self._run = self._run, None
                 run.finish()  # Tune does not call `cleanup` where the next trial gets this process
             return result.packed()
-        except TrialError as error:
-            if was_lost(error):
-                raise _as(TrialLostError, error) from error
-            raise
-        except StudyError as error:
-            raise _as(TrialError, error) from error
         except Exception as error:
             kind = TrialLostError if was_lost(error) else TrialError
+            if isinstance(error, kind):
+                raise
+            if isinstance(error, StudyError):
+                raise _as(kind, error) from error
             raise kind(
                 where="trial",
                 rule="must not fail",
@@ -147,6 +145,8 @@ def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:
             yield result
             done = result.done
     except ray.exceptions.RayError as error:
+        if isinstance(cause := getattr(error, "cause", None), TrialError):
+            raise cause from error
         raise TrialError(rule=str(error).strip().splitlines()[-1], code="trial-process-fails") from error
     finally:
         with contextlib.suppress(ray.exceptions.RayError):  # it has died

@@ -81,12 +81,10 @@ class _Reader(pickle.Unpickler):
 
 
 def read_weights(checkpoint: Path) -> Weights:
-    """Return the parameters in an RLModule checkpoint.
+    """Return the parameters in an RLModule checkpoint; none of a module without any, such as a heuristic.
 
     Raises:
         RecordError: There is no state, it cannot be read, or it holds more than arrays of numbers.
-
-    A module without parameters, such as a heuristic, has an empty state.
     """
     file = checkpoint / STATE_FILE
     state = read_values(file)

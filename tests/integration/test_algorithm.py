@@ -5,11 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.spaces import Discrete, Tuple
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.utils.actor_manager import ResultOrError
 
 from study.designs.registry import make_plan
@@ -170,34 +168,18 @@ def test_without_jax_the_lean_learner_serves_and_the_plan_says_so(monkeypatch: p
     assert len(said) == 1
 
 
-class Watches(RLlibCallback):
-    def on_episode_end(self, **kwargs: Any) -> None:
-        """Would be called at every end."""
-
-
-class OnlyResults(RLlibCallback):
-    def on_train_result(self, **kwargs: Any) -> None:
-        """Is called by the algorithm."""
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda built: built.callbacks(Watches), "does not call on_episode_end"),
-        (lambda built: built.callbacks(on_episode_step=print), "does not call on_episode_step"),
-        (lambda built: built.callbacks(OnlyResults), None),
         (lambda built: built.env_runners(env_to_module_connector=lambda *_: None), "no connectors of one's own"),
         (lambda built: built.env_runners(batch_mode="complete_episodes"), "batch_mode truncate_episodes"),
-        (lambda built: built.rl_module(model_config=DefaultModelConfig(use_lstm=True)), "has a state"),
-        (lambda built: built.environment(observation_space=Dict({"x": Discrete(2)})), "takes Box observations"),
         (lambda built: built.environment(action_space=Tuple([Discrete(2)])), "takes Discrete, MultiDiscrete and"),
     ],
 )
-def test_what_the_batched_runner_cannot_do(change: Callable[[PPOConfig], Any], words: str | None) -> None:
+def test_what_the_batched_runner_cannot_do(change: Callable[[PPOConfig], Any], words: str) -> None:
     built = config()
     change(built)
-    obstacle = batched_obstacle(built)
-    assert obstacle is None if words is None else words in (obstacle or "")
+    assert words in (batched_obstacle(built) or "")
 
 
 COMPILED = {"framework": {"torch_compile_learner": True}}

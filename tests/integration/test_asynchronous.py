@@ -33,14 +33,14 @@ from study.trial.engine.learning.asynchronous_learner import (
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.run import TrialRun
-from tests.integration.test_trial import of_kind, play
-from tests.integration.test_trial import running as a_trial
+from tests.integration import trials
+from tests.integration.trials import of_kind, play, weights_of
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
 
 def running(algorithm: str, **changes: Any) -> AbstractContextManager[TrialRun]:
-    return a_trial(algorithm=algorithm, **{"budget__env_steps": 2000, **changes})
+    return trials.running(algorithm=algorithm, **{"budget__env_steps": 2000, **changes})
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])
@@ -129,11 +129,11 @@ def test_what_is_judged_is_the_learners_policy() -> None:
     with running("IMPALA", budget__env_steps=800) as trial:
         trial.advance()
         assert trial._algorithm is not None
-        learnt = trial._algorithm.learner_group.get_weights()["default_policy"]
+        learnt = weights_of(trial)
         judged = trial._algorithm.policy().get_state()
         assert judged
         for name, value in judged.items():
-            np.testing.assert_array_equal(np.asarray(value), np.asarray(learnt[name]))
+            np.testing.assert_array_equal(np.asarray(value), learnt[name])
         fresh = trial._algorithm.config.get_rl_module_spec().build().get_state()
         assert any(not np.array_equal(np.asarray(fresh[name]), np.asarray(judged[name])) for name in judged)
 
@@ -231,10 +231,8 @@ def paused(local_ray: None) -> Iterator[tuple[list[dict[str, Any]], list[Any]]]:
         result = evaluate(module, *arguments, **options)
         time.sleep(1.0)
         after = algorithm.ask_learners(lambda learner: learner.learnt_so_far())
-        learner = {
-            name: np.array(value) for name, value in algorithm.learner_group.get_weights()[DEFAULT_MODULE_ID].items()
-        }
-        seen.append((before, after, {name: np.array(value) for name, value in module.get_state().items()}, learner))
+        evaluated = {name: np.array(value) for name, value in module.get_state().items()}
+        seen.append((before, after, evaluated, weights_of(trial)))
         return result
 
     with pytest.MonkeyPatch.context() as patch:

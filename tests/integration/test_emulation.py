@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from study.errors import SpaceError, TrialError
-from study.trial.messages import TrialConfig
-from study.trial.run import TrialRun
-from tests.integration.trials import KINDS, trial_config
+from tests.integration import trials
+from tests.integration.trials import running, weights_of
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -23,30 +22,14 @@ SETTING = {
 }
 
 
-def weights_of(trial: TrialRun) -> dict[str, Any]:
-    assert trial._algorithm is not None
-    state: dict[str, Any] = trial._algorithm.learner_group.get_weights()["default_policy"]
-    return {name: np.array(value) for name, value in state.items()}
-
-
 def play(execution: str, processes: int, *, iterations: int = 3, **changes: Any) -> dict[str, Any]:
-    content = trial_config(
-        execution=execution,
-        setting=SETTING,
-        resources__emulation_processes=processes,
-        budget__env_steps=iterations * 1000,
-        **changes,
-    )
-    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
-    try:
-        results = [trial.advance() for _ in range(iterations)]
-        return {"results": results, "weights": weights_of(trial)}
-    finally:
-        trial.close()
+    changes |= {"resources__emulation_processes": processes, "budget__env_steps": iterations * 1000}
+    with running(execution=execution, setting=SETTING, **changes) as trial:
+        return {"results": trials.play(trial), "weights": weights_of(trial)}
 
 
-def of_kind(played: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [record for result in played["results"] for record in result.records if isinstance(record, KINDS[kind])]
+def of_kind(played: dict[str, Any], kind: str) -> list[Any]:
+    return trials.of_kind(played["results"], kind)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Networks that RLlib lacks, normalised observations and rewards: by value, and in any layout of processes."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 
-from study.records.records import Evaluation, Iteration
 from study.trial.engine.learning.encoders import (
     LARGEST,
     ImpalaEncoder,
@@ -17,9 +15,9 @@ from study.trial.engine.learning.encoders import (
     normalizers_of,
 )
 from study.trial.engine.sampling.acting import network_of
-from study.trial.messages import TrialConfig
-from study.trial.run import TrialRun
-from tests.integration.trials import built_config, trial_config
+from study.trial.messages import TrialResult
+from tests.integration import trials
+from tests.integration.trials import built_config, of_kind, running, weights_of
 
 
 def test_moments_are_those_of_all_that_was_shown() -> None:
@@ -91,18 +89,10 @@ def test_images_are_normalised_before_their_convolutions(conv_net: str) -> None:
 NORMALIZED = {"environment__normalize_observations": True, "environment__normalize_rewards": True}
 
 
-def play(execution: str, processes: int = 1, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    content = trial_config(
-        execution=execution, resources__emulation_processes=processes, environment__id="Acrobot-v1", **changes
-    )
-    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
-    try:
-        records = [record for _ in range(2) for record in trial.advance().records]
-        assert trial._algorithm is not None
-        state = trial._algorithm.learner_group.get_weights()["default_policy"]
-        return records, {name: np.array(value) for name, value in state.items()}
-    finally:
-        trial.close()
+def play(execution: str, processes: int = 1, **changes: Any) -> tuple[list[TrialResult], dict[str, Any]]:
+    changes |= {"resources__emulation_processes": processes, "environment__id": "Acrobot-v1"}
+    with running(execution=execution, **changes) as trial:
+        return trials.play(trial), weights_of(trial)
 
 
 @pytest.mark.minutes
@@ -114,9 +104,7 @@ def test_normalising_does_not_depend_on_who_steps_the_lanes() -> None:
     for name, value in one[1].items():
         np.testing.assert_allclose(two[1][name], value, atol=1e-4)
     assert all(one[1][name] == 800 for name in moments if name.endswith("count"))
-    (returns,), (again,) = (
-        [record.returns for record in records if isinstance(record, Evaluation)][-1:] for records in (one[0], two[0])
-    )
+    returns, again = (of_kind(results, "evaluation")[-1].returns for results, _ in (one, two))
     assert returns == again
 
 
@@ -126,9 +114,7 @@ def test_what_is_recorded_are_the_environments_rewards() -> None:
         play("emulated"),
         play("emulated", environment__normalize_rewards=True),
     )
-    first, second = (
-        next(record for record in records if isinstance(record, Iteration)).metrics for records in (plain, scaled)
-    )
+    first, second = (of_kind(results, "iteration")[0].metrics for results in (plain, scaled))
     for name in ("episode_return_sum", "num_episodes", "train_batch_size_actual"):
         assert first[name] == second[name]
     assert second["vf_loss"] < first["vf_loss"]  # Acrobot's returns are in the tens, and then about 1

@@ -22,6 +22,7 @@ from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
+from study.trial.engine.sampling.runner import NonFiniteError
 from study.trial.measured_algorithm import check_runner
 from tests.integration.trials import built_config
 from tests.spaces import spec
@@ -176,6 +177,12 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
 def test_a_reward_that_is_not_finite_is_reported(kind: str) -> None:
     runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
     assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].error
+
+
+def test_a_reward_that_is_not_finite_is_found_where_the_algorithm_itself_samples() -> None:
+    runner = one("stock", batch=120, environment__id="tests.environments:NanReward")
+    with pytest.raises(NonFiniteError, match="rewards must be finite, got nan at step 10"):
+        runner.sample()
 
 
 def test_the_spaces_are_those_of_one_environment_and_of_all(kind: str) -> None:

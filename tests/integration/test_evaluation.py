@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -174,6 +173,8 @@ def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, changes:
     for play in (lambda: evaluate(module, space), lambda: evaluate_random(space)):
         with pytest.raises(TrialError, match=message):
             play()
+    with pytest.raises(TrialError, match=message.replace("episode 0", "episode 7")):
+        evaluate(module, space, first_episode=7)
 
 
 def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
@@ -189,10 +190,6 @@ class Still(Plain):
 
     def observe(self) -> Any:
         return np.array([0.3, -0.2, 0.5], np.float32)
-
-
-class StillBox(Still):
-    action_space: Any = Box(-2.0, 2.0, (1,), np.float32)
 
 
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
@@ -219,15 +216,6 @@ def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
     spread = np.sqrt(probability * (1 - probability) / actions.size)
     assert actions.mean() == pytest.approx(probability, abs=4 * spread)
     assert len({tuple(episode) for episode in actions.tolist()}) > 50  # each episode has noise of its own
-
-
-def test_drawn_box_actions_are_normal_around_the_mean_and_scaled_to_the_bounds() -> None:
-    built = build("tests.integration.test_evaluation:StillBox", episodes=100, environment__kwargs={"length": 40})
-    mean, log_std = outputs(built[2])
-    inside = drawn(built)[..., 0].ravel() / 2  # [-1, 1] is scaled to [-2, 2] and clipped there
-    expected = np.clip(np.random.default_rng(1).normal(mean, np.exp(log_std), 10**6), -1, 1)
-    assert inside.mean() == pytest.approx(expected.mean(), abs=4 * expected.std() / np.sqrt(inside.size))
-    assert inside.std() == pytest.approx(expected.std(), rel=0.06)
 
 
 def test_noise_belongs_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,17 +330,6 @@ def test_a_random_policy_on_cartpole_gets_what_it_is_known_to_get() -> None:
     # The mean of a random policy is about 22.2; always the same action gets 9.4.
     assert interval[0] < 22.2 < interval[1]
     assert interval[1] - interval[0] < 3
-    env = gymnasium.make("CartPole-v1")
-    env.action_space.seed(1)
-    plain = []
-    for seed in range(400):
-        env.reset(seed=seed)
-        steps, over = 0, False
-        while not over:
-            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            steps, over = steps + 1, terminated or truncated
-        plain.append(steps)
-    assert stats.ks_2samp(returns, plain).pvalue > 1e-3
 
 
 SPACE = """

@@ -71,6 +71,16 @@ def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -
     assert torch.equal(first, second)
 
 
+def test_a_policy_that_the_fused_learner_trained_plays_without_jax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = spec(learner="fused")
+    module = trained(space)
+    unpack_policy(pack_policy(module), tmp_path / "policy")
+    monkeypatch.setattr("study.trial.engine.learning.fused_learner.jax_obstacle", lambda: "JAX is not installed")
+    assert evaluate(loaded(tmp_path / "policy", space), space).returns == evaluate(module, space).returns
+
+
 def test_a_whole_module_of_rllib_s_plays_too(tmp_path: Path) -> None:
     space = spec()
     whole = trained(space, inference_only=False)

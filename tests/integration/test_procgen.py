@@ -1,7 +1,6 @@
 """The 16 games of Procgen: they step, train and are evaluated on levels that nobody trained on."""
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
 from study.trial.engine.envs.wrappers import Unusable
-from study.trial.messages import BuiltTrial, TrialConfig
-from study.trial.run import TrialRun
-from tests.integration.trials import trial_config
+from study.trial.messages import BuiltTrial
+from tests.integration.trials import play, running
 
 pytest.importorskip("envpool")
 
@@ -77,7 +75,7 @@ def test_levels_are_those_that_were_named() -> None:
     "name", [pytest.param(each, marks=() if each == "coinrun" else pytest.mark.heavy) for each in GAMES]
 )
 def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
-    content = trial_config(
+    with running(
         execution="emulated",
         setting={"num_env_runners": 1, "num_envs_per_env_runner": 4, "train_batch_size": 64, "minibatch_size": 32},
         environment__id=f"procgen:{name}",
@@ -87,12 +85,8 @@ def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
         evaluation__episodes=2,
         evaluation__num_evaluations=1,
         evaluation__max_episode_steps=30,
-    )
-    trial = TrialRun(TrialConfig.unpacked(content), started_s=time.perf_counter())
-    try:
-        records = [record for _ in range(2) for record in trial.advance().records]
-    finally:
-        trial.close()
+    ) as trial:
+        records = [record for result in play(trial) for record in result.records]
     assert [type(record) for record in records] == [BuiltTrial, Iteration, Iteration, Evaluation]
     assert records[2].metrics["num_gradient_updates"] == 4
     assert all(math.isfinite(value) for value in records[3].returns)

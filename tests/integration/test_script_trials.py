@@ -1,8 +1,6 @@
 """Trials of a script's own configuration: every part runs, each measure means what it says, faults are one line."""
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,8 @@ from study.space.settings import runnable
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
 from study.trial.script_config import pickled
-from tests.integration.test_trial import of_kind, play
+from tests.integration import trials
+from tests.integration.trials import of_kind, play
 from tests.script_facts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
@@ -71,8 +70,9 @@ def small(config: AlgorithmConfig) -> Any:
     return config
 
 
-@contextmanager
-def running(config: AlgorithmConfig, *, scale: int = 2, execution: Any = "real", **tuned: Any) -> Iterator[TrialRun]:
+def running(
+    config: AlgorithmConfig, *, scale: int = 2, execution: Any = "real", **tuned: Any
+) -> AbstractContextManager[TrialRun]:
     spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
     found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
     spec = script_spec(found, parameters={"num_env_runners": [scale], **tuned}, budget={"env_steps": 400})
@@ -87,11 +87,7 @@ def running(config: AlgorithmConfig, *, scale: int = 2, execution: Any = "real",
         attempt=1,
         script=pickled(config),
     )
-    run = TrialRun(trial, started_s=time.perf_counter())
-    try:
-        yield run
-    finally:
-        run.close()
+    return trials.running(trial)
 
 
 def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:

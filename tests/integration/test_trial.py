@@ -5,7 +5,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +22,14 @@ from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
-from study.trial.messages import TrialConfig, TrialResult
+from study.trial.messages import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
-from tests.integration.trials import KINDS, live_runners, trial_config
+from tests.integration.trials import live_runners, of_kind, play, running, trial_config, weights_of
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
 LEARNING_DELAY_S = 2.0
-
-
-@contextmanager
-def running(**changes: Any) -> Iterator[TrialRun]:
-    trial = TrialRun(TrialConfig.unpacked(trial_config(**changes)), started_s=time.perf_counter())
-    try:
-        yield trial
-    finally:
-        trial.close()
-
-
-def play(trial: TrialRun) -> list[TrialResult]:
-    """Run a trial to its end and return its results."""
-    results = [trial.advance()]
-    while not results[-1].done:
-        results.append(trial.advance())
-    return results
-
-
-def of_kind(results: list[TrialResult], kind: str) -> list[Any]:
-    return [record for result in results for record in result.records if isinstance(record, KINDS[kind])]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +59,7 @@ def weights(trial: TrialRun) -> list[Any]:
     def state(runner: Any) -> Any:
         return runner.module.get_state()
 
-    learner = trial._algorithm.learner_group.get_weights()["default_policy"]
-    return [learner, *trial._algorithm.env_runner_group.foreach_env_runner(state, local_env_runner=False)]
+    return [weights_of(trial), *trial._algorithm.env_runner_group.foreach_env_runner(state, local_env_runner=False)]
 
 
 @pytest.fixture(scope="module")
@@ -273,14 +250,6 @@ def test_a_runner_that_dies_fails_the_trial() -> None:
         with pytest.raises(TrialError) as caught:
             trial.advance()
         assert (caught.value.where, caught.value.rule) == ("env runners", "all 2 must stay alive")
-
-
-def test_a_constructor_that_fails_in_a_runner_is_shown() -> None:
-    with (
-        pytest.raises(TrialError, match="PermissionError: planted fault of the constructor"),
-        running(environment__id="tests.environments:FailsToStart"),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("runner", ["batched", "stock"])

@@ -1,13 +1,20 @@
 """Configurations of short trials for integration tests. Ray is imported where it is asked."""
 
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from study.records.records import Evaluation, Iteration
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
-from study.trial.messages import BuiltTrial
+from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from tests.spaces import spec
+
+if TYPE_CHECKING:
+    from study.trial.run import TrialRun
 
 KINDS: dict[str, type] = {"trial_built": BuiltTrial, "iteration": Iteration, "evaluation": Evaluation}
 
@@ -46,6 +53,39 @@ def trial_config(
         "trial": 3,
         "attempt": 1,
     }
+
+
+@contextmanager
+def running(given: TrialConfig | None = None, **changes: Any) -> "Iterator[TrialRun]":
+    """Yield the trial of `trial_config(**changes)`, or another one that is given."""
+    from study.trial.run import TrialRun
+
+    config = given or TrialConfig.unpacked(trial_config(**changes))
+    trial = TrialRun(config, started_s=time.perf_counter())
+    try:
+        yield trial
+    finally:
+        trial.close()
+
+
+def play(trial: "TrialRun") -> list[TrialResult]:
+    """Run a trial to its end and return its results."""
+    results = [trial.advance()]
+    while not results[-1].done:
+        results.append(trial.advance())
+    return results
+
+
+def of_kind(results: list[TrialResult], kind: str) -> list[Any]:
+    """Return the records of one of `KINDS` in some results."""
+    return [record for result in results for record in result.records if isinstance(record, KINDS[kind])]
+
+
+def weights_of(trial: "TrialRun") -> dict[str, Any]:
+    """Return the learner's weights."""
+    assert trial._algorithm is not None
+    state: dict[str, Any] = trial._algorithm.learner_group.get_weights()["default_policy"]
+    return {name: np.array(value) for name, value in state.items()}
 
 
 def built_config(**changes: Any) -> Any:

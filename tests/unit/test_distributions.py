@@ -50,27 +50,6 @@ def test_log_probabilities_entropies_and_divergences_are_torchs(case):
     torch.testing.assert_close(distribution.kl(distribution.normalised(old), ours), expected)
 
 
-def test_gradients_are_torchs(case):
-    name, distribution, old, new, actions = case
-    ours, theirs = new.clone().requires_grad_(), new.clone().requires_grad_()
-    parameters = distribution.normalised(ours)
-    own = distribution.log_prob(parameters, distribution.actions(actions)) + 0.3 * distribution.entropy(parameters)
-    (own + 0.7 * distribution.kl(distribution.normalised(old), parameters)).sum().backward()
-    parts, split = oracle(name, theirs)
-    pieces = zip(parts, split(torch.from_numpy(actions)), oracle(name, old)[0], strict=True)
-    sum(
-        (part.log_prob(own) + 0.3 * part.entropy() + 0.7 * kl_divergence(before, part)).sum()
-        for part, own, before in pieces
-    ).backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_a_uniform_policy_has_the_entropy_of_its_choices():
-    distribution = distribution_for(MultiDiscrete([2, 4]))
-    entropy = distribution.entropy(distribution.normalised(torch.zeros(1, 6)))
-    assert entropy.item() == pytest.approx(math.log(8))
-
-
 def test_the_divergence_from_an_impossible_action_is_finite():
     distribution = distribution_for(Discrete(2))
     old, new = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, -500.0]])

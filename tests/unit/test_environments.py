@@ -1,12 +1,12 @@
 import importlib.util
 import pickle
 import sys
-import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
 from gymnasium.wrappers import TimeLimit
 
@@ -15,8 +15,9 @@ from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
-from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study
+from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, why_not_here
 from study.trial.engine.envs.wrappers import PoolObservations, Unusable, observed
+from study.trial.failures import RunnerStartError, of_runner
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -55,23 +56,11 @@ def test_observations_are_flat_floats(env_id: str, kwargs: dict[str, Any], featu
     assert spaces.observation_space.contains(observation)
 
 
-def test_kwargs_reach_the_constructor() -> None:
-    assert isinstance(probe(environment("LunarLander-v3"), "").action_space, Discrete)
-    assert isinstance(probe(environment("LunarLander-v3", kwargs={"continuous": True}), "").action_space, Box)
-
-
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "tests.environments:Endless"])
 def test_episodes_are_truncated_at_the_limit(env_id: str) -> None:
     env = make_env(environment(env_id, max_episode_steps=3))
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
-
-
-def test_without_a_limit_the_environment_keeps_its_own() -> None:
-    env = make_env(environment("Acrobot-v1"))
-    while not isinstance(env, TimeLimit):
-        env = env.env
-    assert env._max_episode_steps == 500
 
 
 def test_the_factory_travels() -> None:
@@ -93,15 +82,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("json:JSONDecoder", {}, "must make a gymnasium.Env"),
     (f"{HERE}GraphObservations", {}, "observations must be arrays"),
     (f"{HERE}TupleActions", {}, "actions must be"),
-    (f"{HERE}VectorReward", {}, "must be numbers, got array([1.]) of shape (1,)"),
+    (f"{HERE}Returns", {"reward": [1.0]}, "must be numbers, got [1.0] of shape (1,)"),
     (f"{HERE}OldReset", {}, "values to unpack (expected 2). Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OlderReset", {}, "unexpected keyword argument 'seed'. Write it as Gymnasium has it: reset(*, seed=None"),
-    (f"{HERE}OldApi", {}, "`step` of 'tests.environments:OldApi' must work"),
-    (
-        f"{HERE}OldApi",
-        {},
-        "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, reward",
-    ),
+    (f"{HERE}OldApi", {}, "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, rew"),
     (f"{HERE}NoSpaces", {}, "must have an `observation_space` once it is made, got None. Set it"),
     (f"{HERE}NanAtFirst", {}, "must be finite, the first one is not"),
     (f"{HERE}Raises", {"at_step": 1}, "ZeroDivisionError: planted fault at step 1"),
@@ -199,18 +183,6 @@ def test_nothing_but_the_time_limit_is_wrapped_around_an_environment() -> None:
     assert isinstance(env, TimeLimit)
     assert env.env is env.unwrapped
     assert env.spec is not None and env.spec.id == "Acrobot-v1"
-
-
-def test_the_factory_waits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    spec = environment("CartPole-v1", step_wait_ms=2.5)
-    for factory, expected in ((EnvFactory(spec), []), (EnvFactory(spec, waits=True), [0.0025])):
-        env = pickle.loads(pickle.dumps(factory))()
-        env.reset(seed=0)
-        env.step(0)
-        assert waits == expected
-    assert not EnvFactory(environment("CartPole-v1"), waits=True).load
 
 
 # EnvPool
@@ -378,3 +350,67 @@ def test_observations_of_an_unknown_kind_are_refused_in_words() -> None:
     env.observation_space = gymnasium.spaces.Dict({"image": env.observation_space, "mission": Words()})
     with pytest.raises(Unusable, match="observations must be arrays of a fixed size"):
         observed(env)
+
+
+# --- an environment that works in the driver and not on a node --------------------------------------------------------
+
+
+def reason(env_id, error):
+    rule, fix = why_not_here(error, env_id)
+    return f"{rule} Fix: {fix}"
+
+
+def raised(make, kind):
+    with pytest.raises(kind) as caught:
+        make()
+    return caught.value
+
+
+def test_a_module_that_is_missing_itself():
+    environment = spec(environment__id="no_such_maze.envs:Maze").environment
+    for error in (
+        raised(lambda: make_env(environment), Unusable),
+        raised(lambda: probe(environment, "space"), SpaceError),
+    ):
+        said = "module 'no_such_maze' is not installed there. Fix: Install no_such_maze on every node."
+        assert reason(environment.id, error) == said
+
+
+def test_a_module_that_the_environment_needs_at_import(tmp_path, monkeypatch):
+    (tmp_path / "needy_maze.py").write_text("import no_such_planner.graphs")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = spec(environment__id="needy_maze:Maze").environment
+    error = raised(lambda: make_env(environment), Unusable)
+    said = "module 'needy_maze' needs 'no_such_planner', which is not installed. "
+    assert reason(environment.id, error) == f"{said}Fix: Install no_such_planner on every node."
+
+
+def test_a_module_that_a_constructor_needs():
+    error = ModuleNotFoundError("No module named 'no_such_planner'", name="no_such_planner")
+    assert "module 'my_maze' needs 'no_such_planner', which" in reason("my_maze:Maze", error)
+    assert "'Maze-v0' needs 'no_such_planner', which" in reason("Maze-v0", error)
+
+
+def test_an_id_that_only_the_drivers_packages_register():
+    environment = spec(environment__id="NoSuchPlugin/Maze-v0").environment
+    error = raised(lambda: make_env(environment), Unusable)
+    assert isinstance(error.__cause__, gymnasium_error.UnregisteredEnv)
+    said = "no environment 'NoSuchPlugin/Maze-v0' is known there. Fix: Install the package that registers it"
+    assert reason(environment.id, error) == f"{said} on every node."
+
+
+def test_anything_else_keeps_its_words():
+    assert reason("my_maze:Maze", OSError("no display")) == (
+        "OSError: no display. Fix: Make the environment work on every node."
+    )
+    unusable = Unusable(where="environment.id", rule="must be", fix="Do so.", code="must-be")
+    assert reason("my_maze:Maze", unusable) == "must be. Fix: Do so."
+
+
+def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():
+    text = 'The actor died because of an error raised in its creation task\n  File "x"\n'
+    said = "env runner 3 on 10.0.0.2 (b): module 'm' needs 'n', which is not installed. Fix: Install n on every node."
+    module = RunnerStartError.__module__
+    assert of_runner(RuntimeError(f"{text}{module}.RunnerStartError: {said}\n")) == said
+    assert of_runner(RunnerStartError(said)) == said
+    assert of_runner(RuntimeError(text)) is None

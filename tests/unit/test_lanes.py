@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
@@ -55,21 +54,6 @@ def test_a_batch_is_exact_and_every_lane_gives_the_same_in_every_layout(
     assert split == steps(layout(runners, envs, 1)) == steps(layout(runners, envs, runners))
 
 
-def test_an_example() -> None:
-    # 10 steps over 4 lanes: 3, 3, 2, 2.
-    two = layout(2, 2, 2)
-    assert (two.fragment(0, 10).num_vector_steps, two.fragment(0, 10).num_lanes_in_last_step) == (3, 2)
-    assert (two.fragment(1, 10).num_vector_steps, two.fragment(1, 10).num_lanes_in_last_step) == (2, 2)
-    one = layout(2, 2, 1).fragment(0, 10)
-    assert (one.num_vector_steps, one.num_lanes_in_last_step, one.env_steps(4)) == (3, 2, 10)
-
-
-@pytest.mark.parametrize("processes", [0, 3])
-def test_more_processes_than_runners_are_refused(processes: int) -> None:
-    with pytest.raises(ValueError, match=f"got {processes} processes and 2 runners"):
-        layout(2, 1, processes)
-
-
 @given(seed=SEEDS)
 def test_no_two_streams_of_a_trial_share_a_seed(seed: int) -> None:
     lanes = {lane_seed(seed, runner, env) for runner in range(1, 65) for env in range(32)}
@@ -86,11 +70,6 @@ def test_evaluation_never_plays_a_training_lane(seed: int, first: int) -> None:
     evaluation = evaluation_seeds(first, 200)
     assert len(set(evaluation)) == 200
     assert not lanes & set(evaluation)
-
-
-def test_neighbouring_seeds_share_no_lanes() -> None:
-    lanes = [lane_seed(seed, runner, env) for seed in range(8) for runner in range(1, 47) for env in range(8)]
-    assert len(set(lanes)) == len(lanes)
 
 
 def test_an_episode_keeps_its_seed_when_there_are_more() -> None:

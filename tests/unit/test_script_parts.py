@@ -44,6 +44,11 @@ class OwnLearner(PPOTorchLearner):
     pass
 
 
+class OwnConfig(PPOConfig):
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=OwnModule)
+
+
 class OwnCallbacks(RLlibCallback):
     def on_train_result(self, **_: Any) -> None:
         pass
@@ -65,6 +70,7 @@ BOTH: dict[str, Change] = {
     "an algorithm of its own": lambda config: plain(PPOConfig(algo_class=OwnPPO)),
     "SAC": lambda config: plain(SACConfig()),
     "several agents": lambda config: config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_: agent),
+    "a configuration of its own": lambda config: plain(OwnConfig()),
     "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
     "network in the specification": lambda config: config.rl_module(
         rl_module_spec=RLModuleSpec(model_config={"use_lstm": True})

@@ -69,11 +69,8 @@ class _Heavy(gymnasium.Wrapper):
 def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnasium.Env:
     """Return one environment with float32 observations, as `Spaces` says. It never waits.
 
-    Whatever the environment's own constructor raises passes through.
-
-    Args:
-        spec: The environment.
-        render_mode: Gymnasium's; an environment of EnvPool has none, and draws nothing whatever is asked.
+    Whatever the environment's own constructor raises passes through. Environments of EnvPool have no `render_mode`, and
+    draw nothing whatever is asked.
 
     Raises:
         Unusable: There is no such environment, or it cannot be trained on.
@@ -141,19 +138,14 @@ def _check_registered(env_id: str) -> None:
         load_plugins_for(env_id)
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
-        if (install := package_of(env_id)) is not None:
-            raise Unusable(
-                where=ID, rule="no such environment", got=f"'{env_id}'", fix=install, code="no-such-environment"
-            ) from error
         if isinstance(error, gymnasium_error.NamespaceNotFound):
             namespace = env_id.partition("/")[0]
             fix = f"Check the spelling, or install the package that registers {namespace}/…, on every node."
-            raise Unusable(
-                where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix, code="no-such-environment"
-            ) from error
-        near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
-        fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        rule, fix = "no such environment", _procgen_meant(env_id) or fix
+        else:
+            near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
+            fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
+            fix = _procgen_meant(env_id) or fix
+        rule, fix = "no such environment", package_of(env_id) or fix
         raise Unusable(where=ID, rule=rule, got=f"'{env_id}'", fix=fix, code="no-such-environment") from error
 
 
@@ -189,11 +181,7 @@ _PACKAGES = (
 
 
 def package_of(env_id: str) -> str | None:
-    """Return how to get at the environments of a well-known package; None where nobody here knows it.
-
-    Args:
-        env_id: An id of Gymnasium, `module:Id`, or the name of a module.
-    """
+    """Return how to get at an environment, `id` or `module:Id`, of a well-known package; None of any other."""
     module, colon, _ = env_id.partition(":")
     for package in _PACKAGES:
         if module == package.module if colon else re.match(package.ids, env_id):

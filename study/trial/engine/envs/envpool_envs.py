@@ -117,12 +117,7 @@ class EnvPoolLanes:
     """
 
     def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, load: StepLoad | None = None) -> None:
-        """Make the pool.
-
-        Args:
-            spec: The environment.
-            seeds: Seed of each lane, shape (num_envs,), at least one, each below 2^31.
-            load: What each step of each lane costs besides itself.
+        """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31.
 
         Raises:
             Unusable: The task cannot be made.

@@ -18,6 +18,7 @@ from study.errors import SpaceError, StudyError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.wrappers import Unusable
+from study.trial.failures import described
 
 Frame = npt.NDArray[np.uint8]
 """A picture, shape (height, width, 3), red, green and blue in [0, 255]."""
@@ -65,7 +66,7 @@ class Scene:
             return function()
         except Exception as error:
             where = _PLACES[self.mode]
-            rule, got, code = f"`{what}` must not fail where the environment draws", str(_said(error)), "drawing-fails"
+            rule, got, code = f"`{what}` must not fail where the environment draws", described(error), "drawing-fails"
             raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
 
     def _picture(self, observation: Any) -> Frame | None:
@@ -88,11 +89,7 @@ class Scene:
 
 
 def open_scene(spec: EnvironmentSpec, mode: Mode) -> Scene:
-    """Return the environment, ready to draw.
-
-    Args:
-        spec: The environment.
-        mode: `rgb_array` for pictures, `human` for a window.
+    """Return the environment, ready to draw pictures (`rgb_array`) or a window (`human`).
 
     Raises:
         SpaceError: It cannot draw so, a library for it is missing, or there is no display.
@@ -106,12 +103,7 @@ def open_scene(spec: EnvironmentSpec, mode: Mode) -> Scene:
 
 
 def scene_of(env: gymnasium.Env, env_id: str, mode: Mode) -> Scene:
-    """Return an environment that was made with a render mode, ready to draw.
-
-    Args:
-        env: The environment.
-        env_id: Its name, for messages.
-        mode: The render mode. A display must have been seen to before the environment was made.
+    """Return an environment that was made with a render mode, after `see_to_display`, ready to draw.
 
     Raises:
         SpaceError: It does not draw so; it is closed then.
@@ -148,7 +140,7 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
         raise
     except Exception as error:
         where = _PLACES[mode]
-        rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", str(_said(error)), "render-mode-refused"
+        rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", described(error), "render-mode-refused"
         raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
     return _in_mode(env, spec.id, mode)
 
@@ -198,7 +190,3 @@ def _has_display() -> bool:
     if not sys.platform.startswith("linux"):
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -108,12 +108,7 @@ class GymnasiumLanes:
     """`LaneEnvs` over environments of Gymnasium: a plain loop."""
 
     def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
-        """Make one environment per seed.
-
-        Args:
-            make: Makes one environment; its observations are arrays of numbers with a fixed shape.
-            seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
-        """
+        """Make one environment for each seed; observations must be arrays of numbers with a fixed shape."""
         self.num_envs = len(seeds)
         self._envs: list[gymnasium.Env] = []
         try:

@@ -42,11 +42,7 @@ class Spaces:
 
 
 def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
-    """Make one environment, reset it, take one step and close it.
-
-    Args:
-        spec: The environment.
-        source_name: Name of the space file, for the message.
+    """Make one environment, reset it, take one step and close it; messages name the file `source_name`.
 
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
@@ -182,11 +178,9 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
 
 
 def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
-    """Return why an environment cannot be made where `error` was raised, and what to do about it.
+    """Return why an environment cannot be made on this machine, and what to do about it.
 
-    Args:
-        error: What making it raised: of the environment itself, of `make_env` or of `probe`.
-        env_id: `environment.id` of the space.
+    `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
     module, colon, _ = env_id.partition(":")
     absent = _missing_module(error)

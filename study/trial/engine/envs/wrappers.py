@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple, flatten_space
 from gymnasium.wrappers import DtypeObservation, FlattenObservation
 
 from study.errors import Fault, StudyError
@@ -102,10 +102,7 @@ class PoolObservations:
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
-        """Choose the conversion.
-
-        Args:
-            space: Observations of one environment, as EnvPool declares them.
+        """Choose the conversion for the observations of one environment, as EnvPool declares them.
 
         Raises:
             Unusable: Observations have no fixed size.
@@ -121,15 +118,12 @@ class PoolObservations:
         elif isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space)):
             self.space = Box(*_bounds(space), dtype=np.float32)
         else:
-            low, high = _flat_bounds(space)
-            self.space = Box(low, high, dtype=np.float32)
+            if not all(isinstance(part, (Box, Discrete, MultiBinary)) for part in _parts(space)):
+                raise _no_array(space)
+            self.space = Box(*_bounds(flatten_space(space)), dtype=np.float32)
 
     def __call__(self, batch: Any) -> npt.NDArray[Any]:
-        """Return the observations, shape (envs, *space.shape).
-
-        Args:
-            batch: What EnvPool returned: an array, or a dictionary of arrays, with a first dimension (envs,).
-        """
+        """Return the observations, shape (envs, *space.shape), of EnvPool's: (envs, …), or a dictionary of such."""
         if self._image:
             if self._channels_first and np.ndim(batch) == 4:
                 batch = np.moveaxis(batch, 1, 3)
@@ -137,6 +131,12 @@ class PoolObservations:
         if isinstance(self._raw, Box) and self._raw.shape == self.space.shape:
             return np.asarray(batch)
         return _flat(self._raw, batch)
+
+
+def _parts(space: gymnasium.Space) -> list[gymnasium.Space]:
+    """Return the spaces in nested dictionaries and tuples."""
+    inner = space.values() if isinstance(space, Dict) else space if isinstance(space, Tuple) else None
+    return [space] if inner is None else [part for each in inner for part in _parts(each)]
 
 
 def _flat(space: gymnasium.Space, batch: Any) -> npt.NDArray[Any]:
@@ -150,20 +150,6 @@ def _flat(space: gymnasium.Space, batch: Any) -> npt.NDArray[Any]:
     if isinstance(space, Discrete):
         return np.asarray(values.reshape(-1, 1) - space.start == np.arange(space.n), np.float32)
     return values.reshape(len(values), -1)
-
-
-def _flat_bounds(space: gymnasium.Space) -> tuple[Floats, Floats]:
-    if isinstance(space, (Dict, Tuple)):
-        parts = space.values() if isinstance(space, Dict) else space
-        bounds = [_flat_bounds(part) for part in parts]
-        return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
-    if isinstance(space, Box):
-        low, high = _bounds(space)
-        return low.reshape(-1), high.reshape(-1)
-    if isinstance(space, (Discrete, MultiBinary)):
-        size = int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape))
-        return np.zeros(size, np.float32), np.ones(size, np.float32)
-    raise _no_array(space)
 
 
 def _bounds(space: Box) -> tuple[Floats, Floats]:

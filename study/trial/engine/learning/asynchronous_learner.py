@@ -115,11 +115,9 @@ class Backlog:
         return int(self._batches.qsize())
 
     def is_done(self, num_submitted: int, *, timeout_s: float) -> bool:
-        """Return whether so many batches, all that there are, have been put here and learnt from by then.
+        """Return whether all batches that were handed to the learner have been learnt from within `timeout_s` seconds.
 
-        Args:
-            num_submitted: Batches that were handed to the learner; with a GPU, a thread brings them here in its time.
-            timeout_s: Seconds to wait.
+        With a GPU, a thread brings them here in its time.
         """
 
         def done() -> bool:
@@ -239,14 +237,7 @@ class BootstrappedLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> torch.Tensor:
-        """Return RLlib's loss of a batch with whole returns.
-
-        Args:
-            module_id: Of the policy.
-            config: Of the algorithm.
-            batch: Columns of shape (rows, ...); `loss_mask` is false in the rows behind the fragments.
-            fwd_out: What the module said of it.
-        """
+        """Return RLlib's loss with whole returns; `loss_mask` of the batch is false in the rows behind fragments."""
         module = self.module[module_id].unwrapped()
         with torch.no_grad():
             values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))

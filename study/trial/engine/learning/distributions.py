@@ -1,12 +1,13 @@
 """Mathematics of RLlib's three default action distributions, on plain tensors. Imports torch, gymnasium and numpy.
 
 RLlib's classes build `torch.distributions` objects and normalise the logits again for every quantity; here a network's
-outputs are normalised once, and log-probability, entropy and divergence share the result.
+outputs are normalised once, and log-probability, entropy and divergence share the result: the `parameters`, of shape
+(rows, inputs) as the outputs. Those three are in nats and of shape (rows,).
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,30 +15,6 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-
-class ActionDistribution(Protocol):
-    """A family of distributions over the actions of one space; `parameters` are what `normalised` returns."""
-
-    def normalised(self, inputs: Tensor) -> Tensor:
-        """Return the parameters for a network's outputs; both of shape (rows, inputs)."""
-        ...
-
-    def actions(self, actions: Any) -> Tensor:
-        """Return actions as `log_prob` wants them, from an array of shape (rows,) or (rows, components)."""
-        ...
-
-    def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
-        """Return the log-probability (density) of `actions`, nats, shape (rows,)."""
-        ...
-
-    def entropy(self, parameters: Tensor) -> Tensor:
-        """Return the (differential) entropy, nats, shape (rows,)."""
-        ...
-
-    def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return the divergence KL(old || new) of two sets of parameters, nats, shape (rows,)."""
-        ...
 
 
 class Categoricals:
@@ -57,7 +34,7 @@ class Categoricals:
         return torch.cat([torch.log_softmax(part, -1) for part in inputs.split(self.sizes, -1)], -1)
 
     def actions(self, actions: Any) -> Tensor:
-        """Return the positions of the actions among the parameters, shape (rows, components)."""
+        """Return the positions among the parameters, shape (rows, components), of actions (rows,) or of that shape."""
         array = np.asarray(actions, dtype=np.int64)
         return torch.from_numpy(array.reshape(len(array), len(self.sizes)) + self._offsets)
 
@@ -70,7 +47,7 @@ class Categoricals:
         return -(parameters.exp() * parameters).sum(-1)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return the sum of the components' divergences.
+        """Return the sum of the components' divergences KL(old || new).
 
         Where a probability of `new` underflows to zero it stays finite; RLlib reports inf there.
         """
@@ -100,7 +77,7 @@ class DiagonalGaussian:
         return (log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return the sum of the components' divergences."""
+        """Return the sum of the components' divergences KL(old || new)."""
         old_mean, old_log_std = old.chunk(2, -1)
         mean, log_std = new.chunk(2, -1)
         log_ratio = old_log_std - log_std
@@ -108,7 +85,7 @@ class DiagonalGaussian:
         return (0.5 * (torch.exp(2 * log_ratio) + shift.square() - 1) - log_ratio).sum(-1)
 
 
-def distribution_for(space: Any) -> ActionDistribution | None:
+def distribution_for(space: Any) -> Categoricals | DiagonalGaussian | None:
     """Return the distribution that RLlib would use for an action space; None where it is none of these."""
     if isinstance(space, Discrete):
         return Categoricals([int(space.n)])

@@ -56,7 +56,6 @@ _ROWS_PER_FORWARD = 4096
 _MIN_STD = 1e-4
 """RLlib divides advantages by no smaller standard deviation."""
 _KINDS = (TorchCategorical, TorchMultiCategorical, TorchDiagGaussian)
-_STANDARDIZATIONS = ("steps", "rllib", "none")
 _RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
 """Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 
@@ -65,12 +64,9 @@ def lean_obstacle(config: PPOConfig) -> str | None:
     """Return one line saying why `LeanPPOLearner` cannot serve this configuration, or None where it can.
 
     Needs no more than a configuration with its spaces set. A custom module is looked at when the learner is built.
+    Several modules, and a learner of a script's own, are not asked about: `script_engine` lets neither through.
     """
     obstacles = {
-        f"learner_class is {config.learner_class.__name__}": config.learner_class is not PPOTorchLearner
-        and not issubclass(config.learner_class, LeanPPOLearner),
-        "there is more than one module": config.is_multi_agent,
-        "policies_to_train is set": config.policies_to_train is not None,
         "learner_connector is set": option(config, "learner_connector") is not None,
         "add_default_connectors_to_learner_pipeline is off": not config.add_default_connectors_to_learner_pipeline,
         "torch_compile_learner is on": config.torch_compile_learner,
@@ -78,7 +74,6 @@ def lean_obstacle(config: PPOConfig) -> str | None:
         "_torch_lr_scheduler_classes is set": option(config, "torch_lr_scheduler_classes") is not None,
         "use_critic is off": not config.use_critic,
         "use_gae is off": not config.use_gae,
-        "the module is recurrent": bool(config.model_config.get("use_lstm")),
         f"the action space is {config.action_space}": distribution_for(config.action_space) is None,
     }
     return next((reason for reason, holds in obstacles.items() if holds), None)
@@ -154,7 +149,7 @@ class LeanPPOLearner(PPOTorchLearner):
         """Build module and optimizer.
 
         Raises:
-            ValueError: The configuration or the module is one that this learner cannot serve.
+            ValueError: The module is one that this learner cannot serve.
         """
         super().build()
         if self.config.num_learners > 0:
@@ -162,8 +157,6 @@ class LeanPPOLearner(PPOTorchLearner):
             cpus = self.config.num_cpus_per_learner
             torch.set_num_threads(1 if cpus == "auto" else max(1, int(cpus)))
         self._standardization = getattr(self.config, "standardization", "steps")
-        if self._standardization not in _STANDARDIZATIONS:
-            raise ValueError(f"standardization: must be one of {_STANDARDIZATIONS}, got '{self._standardization}'.")
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
         self._forward_network = forward_train_of(self._network)
         kind = self._network.get_train_action_dist_cls()
@@ -249,10 +242,6 @@ class LeanPPOLearner(PPOTorchLearner):
         results: dict[str, Any] = self.metrics.reduce()
         return results
 
-    @property
-    def _entropy_schedule(self) -> Any:
-        return self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
-
     def _settings(self, config: PPOConfig, share: float) -> UpdateSettings:
         return UpdateSettings(
             share=share,
@@ -261,7 +250,7 @@ class LeanPPOLearner(PPOTorchLearner):
             clip_param=config.clip_param,
             vf_clip_param=config.vf_clip_param,
             vf_loss_coeff=config.vf_loss_coeff,
-            entropy_coeff=float(self._entropy_schedule.get_current_value()),
+            entropy_coeff=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
             kl_coeff=self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].item() if config.use_kl_loss else None,
         )
 

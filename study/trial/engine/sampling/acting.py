@@ -5,10 +5,11 @@ fully connected network is evaluated by NumPy, whose calls cost less than torch'
 step, and that the randomness comes from outside, so that it can belong to lanes.
 """
 
+import abc
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -112,7 +113,7 @@ def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
     return [*first, *layers]
 
 
-class ActionRule(Protocol):
+class ActionRule(abc.ABC):
     """How outputs of the network become actions of one kind of space. Leading axes are free: `...`."""
 
     num_inputs: int
@@ -122,13 +123,18 @@ class ActionRule(Protocol):
 
     def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
         """Turn uniform numbers in (0, 1), shape (..., noise_size), into what `choose` takes, same shape."""
+        return -np.log(-np.log(uniforms))  # Gumbel's distribution
 
     def choose(self, inputs: Floats, noise: Array) -> Array:
         """Draw actions, shape (..., *action), from network outputs, shape (..., num_inputs)."""
+        # The largest of logits plus Gumbel noise is distributed as their softmax.
+        return self.greedy(inputs + noise)
 
+    @abc.abstractmethod
     def greedy(self, inputs: Floats) -> Array:
         """Return the most probable actions, shape (..., *action)."""
 
+    @abc.abstractmethod
     def log_prob(self, inputs: Floats, actions: Array) -> Floats:
         """Return the log-probability of actions, shape (...)."""
 
@@ -148,21 +154,9 @@ def action_rule(space: gymnasium.Space) -> ActionRule:
     raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
 
 
-def _gumbel(uniforms: npt.NDArray[np.float64]) -> Array:
-    # The largest of logits plus Gumbel noise is distributed as their softmax.
-    return -np.log(-np.log(uniforms))
-
-
-class _Discrete:
+class _Discrete(ActionRule):
     def __init__(self, num_actions: int) -> None:
         self.num_inputs = self.noise_size = num_actions
-
-    def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
-        return _gumbel(uniforms)
-
-    def choose(self, inputs: Floats, noise: Array) -> Array:
-        actions: Array = (inputs + noise).argmax(axis=-1)
-        return actions
 
     def greedy(self, inputs: Floats) -> Array:
         actions: Array = inputs.argmax(axis=-1)
@@ -175,18 +169,12 @@ class _Discrete:
         return log_probs
 
 
-class _MultiDiscrete:
+class _MultiDiscrete(ActionRule):
     def __init__(self, nvec: npt.NDArray[np.int64]) -> None:
         self._parts = [_Discrete(int(num_actions)) for num_actions in nvec]
         bounds = [0, *np.cumsum(nvec).tolist()]
         self._slices = [slice(*pair) for pair in itertools.pairwise(bounds)]
         self.num_inputs = self.noise_size = bounds[-1]
-
-    def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
-        return _gumbel(uniforms)
-
-    def choose(self, inputs: Floats, noise: Array) -> Array:
-        return self.greedy(inputs + noise)
 
     def greedy(self, inputs: Floats) -> Array:
         return np.stack([inputs[..., part].argmax(axis=-1) for part in self._slices], axis=-1)
@@ -200,7 +188,7 @@ class _MultiDiscrete:
         return log_probs
 
 
-class _Box:
+class _Box(ActionRule):
     def __init__(self, size: int) -> None:
         self.num_inputs, self.noise_size = 2 * size, size
 

@@ -11,7 +11,7 @@ stepped by one process or by many. Forward passes of different size round differ
 
 import copy
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
-from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -125,9 +122,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._ended: Ended = []
-        """Episodes since the measurement before."""
-        self._ended_for_metrics: Ended = []
-        """Those since RLlib's metrics were fetched."""
+        """Episodes since the measurement before, which fetches RLlib's metrics too."""
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -199,8 +194,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""
-        if self._ended_for_metrics:
-            returns, lengths = np.array(self._ended_for_metrics).T
+        if self._ended:
+            returns, lengths = np.array(self._ended).T
             for values, mean, least, most in (
                 (returns, EPISODE_RETURN_MEAN, EPISODE_RETURN_MIN, EPISODE_RETURN_MAX),
                 (lengths, EPISODE_LEN_MEAN, EPISODE_LEN_MIN, EPISODE_LEN_MAX),
@@ -208,7 +203,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 self.metrics.log_value(mean, float(values.mean()), window=1)
                 self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
                 self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
-            self._ended_for_metrics = []
         return self.metrics.reduce()
 
     def _take_ended(self) -> Ended:
@@ -233,7 +227,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self._envs.reset(self._tail.observations[-1])
         _check_finite(self._tail.observations[-1:])
         self._ongoing = [_Ongoing(uuid.uuid4().hex) for _ in range(self.num_envs)]
-        self._ended, self._ended_for_metrics = [], []
+        self._ended = []
         self._needs_initial_reset = False
 
     def _empty(self, rows: int) -> _Rows:
@@ -314,11 +308,11 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def _remember(self, rows: _Rows, fragment: Fragment) -> None:
         """Keep what the next fragment begins with, and no more: fragments of images are large."""
-        steps = [self._steps_of(lane, fragment) for lane in range(self.num_envs)]
         self._tail = self._empty(self._lookback)
-        for lanes, number in _runs(steps):
-            self._tail.copy_end(rows, lanes, end=self._lookback + number, rows=self._lookback)
-        self._lane_steps = [before + number for before, number in zip(self._lane_steps, steps, strict=True)]
+        full, last = fragment.num_lanes_in_last_step, fragment.num_vector_steps
+        for lanes, steps in ((slice(0, full), last), (slice(full, None), max(last - 1, 0))):
+            self._tail.copy_end(rows, lanes, end=self._lookback + steps, rows=self._lookback)
+        self._lane_steps = [before + self._steps_of(lane, fragment) for lane, before in enumerate(self._lane_steps)]
 
     # --- episodes ----------------------------------------------------------------------------------------------
 
@@ -331,7 +325,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 episodes.append(self._episode(rows, lane, start, end, observation))
                 ongoing = self._ongoing[lane]
                 self._ended.append((ongoing.total, ongoing.length))
-                self._ended_for_metrics.append((ongoing.total, ongoing.length))
                 self._ongoing[lane] = _Ongoing(uuid.uuid4().hex)
                 start = end
             if start < stop:
@@ -408,44 +401,18 @@ def _check_finite(*arrays: Array) -> None:
             raise NonFiniteError("observations must be finite, got nan or inf")
 
 
-def _runs(values: Collection[int]) -> list[tuple[slice, int]]:
-    """Return (indices, value) of every run of equal values."""
-    runs, start = [], 0
-    items = list(values)
-    for index in range(1, len(items) + 1):
-        if index == len(items) or items[index] != items[start]:
-            runs.append((slice(start, index), items[start]))
-            start = index
-    return runs
-
-
-_DISTRIBUTIONS = ("TorchCategorical", "TorchMultiCategorical", "TorchDiagGaussian")
-_RUNNER_CALLBACKS = (
-    "on_environment_created",
-    "on_episode_created",
-    "on_episode_start",
-    "on_episode_step",
-    "on_episode_end",
-    "on_sample_end",
-)
-
-
 def batched_obstacle(config: AlgorithmConfig) -> str | None:
-    """Return in one line why the batched runner cannot serve a configuration; None when it can.
+    """Return in one line why the batched runner cannot serve a configuration with its spaces; None when it can.
 
-    The spaces must be set on the configuration. A module class of the user's own is built once to look at it.
+    The networks are RLlib's default ones, without a state: neither a space nor what `script_engine` lets through has
+    others, or callbacks.
     """
-    if not isinstance(config.observation_space, gymnasium.spaces.Box):
-        return f"it takes Box observations, got {config.observation_space}"
     try:
         action_rule(config.action_space)
     except ValueError:
         return f"it takes Discrete, MultiDiscrete and flat Box actions, got {config.action_space}"
     if config.batch_mode != "truncate_episodes":
         return f"it takes batch_mode truncate_episodes, got {config.batch_mode}"
-    called = _callbacks_of(config)
-    if called:
-        return f"it does not call {called[0]}"
     if any(option(config, name) is not None for name in ("env_to_module_connector", "module_to_env_connector")):
         return "it takes no connectors of one's own"
     if not (
@@ -453,29 +420,4 @@ def batched_obstacle(config: AlgorithmConfig) -> str | None:
         and config.add_default_connectors_to_module_to_env_pipeline
     ):
         return "it needs RLlib's default connectors"
-    return _module_obstacle(config)
-
-
-def _callbacks_of(config: AlgorithmConfig) -> list[str]:
-    """Return the callbacks that a runner would have to make."""
-    classes = config.callbacks_class if isinstance(config.callbacks_class, (list, tuple)) else [config.callbacks_class]
-    return [
-        name
-        for name in _RUNNER_CALLBACKS
-        if getattr(config, f"callbacks_{name}")
-        or any(getattr(each, name, None) is not getattr(RLlibCallback, name) for each in classes)
-    ]
-
-
-def _module_obstacle(config: AlgorithmConfig) -> str | None:
-    spaces = {DEFAULT_MODULE_ID: (config.observation_space, config.action_space)}
-    spec = config.get_rl_module_spec(spaces=spaces, inference_only=True)
-    if spec.module_class is DefaultPPOTorchRLModule and not config.model_config.get("use_lstm"):
-        return None
-    module = spec.build()
-    if module.is_stateful():
-        return "the module has a state (it is recurrent)"
-    distribution = module.get_exploration_action_dist_cls()
-    if distribution.__name__ not in _DISTRIBUTIONS:
-        return f"it draws from {', '.join(_DISTRIBUTIONS)}, the module asks for {distribution.__name__}"
     return None

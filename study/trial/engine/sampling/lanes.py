@@ -41,19 +41,13 @@ class LaneLayout:
     Attributes:
         num_env_runners: Runners of the trial.
         num_envs_per_env_runner: Lanes of each runner.
-        num_processes: Processes that step lanes; each has whole runners, neighbours stay together.
+        num_processes: Processes that step lanes, at most as many as runners; each has whole runners, neighbours stay
+            together.
     """
 
     num_env_runners: int
     num_envs_per_env_runner: int
     num_processes: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.num_processes <= self.num_env_runners:
-            raise ValueError(
-                f"LaneLayout: 1 <= num_processes <= num_env_runners must hold, got {self.num_processes} processes "
-                f"and {self.num_env_runners} runners."
-            )
 
     @property
     def num_lanes(self) -> int:

@@ -242,10 +242,15 @@ class AsRLlib(Measuring):
             _seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     def sample(self, **kwargs: Any) -> Any:
-        """Sample as RLlib does, and measure it."""
+        """Sample as RLlib does, and measure it.
+
+        Raises:
+            NonFiniteError: A reward is not finite.
+        """
         self._watch.start()
         episodes = super().sample(**kwargs)
         self._sampled.append((self._watch.stop(), _env_steps(episodes)))
+        _check_finite(episodes)
         return episodes
 
     def _sample_unwatched(self) -> Any:
