@@ -260,6 +260,27 @@ def test_a_failed_run_counts_everywhere(tmp_path: Path, spec: StudySpec) -> None
     verify(folder.path)
 
 
+def test_a_return_that_is_no_number_counts_as_0_and_is_no_contradiction(tmp_path: Path, spec: StudySpec) -> None:
+    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
+        lost = request.name == "winner" and request.seed == 1003 and request.num_env_runners == 6
+        return math.nan if lost else holdup.outcome(request, rule)
+
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, outcome))
+    figures = make_certificate(folder).arms["winner@6"]
+    assert (figures.n, figures.n_failed, figures.solved) == (5, 1, 4)
+
+
+def test_a_budget_that_a_resume_may_have_raised_is_not_said_to_be_the_last_one(tmp_path: Path) -> None:
+    tight = holdup.holdup_spec(holdup={**holdup.HOLDUP, "cpu_hours": 0.1})
+    opened, *others, closed = holdup.study_records(tight)
+    assert isinstance(opened, StudyOpened)
+    resumed = [opened, replace(opened, session=2), *others, replace(closed, session=2)]
+    for name, written, end in (("one", [opened, *others, closed], "0.1."), ("two", resumed, "a resume raised it.")):
+        notes = make_certificate(holdup.write_study(tmp_path / name, tight, written)).notes
+        (note,) = (each for each in notes if "the budget was 0.1" in each)
+        assert note.endswith(end)
+
+
 def test_a_measured_study_may_hold_up_by_the_clock_too(tmp_path: Path) -> None:
     real = holdup.holdup_spec(execution="real")
     records = holdup.study_records(real, cluster=holdup.LARGE_CLUSTER)

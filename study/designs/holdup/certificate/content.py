@@ -95,7 +95,7 @@ class Certificate:
     cpu_hours: Mapping[str, float]
     """Stage -> CPU time of its trials, interrupted attempts included; and `all`."""
     trials: Mapping[str, Mapping[str, int]]
-    """Stage -> n, n_failed, n_restarted."""
+    """Stage -> n, n_failed, n_restarts."""
     clock_measured: bool
     diagnosis: Mapping[str, Diagnosis]
     """Of the winner at every scale, and of every arm that does not solve."""

@@ -28,8 +28,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
         AnalysisError: The scale cannot be run, or the training needs more than Gymnasium and RLlib.
     """
     certificate, spec, setting = _resolved(folder, scale)
-    iterations = max((each for each in spec.iterations_axis if each), default=None)
-    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=iterations)
+    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=None)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:

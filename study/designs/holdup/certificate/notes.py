@@ -116,7 +116,8 @@ def _of_the_course(
     budget = holdup_of(spec).cpu_hours
     spent = sum(cpu_hours[stage] for stage in STAGES if stage != "measure")
     if budget is not None and spent > budget:
-        yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
+        raised = ", or more where a resume raised it" if len(openings) > 1 else ""
+        yield f"{spent:.2f} CPU-hours were spent up to the confirmation; the budget was {budget:g}{raised}."
     for each in ledger.decisions:
         if each.cancelled:
             reason = each.evidence.get("cancelled", "no reason is on record")
