@@ -3,14 +3,14 @@
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from study.designs.holdup.calibration import CostModel, opening
+from study.designs.holdup.calibration import opening, predicted_cpu_s
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases, runners_of
 from study.designs.starts import start_of
@@ -129,11 +129,9 @@ def study_records(
     for record in records:
         ledger.apply(record, BEGUN)
     for phase in phases(spec.holdup):
-        fitted = decisions[0].evidence["cost_model"] if decisions else None
-        model = None if fitted is None else CostModel(**fitted)
         for number in range(len(ledger.rows), len(asked)):
             beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
-            for record in _trial(spec, number, asked[number], outcome, cluster, beside, model):
+            for record in _trial(spec, number, asked[number], outcome, cluster, beside, decisions):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -161,7 +159,7 @@ def _trial(
     outcome: Outcome,
     cluster: ClusterShape,
     beside: int,
-    model: CostModel | None,
+    decisions: Sequence[StageDecided],
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
@@ -182,8 +180,7 @@ def _trial(
         num_cpus=cpus,
         execution=execution,
     )
-    if model is not None and request.variant == "study":
-        started = replace(started, predicted_cpu_s=model.predict(started.setting, BUDGET))
+    started = replace(started, predicted_cpu_s=predicted_cpu_s(spec, decisions, request, started.setting))
     yield started
     placement = [
         {

@@ -5,7 +5,6 @@ time. So a study comes to the same records wherever it runs.
 """
 
 import contextlib
-import hashlib
 import io
 import math
 import time
@@ -17,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.golden import entry
+from tests.holdup import luck
+from tests.reported import packed
 
 BEGUN = 1_790_000_000.0
 """When every invented session begins, seconds since the epoch."""
@@ -73,12 +74,6 @@ class Script:
     pressure: float = 0.0
     loads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """What else the nodes did, by trial."""
-
-
-def luck(*words: object) -> float:
-    """Return a number in [-1, 1] that depends on nothing but `words`."""
-    raw = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
-    return int.from_bytes(raw[:4], "big") / 2**31 - 1
 
 
 class InventedTrial:
@@ -154,9 +149,10 @@ class InventedTrial:
             records.append(self._evaluation())
         done = self._progress >= 1
         self.next_at += self._seconds(self._iteration + 1)
-        return entry.result(
-            asked,
+        return packed(
             records,
+            trial=asked.trial,
+            attempt=asked.attempt,
             progress=self._progress,
             done=done,
             policy=POLICY if done and points else None,

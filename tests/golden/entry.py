@@ -9,8 +9,8 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -29,7 +29,6 @@ from study.planning.shape import ClusterShape, NodeShape
 from study.records.folder import StudyFolder
 from study.records.state import ledger_of
 from study.records.table import write_table
-from tests.reported import packed
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""
@@ -165,61 +164,22 @@ def in_one_line(values: Mapping[str, Any]) -> str:
 # --- a trial, as Tune carries it -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a trial is asked to be, by the configuration that the searcher gives to Tune."""
-
-    trial: int
-    attempt: int
-    seed: int
-    setting: dict[str, Any]
-    execution: str
-    env_steps: int | None
-    time_s: float | None
-    """The budget in steps or seconds."""
-    iterations: int | None
-    episodes: int
-    num_evaluations: int
-    """0 where the trial is timed and not judged."""
-    first_episode: int
+OWN = ("trial", "attempt", "seed", "setting", "execution", "iterations", "first_episode")
 
 
-def asked(config: Mapping[str, Any]) -> Asked:
-    """Return what is in a Tune trial's configuration."""
+def asked(config: Mapping[str, Any]) -> SimpleNamespace:
+    """Return what a trial is asked to be by its configuration in Tune: `OWN`, its space's budget and evaluations.
+
+    `num_evaluations` is 0 where the trial is timed and not judged.
+    """
     spec = json.loads(config["spec"])
-    return Asked(
-        trial=config["trial"],
-        attempt=config["attempt"],
-        seed=config["seed"],
-        setting=dict(config["setting"]),
-        execution=config["execution"],
-        env_steps=spec.get("budget", {}).get("env_steps"),
-        time_s=spec.get("budget", {}).get("time_s"),
-        iterations=config["iterations"],
-        episodes=spec["evaluation"]["episodes"],
-        num_evaluations=0 if spec.get("kind") == "throughput" else spec["evaluation"]["num_evaluations"],
-        first_episode=config["first_episode"],
-    )
-
-
-def result(
-    asked: Asked,
-    records: list[dict[str, Any]],
-    *,
-    progress: float,
-    done: bool,
-    policy: bytes | None,
-    loads: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """Return what a trial gives to Tune after an iteration: fields of its new records, each with its `kind`."""
-    return packed(
-        records,
-        trial=asked.trial,
-        attempt=asked.attempt,
-        progress=progress,
-        done=done,
-        policy=policy,
-        loads=loads,
+    budget, evaluation = spec.get("budget", {}), spec["evaluation"]
+    return SimpleNamespace(
+        **{name: config[name] for name in OWN},
+        env_steps=budget.get("env_steps"),
+        time_s=budget.get("time_s"),
+        episodes=evaluation["episodes"],
+        num_evaluations=0 if spec.get("kind") == "throughput" else evaluation["num_evaluations"],
     )
 
 

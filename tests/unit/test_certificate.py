@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from study.space.space_file import Source
 from study.space.spec import StudySpec
 from tests import holdup
 from tests.script_facts import facts
+from tests.spaces import spec as plain_spec
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +68,7 @@ def certificate(study: StudyFolder) -> Certificate:
 @pytest.fixture
 def touched(study: StudyFolder, tmp_path: Path) -> StudyFolder:
     """A copy to tamper with."""
-    folder = StudyFolder(tmp_path / "demo")
-    folder.path.mkdir()
-    for file in study.path.iterdir():
-        if file.is_file():
-            (folder.path / file.name).write_bytes(file.read_bytes())
-    return folder
+    return StudyFolder(Path(shutil.copytree(study.path, tmp_path / "demo")))
 
 
 def finals(records: list[Record], arm: str, scale: int) -> dict[int, float]:
@@ -260,6 +257,27 @@ def test_a_failed_run_counts_everywhere(tmp_path: Path, spec: StudySpec) -> None
     verify(folder.path)
 
 
+def test_a_return_that_is_no_number_counts_as_0_and_is_no_contradiction(tmp_path: Path, spec: StudySpec) -> None:
+    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
+        lost = request.name == "winner" and request.seed == 1003 and request.num_env_runners == 6
+        return math.nan if lost else holdup.outcome(request, rule)
+
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, outcome))
+    figures = make_certificate(folder).arms["winner@6"]
+    assert (figures.n, figures.n_failed, figures.solved) == (5, 1, 4)
+
+
+def test_a_budget_that_a_resume_may_have_raised_is_not_said_to_be_the_last_one(tmp_path: Path) -> None:
+    tight = holdup.holdup_spec(holdup={**holdup.HOLDUP, "cpu_hours": 0.1})
+    opened, *others, closed = holdup.study_records(tight)
+    assert isinstance(opened, StudyOpened)
+    resumed = [opened, replace(opened, session=2), *others, replace(closed, session=2)]
+    for name, written, end in (("one", [opened, *others, closed], "0.1."), ("two", resumed, "a resume raised it.")):
+        notes = make_certificate(holdup.write_study(tmp_path / name, tight, written)).notes
+        (note,) = (each for each in notes if "the budget was 0.1" in each)
+        assert note.endswith(end)
+
+
 def test_a_measured_study_may_hold_up_by_the_clock_too(tmp_path: Path) -> None:
     real = holdup.holdup_spec(execution="real")
     records = holdup.study_records(real, cluster=holdup.LARGE_CLUSTER)
@@ -280,10 +298,6 @@ def test_a_measured_study_may_hold_up_by_the_clock_too(tmp_path: Path) -> None:
 def test_a_certificate_verifies_by_its_file_and_by_its_folder(study: StudyFolder) -> None:
     verify(study.path)
     verify(study.path / "certificate.json")
-
-
-def test_the_same_records_give_the_same_certificate(study: StudyFolder, certificate: Certificate) -> None:
-    assert make_certificate(study).to_json() == certificate.to_json()
 
 
 CHANGED: dict[str, Any] = {
@@ -354,15 +368,12 @@ def of(records: list[Record], kind: type[Record], **wanted: Any) -> Any:
     return next(each for each in every if all(getattr(each, name) == value for name, value in wanted.items()))
 
 
-def swapped(records: list[Record], old: Record, **changes: Any) -> list[Record]:
-    return [replace(each, **changes) if each is old else each for each in records]
-
-
 def without_seed_and_request(records: list[Record]) -> list[Record]:
     gone = of(records, TrialStarted, anchor="naive_growth", seed=1002)
     asks = next(each for each in records if isinstance(each, StageDecided) and each.opens_confirmation)
     left = [each for each in asks.requests if (each.get("name"), each["seed"]) != ("naive_growth", 1002)]
-    return [each for each in swapped(records, asks, requests=left) if getattr(each, "trial", None) != gone.trial]
+    asked = [replace(each, requests=left) if each is asks else each for each in records]
+    return [each for each in asked if getattr(each, "trial", None) != gone.trial]
 
 
 @pytest.mark.parametrize("later", ["LeanPPOLearner", "FusedPPOLearner"])
@@ -400,19 +411,8 @@ def test_trials_of_a_script_differ_from_it_in_what_they_were_given(spec: StudySp
     assert list(broken_rules(list(read_lines(folder.records)), own)) == []
 
 
-def with_setting_of_another_arm(records: list[Record]) -> list[Record]:
-    started = of(records, TrialStarted, anchor="naive_growth", seed=1001, stage="confirm")
-    winner = of(records, TrialStarted, anchor="winner")
-    return swapped(records, started, rule=winner.rule, digest=winner.digest)
-
-
 BENT: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
     "a seed dropped with its request": (without_seed_and_request, r"seed must be 10\d\d, as it was asked for, got 10"),
-    "another frozen setting": (with_setting_of_another_arm, r"naive_growth@6, seed 1001\): rule must be"),
-    "a measured trial that nobody asked for": (
-        lambda records: swapped(records, of(records, TrialStarted, stage="measure"), anchor="faster"),
-        r"\(measure, anchor@1, .*\): anchor must be anchor, .*, got faster",
-    ),
     "a decision dropped": (
         lambda records: [each for each in records if each is not of(records, StageDecided, number=1)],
         r"decisions: must be numbered one after another from 0, got \[0, 2, 3",
@@ -439,10 +439,6 @@ def test_bent_records_are_refused_and_what_was_bent_is_named(
         verify(touched.path)
     assert raised.value.code == "protocol-broken"
     assert re.search(named, raised.value.got)
-
-
-def test_sound_records_keep_every_rule(study: StudyFolder, spec: StudySpec) -> None:
-    assert list(broken_rules(list(read_lines(study.records)), spec)) == []
 
 
 def test_a_changed_spec_is_named(touched: StudyFolder) -> None:
@@ -502,8 +498,6 @@ def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
 
 
 def test_a_study_without_stages_has_no_certificate(tmp_path: Path) -> None:
-    from tests.spaces import spec as plain_spec
-
     folder = holdup.write_study(tmp_path / "demo", plain_spec(), [])
     with pytest.raises(RecordError, match="needs a hold-up study"):
         make_certificate(folder)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from study.designs.holdup.certificate.diagnosis import Diagnosis, Finding, TrialHistory, diagnose, histories
-from study.errors import AnalysisError
 from study.records.ledger import fold
 from study.records.records import TrialStarted
 from tests import holdup, synthetic
@@ -162,14 +161,6 @@ def test_a_failed_run_is_not_solved_and_has_no_other_figure() -> None:
     updates = finding(found, "starved")
     assert updates is not None
     assert updates.n == 2
-
-
-def test_trials_of_two_settings_are_refused() -> None:
-    for other in (trial(seed=2, digest="e"), trial(seed=2, runners=5)):
-        with pytest.raises(AnalysisError, match="one setting at one scale"):
-            diagnose([trial(seed=1), other], SPEC)
-    with pytest.raises(AnalysisError, match="one setting at one scale"):
-        diagnose([], SPEC)
 
 
 def test_histories_hold_the_latest_attempt_only() -> None:

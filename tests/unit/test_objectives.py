@@ -82,8 +82,9 @@ def test_return_and_cost_are_two_objectives(tmp_path):
     assert not any(row.status == "failed" and row.trial in everywhere for row in rows)
 
 
-def test_the_front_has_what_nothing_beats_in_both(tmp_path):
-    space = spec(execution="real", parameters__num_env_runners=4, search__num_trials=5)
+@pytest.mark.parametrize("budget", [{}, {"budget__iterations": 5}], ids=["steps", "iterations"])
+def test_the_front_has_what_nothing_beats_in_both(tmp_path, budget):
+    space = spec(execution="real", parameters__num_env_runners=4, search__num_trials=5, **budget)
     session = Session(tmp_path, space)
     for cost, final in [(4.0, 480), (2.0, 300), (3.0, 480), (1.0, 100), (2.0, 290)]:
         play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)

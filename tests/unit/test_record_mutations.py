@@ -180,12 +180,6 @@ def with_(lines: Lines, kind: type[Record], trial: int, change: Callable[[Any], 
     ]
 
 
-def with_records(lines: Lines, change: Callable[[Record], Record]) -> Lines:
-    """Return the lines with other records; a line whose record stays is the same line."""
-    changed = ((each, change(each.record)) for each in lines)
-    return [each if record is each.record else replace(each, record=record) for each, record in changed]
-
-
 def summed(lines: Lines, spec: StudySpec, *trials: int) -> Lines:
     """Return the lines with the summaries of these trials written anew, as their records then say."""
     for trial in trials:
@@ -198,16 +192,6 @@ def summed(lines: Lines, spec: StudySpec, *trials: int) -> Lines:
             replace(each, record=replace(end, summary=summary)) if at in ats else each for at, each in enumerate(lines)
         ]
     return lines
-
-
-def effective(name: str, factor: float) -> Tampering:
-    def tamper(lines: Lines, spec: StudySpec) -> Lines:
-        trial = trial_of(lines, anchor="winner", stage="confirm")
-        return with_(
-            lines, TrialBuilt, trial, lambda each: {"effective": each.effective | {name: each.effective[name] * factor}}
-        )
-
-    return tamper
 
 
 def other_lr(stage: str, **wanted: Any) -> Tampering:
@@ -254,21 +238,6 @@ def swapped_outcomes(lines: Lines, spec: StudySpec) -> Lines:
 
 def swapped_runs(lines: Lines, spec: StudySpec) -> Lines:
     return relabelled(lines, *pair(lines), starts=True)
-
-
-def swapped_seeds(*, effective_too: bool) -> Tampering:
-    def with_seed(lines: Lines, trial: int, seed: int) -> Lines:
-        lines = with_(lines, TrialStarted, trial, lambda _: {"seed": seed})
-        if not effective_too:
-            return lines
-        return with_(lines, TrialBuilt, trial, lambda each: {"effective": each.effective | {"seed": seed}})
-
-    def tamper(lines: Lines, spec: StudySpec) -> Lines:
-        first = trial_of(lines, anchor="winner", stage="confirm", seed=1001)
-        second = trial_of(lines, anchor="winner", stage="confirm", seed=1002)
-        return with_seed(with_seed(lines, first, 1002), second, 1001)
-
-    return tamper
 
 
 def labelled_measured(*, as_real: bool) -> Tampering:
@@ -391,41 +360,13 @@ def frozen_late(lines: Lines, spec: StudySpec) -> Lines:
     return [*lines[:at], *lines[at + 1 : -1], replace(lines[at], seq=lines[-1].seq), lines[-1]]
 
 
-def another_winner(lines: Lines, spec: StudySpec) -> Lines:
-    def changed(record: Record) -> Record:
-        if not isinstance(record, SettingsFrozen):
-            return record
-        return replace(record, winner=next(each for each in record.settings if each != record.winner))
-
-    return with_records(lines, changed)
-
-
-def other_decision(phase: str, **changes: Callable[[StageDecided], Any]) -> Tampering:
-    def tamper(lines: Lines, spec: StudySpec) -> Lines:
-        def changed(record: Record) -> Record:
-            if not isinstance(record, StageDecided) or phase not in ("", record.phase):
-                return record
-            return replace(record, **{name: change(record) for name, change in changes.items()})
-
-        return [
-            replace(each, record=new) if (new := changed(each.record)) is not each.record else each for each in lines
-        ]
-
-    return tamper
-
-
 WINNER: dict[str, Any] = {"anchor": "winner", "stage": "confirm"}
 TAMPERINGS: dict[str, Tampering] = {
-    "effective lr unlike asked": effective("lr", 3),
-    "effective batch unlike asked": effective("train_batch_size", 2),
-    "effective minibatch unlike asked": effective("minibatch_size", 2),
-    "effective runners unlike asked": effective("num_env_runners", 0.5),
-    "effective lanes unlike asked": effective("num_envs_per_env_runner", 2),
-    "effective seed unlike asked": effective("seed", 2),
+    "effective lr unlike asked": of_one(
+        TrialBuilt, lambda each: {"effective": each.effective | {"lr": each.effective["lr"] * 3}}, **WINNER
+    ),
     "outcomes of two runs swapped": swapped_outcomes,
     "two runs swapped": swapped_runs,
-    "seeds of two runs swapped": swapped_seeds(effective_too=False),
-    "seeds of two runs swapped, effective too": swapped_seeds(effective_too=True),
     "lr x 3 in the calibration": other_lr("calibrate"),
     "lr x 3 in the search": other_lr("search", anchor=None),
     "lr x 3 in the race": other_lr("race"),
@@ -448,28 +389,9 @@ TAMPERINGS: dict[str, Tampering] = {
     "a seed dropped": without_trial,
     "a seed run twice": again(trial=999),
     "a trial run until it was lucky": again(attempt=2),
-    "a test seed in the race": of_one(TrialStarted, lambda each: {"seed": 1001}, stage="race"),
-    "episodes that nobody asked for": of_one(TrialStarted, lambda each: {"first_episode": 30_000}, **WINNER),
-    "a longer trial": of_one(TrialStarted, lambda each: {"iterations": 500}, **WINNER),
     "settings frozen after the confirmation": frozen_late,
-    "another winner frozen": another_winner,
-    "another setting kept": other_decision("race 1", kept=lambda each: each.kept[1:]),
-    "evidence improved": other_decision("race 3", evidence=lambda each: each.evidence | {"scores": {}}),
-    "a request added": other_decision("stress", requests=lambda each: [*each.requests, each.requests[0]]),
-    "decisions of another version": other_decision("", protocol=lambda each: 99),
     "final returns raised": of_one(
         Evaluation, lambda each: {"returns": [min(value + 30, 0) for value in each.returns]}, **WINNER
-    ),
-    "a score raised": of_one(TrialEnded, lambda each: {"summary": each.summary | {"score": 1.0}}, **WINNER),
-    "CPU-seconds halved at the end": of_one(
-        TrialEnded, lambda each: {"summary": each.summary | {"cpu_s_spent": each.summary["cpu_s_spent"] / 2}}, **WINNER
-    ),
-    "CPU-seconds halved in training": of_one(
-        Iteration, lambda each: {"metrics": each.metrics | {"cpu_time_s": each.metrics["cpu_time_s"] / 2}}, **WINNER
-    ),
-    "training time halved": of_one(Iteration, lambda each: {"wall_time_s": each.wall_time_s / 2}, **WINNER),
-    "another learner": of_one(
-        TrialBuilt, lambda each: {"effective": each.effective | {"learner_class": "Better"}}, **WINNER
     ),
 }
 
@@ -486,8 +408,6 @@ SAID = {
     "a lucky run copied bit for bit": "learner's losses: must differ between trials on different seeds",
     "the returns of a lucky run copied": "returns: must differ between trials on different seeds",
     "a seed dropped": "a seed is missing",
-    "episodes that nobody asked for": "first_episode must be",
-    "decisions of another version": "protocol must be what the records lead to",
 }
 """What is said of some of them: that the rule that is meant finds them."""
 

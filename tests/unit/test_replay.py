@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.designs.holdup.replay import replay, replay_table, to_markdown
+from study.designs.holdup.replay import replay, replay_table
 from study.designs.holdup.replay import run as module
 from study.designs.holdup.replay.protocol import protocol
 from study.designs.holdup.replay.run import OURS, STRATEGIES
@@ -423,8 +423,6 @@ def test_what_is_not_a_table_is_refused(tmp_path):
         read(study(tmp_path / "empty", []), complete_seeds_only=True)
     with pytest.raises(AnalysisError, match="at least 80"):
         replay_table(noisy(np.random.default_rng(0)), num_replays=10)
-    with pytest.raises(AnalysisError, match="must be finite"):
-        table([[np.nan] * 4])
 
 
 # Intervals and the report
@@ -457,16 +455,6 @@ def test_a_ratio_needs_a_rival_that_sometimes_holds_up():
     ratio = module._ratio(never, some, 8)
     assert ratio.value == 0
     assert not ratio.has_interval
-
-
-def test_the_report_says_what_was_found(report):
-    assert [each.strategy for each in report.strategies] == list(STRATEGIES)
-    assert all(each.holds_up.low <= each.holds_up.value for each in report.strategies)
-    text = to_markdown(report)
-    assert "24 settings, 8 seeds, 10 -> 46 runners; 80 replays" in text
-    assert all(f"| {name} |" in text for name in STRATEGIES)
-    assert "2 tune, 4 rank and 2 judge" in text
-    assert "trials failed" in text
 
 
 @pytest.mark.heavy

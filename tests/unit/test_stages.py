@@ -154,15 +154,10 @@ def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path
         keeper.check(early)
 
 
-def reference(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reference")
-    Drive(path, space()).run()
-    return path
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return reference(tmp_path_factory)
+    Drive(path := tmp_path_factory.mktemp("undisturbed"), space()).run()
+    return path
 
 
 def essence(path):

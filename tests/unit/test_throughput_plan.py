@@ -12,9 +12,8 @@ from rich.console import Console
 from study.adopted.loading import load_space
 from study.cli.tables import print_plan
 from study.cluster.connection import private_shape
-from study.designs.holdup.phases import shares
 from study.designs.registry import make_plan
-from study.designs.throughput.blocks import in_block
+from study.designs.throughput.design import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
 from study.space.cells import BASE_CELL, cells_of
@@ -76,12 +75,6 @@ def test_a_block_holds_every_point_once_and_keeps_keys_together(keys, seed):
     assert sum(a != b for a, b in itertools.pairwise(found)) == max(len(set(found)) - 1, 0)
     plain = in_block(points, anchor, np.random.default_rng(seed))
     assert plain[1:-1] == [points[at] for at in np.random.default_rng(seed).permutation(len(points))]
-
-
-@pytest.mark.parametrize("largest", range(1, 70))
-def test_the_shares_of_a_hold_up_study_are_what_they_were(largest):
-    cpus = largest + 1
-    assert shares(largest) == [((cpus - trials) // trials, trials) for trials in (2, 4) if cpus >= 2 * trials]
 
 
 def test_only_the_trials_of_a_divided_allocation_run_side_by_side():

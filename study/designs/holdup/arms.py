@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.designs.holdup.baselines import BEST_SMALL, WINNER
-from study.errors import AnalysisError
 from study.records.ledger import TrialRow
 from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
@@ -73,17 +72,6 @@ class Arm:
     name: str
     scale: int
     runs: tuple[Run, ...]
-
-    def __post_init__(self) -> None:
-        seeds = [run.seed for run in self.runs]
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise AnalysisError(
-                where=f"{self.name} at {self.scale}",
-                rule="an arm has one run or more, each on a seed of its own",
-                got=f"seeds {seeds}",
-                fix="Look at its trials.",
-                code="arm-with-repeated-seeds",
-            )
 
     @property
     def scores(self) -> FloatArray:

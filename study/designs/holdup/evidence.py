@@ -47,11 +47,6 @@ class Evidence:
         self.settings: dict[str, dict[str, Value]] = {row.digest: row.rule for row in rows.values()}
         self.large = [scale for scale in spec.scales if scale != self.holdup.small_scale]
 
-    @property
-    def num_trials(self) -> int:
-        """How many trials have ended."""
-        return len(self._rows)
-
     def rows(self, numbers: Iterable[int] | None = None) -> list[TrialRow]:
         """Return the trials with the given numbers that were run; all of them by default."""
         wanted = sorted(self._rows) if numbers is None else numbers

@@ -17,7 +17,7 @@ from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import first_half, shares
 from study.designs.holdup.verdict import LEVEL_HALF, halfway, limits_of
 from study.designs.search.worth import merit
-from study.designs.throughput.blocks import in_block
+from study.designs.throughput.design import in_block
 from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen
 from study.records.request import TrialRequest, digest_of
@@ -72,7 +72,7 @@ def _arms(known: Evidence, winner: str, best_small: str, baselines: Mapping[str,
     judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
     arms = [(WINNER, settings[winner], scale, sizes.num_seeds) for scale in judged]
     # As many seeds as the winner: the verdict rests on the difference of these two arms.
-    if not _alike(settings[best_small], settings[winner], holdup.small_scale):
+    if resolve(settings[best_small], holdup.small_scale) != resolve(settings[winner], holdup.small_scale):
         arms.append((BEST_SMALL, settings[best_small], holdup.small_scale, sizes.num_seeds))
     return arms + [(name, each, holdup.target_scale, sizes.num_seeds_others) for name, each in baselines.items()]
 
@@ -92,10 +92,10 @@ def _of_arms(known: Evidence, arms: Sequence[_ArmPlan], *, second: bool) -> list
 def rest(known: Evidence) -> Outcome:
     """Ask for the second half of the arms that are not decided.
 
-    Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: to refuse a
-    setting that loses one run of twenty takes all of them. The arms that it is compared with stop where all that they
-    are there for is shown at `LEVEL_HALF`: the references at the small scale where the score is kept at every scale, a
-    baseline where the winner's score is better, naive growth where steps are saved besides.
+    Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: only all runs
+    together can refuse a setting that fails in one run of twenty. The arms that it is compared with stop where all
+    that they are there for is shown at `LEVEL_HALF`: the references at the small scale where the score is kept at every
+    scale, a baseline where the winner's score is better, naive growth where steps are saved besides.
     """
     holdup, (winner, best_small) = known.holdup, _chosen_digests(known)
     target, small = holdup.target_scale, holdup.small_scale
@@ -110,7 +110,7 @@ def rest(known: Evidence) -> Outcome:
     stopped = {(row.baseline, target) for row in compared.rows if row.better}
     stopped -= set() if half.naive_growth else {("naive_growth", target)}
     stopped |= {(arm.name, small) for arm in arms.references} if half.references else set()
-    settings = {arm.name: _setting_of(known, arm.name) for arm in baselines.values()}
+    settings = {row.anchor: row.rule for row in known.whole(("confirm",)) if row.anchor in baselines}
     left = [arm for arm in _arms(known, winner, best_small, settings) if (arm[0], arm[2]) not in stopped]
     requests = _of_arms(known, left, second=True)
     return Outcome(
@@ -118,10 +118,6 @@ def rest(known: Evidence) -> Outcome:
         kept=[winner],
         evidence={"lost": False, "stopped": sorted(f"{name}@{scale}" for name, scale in stopped)},
     )
-
-
-def _setting_of(known: Evidence, name: str) -> Setting:
-    return next(row.rule for row in known.whole(("confirm",)) if row.anchor == name)
 
 
 def _arms_so_far(known: Evidence) -> dict[tuple[str, int], Arm]:
@@ -146,11 +142,6 @@ def _coarse(spec: StudySpec, row: TrialRow) -> Run:
         between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
     end = run.env_steps_to_target or run.env_steps or 0.0
     return replace(run, env_steps_before_target=max(end - 2 * between, 0.0))
-
-
-def _alike(first: Setting, second: Setting, scale: int) -> bool:
-    """Return whether two settings are the same numbers at a scale."""
-    return resolve(first, scale) == resolve(second, scale)
 
 
 def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest]) -> list[TrialRequest]:

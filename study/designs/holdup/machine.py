@@ -77,7 +77,7 @@ def decide(
         number=index,
         stage=every[index].stage,
         phase=every[index].name,
-        num_looks=known.num_trials,
+        num_looks=len(run),
         kept=list(outcome.kept),
         dropped=list(outcome.dropped),
         evidence=evidence,

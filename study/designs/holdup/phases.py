@@ -21,8 +21,8 @@ would lead to another decision or verdict: a study of another version is refused
 _NUM_SCALED = 3
 """Baselines that are made of the small scale's best setting."""
 BASELINE_SEEDS = 2
-"""Rank seeds that each baseline runs on, by which those are chosen that are confirmed: one alone chooses by luck, and
-all of the stress, four, cost as much as the race."""
+"""Rank seeds that each baseline runs on; by the means over them baselines are chosen for the confirmation. One seed
+would choose by luck, and the four of the stress would cost as much as the race."""
 _NUM_RIVALS = 3
 """Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
 

@@ -22,7 +22,8 @@ from study.space.spec import StudySpec
 from study.space.variants import STAGES
 
 HOPELESS = 0.5
-"""A session with less time than this share of what the later stages need cannot finish; a resume goes on searching."""
+"""Share of the time that the later stages need. A session that has less left cannot finish them: it does not cut its
+search short for them, and a resume goes on with the search."""
 
 
 class StageKeeper(Course):
@@ -50,7 +51,6 @@ class StageKeeper(Course):
         self._plan, self._ledger, self._append = plan, ledger, append
         self._until, self._announce = until, announce
         self._test_seeds = set(self._holdup.test_seeds.seeds)
-        self._budget_checked = False
 
     @property
     def cancelled(self) -> set[int]:
@@ -151,18 +151,13 @@ class StageKeeper(Course):
     def shortfall(self, following: TrialRequest) -> str:
         """Return why the budget cannot pay for the confirmation, by what trials have cost; empty when it can.
 
-        It is checked once, before the search: once it has begun to search, a study goes on, also after a kill.
+        It is checked before the search: once it has begun to search, a study goes on, also after a kill.
         """
         searched = any(row.stage == "search" for row in self._ledger.rows.values())
-        if searched or self._budget_checked or following.stage == "calibrate":
-            return ""
-        self._budget_checked = True
-        whole = self._whole()
-        if self._holdup.cpu_hours is None or not whole:
+        if searched or following.stage == "calibrate" or self._holdup.cpu_hours is None:
             return ""
         each = self._usual_cpu_s()
-        missing = self._holdup.race.num_settings - sum(row.stage == "search" for row in whole)
-        enough = (self._spent() + (max(missing, 0) + self._num_later_left()) * each) / 3600
+        enough = (self._spent() + (self._holdup.race.num_settings + phases.num_later(self._spec)) * each) / 3600
         if enough <= self._holdup.cpu_hours:
             return ""
         wanted = math.ceil(enough * 110) / 100
@@ -173,10 +168,6 @@ class StageKeeper(Course):
         """Return the CPU-seconds of training so far, lost attempts included."""
         rows = self._ledger.rows.values()
         return sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in rows)
-
-    def _num_later_left(self) -> int:
-        done = sum(row.stage in ("race", "stress", "confirm") for row in self._whole())
-        return max(phases.num_later(self._spec) - done, 0)
 
     def _enough_searched(self) -> bool:
         """Return whether the race and the small scale have settings to choose from.

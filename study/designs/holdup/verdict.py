@@ -34,7 +34,7 @@ LEAST_MEASURED = 5
 """Runs with a measured clock that an arm needs at the least. Where both arms are alike and times exact, fewer say
 "faster" too often: the interval of a ratio of few runs is too narrow."""
 ROUNDING = 1e-9
-"""0.55 * 20 is a little more than 11."""
+"""Tolerance for the error of floats before a comparison or `ceil`: 0.55 * 20 is a little more than 11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +103,11 @@ def judge(arms: Arms, limits: Limits) -> Verdict:
     Where the winner has fewer runs than `limits.num_seeds`, the confirmation stopped at half: rule 2 is then broken
     where more runs missed the target than it allows of them, and nothing else is judged.
 
-    How often the confirmation lets a setting pass, in two halves and without `naive_growth`, simulated: 20
-    seeds at the target, at each of two unseen scales and of two arms at the small scale, tolerance 0.05, 19 of 20
-    solved. A sound run scores 1 - loss with standard deviation 0.05 and is solved; a failed one scores 0 and is not.
-    The small scale scores 1 and never fails (`test_operating_characteristics_are_those_of_the_docstring`):
-
-                         true share of failed runs
-        mean loss     0 %     2 %     5 %    10 %    20 %
-        0.00         74 %    20 %     2 %     0 %     0 %
-        0.05          0 %     0 %     0 %     0 %     0 %
-        0.10          0 %     0 %     0 %     0 %     0 %
-
-    So what loses 0.05 or more of its score is refused, and so is almost everything that fails, with a score of 0, in
-    one run of ten. A setting whose runs merely miss the target in one of ten passes in 6 % of studies, and in 37 %
-    without unseen scales; with five seeds even one that fails in one run of ten passes in 7 % and 38 %
-    (`test_what_the_rules_let_pass_is_what_the_page_says`, at a standard deviation of 0.03). A sound setting is refused
-    too where seeds lie far apart: it passes in 100 % of studies at a standard deviation of 0.03, in 74 % at 0.05 and in
-    9 % at 0.1 (`test_noise_between_seeds_costs_sound_settings_their_certificate`).
+    How often a setting holds up, by simulation, is in `evidence.md` beside this file: what loses 0.05 or more of its
+    score is refused, and so is almost everything that fails, with a score of 0, in one run of ten. A setting whose runs
+    merely miss the target in one of ten passes in 6 % of studies, and in 37 % without unseen scales; with five seeds
+    even one that fails in one run of ten passes in 7 % and 38 %. A sound setting is refused too where seeds lie far
+    apart.
 
     **Rare failures cannot be excluded.** 20 seeds without one come up in 67 % of studies where 2 % of runs fail and in
     36 % where 5 % do; 60 seeds, over three scales, in 30 % and 5 %. A single failure among 20 breaks the rule on the

@@ -1,10 +1,17 @@
-"""A throughput study: how fast given settings run, in randomised blocks of timed cells. Pure."""
+"""A throughput study: how fast given settings run, in randomised blocks of timed cells. Pure.
 
-from collections.abc import Hashable, Iterable, Sequence
+Each block begins and ends with the base cell. A drift of the machine (heat, neighbours) then hits every cell alike, and
+the runs of the base cell show it (a note of T2, by `analysis.scaling.drift`).
+"""
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
 
 from study.designs.base import Design
-from study.designs.throughput.blocks import throughput_requests
 from study.errors import ClusterError
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import guess_iteration_seconds, guess_start_seconds
@@ -19,6 +26,8 @@ from study.space.spec import StudySpec
 from study.space.variants import THROUGHPUT
 from study.text import count
 
+Point = TypeVar("Point")
+
 RENEWAL_S = 1.5
 """Seconds between two trials that share processes: a new learner, new environments, a new policy in every runner."""
 
@@ -32,7 +41,7 @@ class Throughput(Design):
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials block by block."""
-        return numbered(throughput_requests(spec))
+        return numbered(_requests(spec))
 
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
         """Return the trials, and what those of each cell need."""
@@ -52,6 +61,58 @@ class Throughput(Design):
     def words_of(self, row: TrialRow) -> str:
         """Return block, runners and cell."""
         return f"block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
+
+
+def in_block(
+    points: Sequence[Point],
+    base: Point,
+    rng: np.random.Generator,
+    *,
+    together: Callable[[Point], Hashable] | None = None,
+) -> list[Point]:
+    """Return one block: the base, every point in random order, the base again.
+
+    Args:
+        points: What is run once.
+        base: What begins and ends the block.
+        rng: Of this block.
+        together: Points of an equal key follow one another, the keys in random order too.
+    """
+    order = [points[at] for at in rng.permutation(len(points))]
+    if together is not None:
+        keys = list(dict.fromkeys(map(together, points)))
+        ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
+        order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
+    return [base, *order, base]
+
+
+def _requests(spec: StudySpec) -> list[TrialRequest]:
+    """Return every trial of a throughput study, in the order in which they run, each group alone on the machine."""
+    section = spec.throughput
+    assert section is not None  # the schema wants it
+    base, *others = cells_of(spec)
+    group = itertools.count()
+    requests = []
+    for block in range(section.blocks):
+        rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
+        for cell in in_block(others, base, rng, together=_processes):
+            request = TrialRequest(
+                stage=THROUGHPUT,
+                num_env_runners=cell.num_env_runners,
+                seed=block + 1,
+                setting=cell.setting,
+                name=cell.name,
+                iterations=WARMUP_ITERATIONS + section.iterations,
+                group=next(group),
+                num_learners=cell.num_learners,
+            )
+            requests += [request] * cell.num_trials
+    return requests
+
+
+def _processes(cell: Cell) -> Hashable:
+    """Return what cells that can keep their runner processes have in common."""
+    return cell.num_env_runners, cell.num_learners, cell.num_trials
 
 
 def _num_cpus_of(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:

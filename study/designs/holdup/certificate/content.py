@@ -1,10 +1,11 @@
 """What a certificate holds, as values; JSON and Markdown of them. Writes two files; computes no figure."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from study.designs.holdup.certificate.diagnosis import Diagnosis
 from study.designs.holdup.certificate.page import page
@@ -95,7 +96,7 @@ class Certificate:
     cpu_hours: Mapping[str, float]
     """Stage -> CPU time of its trials, interrupted attempts included; and `all`."""
     trials: Mapping[str, Mapping[str, int]]
-    """Stage -> n, n_failed, n_restarted."""
+    """Stage -> n, n_failed, n_restarts."""
     clock_measured: bool
     diagnosis: Mapping[str, Diagnosis]
     """Of the winner at every scale, and of every arm that does not solve."""
@@ -109,7 +110,7 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; the open ends of intervals are null."""
-        content: dict[str, Any] = plain(self)
+        content: dict[str, Any] = orjson.loads(orjson.dumps(self, option=orjson.OPT_SERIALIZE_NUMPY))
         content["verdict"]["checks"] = {check["name"]: check for check in content["verdict"]["checks"]}
         for row in content["comparisons"]["rows"]:
             if not row["note"]:
@@ -140,16 +141,3 @@ class Certificate:
                 fix="Free some space, or check its permissions.",
                 code="certificate-not-writable",
             ) from error
-
-
-def plain(value: Any) -> Any:
-    """Return JSON values for dataclasses, mappings and sequences; a number that is not finite becomes null."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
-from study.errors import AnalysisError
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.ledger import TrialRow
 from study.records.records import Evaluation, Iteration, Record, TrialStarted
@@ -106,22 +105,10 @@ def diagnose(trials: Sequence[TrialHistory], spec: StudySpec) -> Diagnosis:
     """Return the diagnosis of one setting at one scale.
 
     Args:
-        trials: Of one digest, scale and variant, whole budgets only.
+        trials: Of one digest, scale and variant, whole budgets only; one or more.
         spec: The space: what a score is, and what is solved.
-
-    Raises:
-        AnalysisError: There is no trial, or they differ in setting or scale.
     """
-    places = {(trial.row.digest, trial.row.num_env_runners) for trial in trials}
-    if len(places) != 1:
-        raise AnalysisError(
-            where="trials",
-            rule="must be those of one setting at one scale",
-            got=sorted(places),
-            fix="Group them by digest and scale.",
-            code="diagnosis-of-mixed-trials",
-        )
-    ((digest, scale),) = places
+    ((digest, scale),) = {(trial.row.digest, trial.row.num_env_runners) for trial in trials}
     sound = [trial for trial in trials if trial.row.status == "finished"]
     measured = [trial for trial in sound if trial.row.timing == "measured"]
     timed = measured or [trial for trial in sound if trial.row.timing == "emulated"]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from study.designs.holdup.certificate.making import Certificate, make_certificate
-from study.errors import AnalysisError
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
 from study.space.parameters import SCALE, Value
@@ -21,15 +20,14 @@ def export_python(folder: StudyFolder, scale: int) -> str:
 
     Args:
         folder: A confirmed hold-up study.
-        scale: Environment runners; one that was not confirmed is said to be so.
+        scale: Environment runners, at least 1; one that was not confirmed is said to be so.
 
     Raises:
         RecordError: The study has no certificate yet, or its records break a rule.
-        AnalysisError: The scale cannot be run, or the training needs more than Gymnasium and RLlib.
+        AnalysisError: The training needs more than Gymnasium and RLlib.
     """
     certificate, spec, setting = _resolved(folder, scale)
-    iterations = max((each for each in spec.iterations_axis if each), default=None)
-    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=iterations)
+    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=None)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -37,11 +35,10 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
 
     Args:
         folder: A confirmed hold-up study.
-        scale: Environment runners; one that was not confirmed is said to be so.
+        scale: Environment runners, at least 1; one that was not confirmed is said to be so.
 
     Raises:
         RecordError: The study has no certificate yet, or its records break a rule.
-        AnalysisError: The scale cannot be run.
     """
     certificate, spec, setting = _resolved(folder, scale)
     header, rule = comment(_header(certificate, spec, scale)), comment(_rule(certificate, spec, scale))
@@ -51,14 +48,6 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
 
 def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, dict[str, Value]]:
     certificate, spec = make_certificate(folder), folder.identity().parse()
-    if scale < 1:
-        raise AnalysisError(
-            where="scale",
-            rule="must be at least 1",
-            got=scale,
-            fix="Name a number of environment runners.",
-            code="export-scale-below-one",
-        )
     return certificate, spec, fitted(spec, certificate.winner["rule"], scale)
 
 

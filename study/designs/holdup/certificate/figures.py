@@ -6,7 +6,7 @@ seeded with the study's digest and the figure's name.
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -58,7 +58,10 @@ class Maker:
             key: sorted(groups[key], key=lambda trial: trial.row.seed)
             for key in sorted(groups, key=lambda key: (order.get(key[0], 2), key))
         }
-        self._arms = {key: _arm(*key, trials, spec) for key, trials in self._groups.items()}
+        self._arms = {
+            (name, scale): Arm(name=name, scale=scale, runs=tuple(_run(trial, spec) for trial in trials))
+            for (name, scale), trials in self._groups.items()
+        }
 
     def certificate(self) -> Certificate:
         """Return it."""
@@ -86,7 +89,7 @@ class Maker:
                 "chain": self._heads[-1],
                 "frozen_chain": _head_when_frozen(self._lines, self._heads),
             },
-            environment=_environment(spec),
+            environment=_without_paths(spec.to_json()["environment"]),
             scales={
                 "target": target,
                 "small": small,
@@ -130,7 +133,7 @@ class Maker:
                 }
                 for opened in openings
             ],
-            notes=list(notes(spec, ledger, openings, self._groups, verdict, cpu_hours)),
+            notes=list(notes(spec, ledger, openings, self._arms, verdict, cpu_hours)),
         )
 
     def _rng(self, place: str) -> np.random.Generator:
@@ -315,10 +318,6 @@ def _head_when_frozen(lines: Sequence[Line], heads: Sequence[str]) -> str | None
     return heads[asks - 1] if asks else None
 
 
-def _arm(name: str, scale: int, trials: Sequence[TrialHistory], spec: StudySpec) -> Arm:
-    return Arm(name=name, scale=scale, runs=tuple(_run(trial, spec) for trial in trials))
-
-
 def _run(trial: TrialHistory, spec: StudySpec) -> Run:
     before = _before_target(trial, spec.target)
     return replace(
@@ -351,13 +350,7 @@ def _mean(values: Sequence[float | None]) -> Estimate | None:
 
 
 def _counted(labels: Iterator[str | None]) -> dict[str, int]:
-    listed = [label or "never built" for label in labels]
-    return {label: listed.count(label) for label in sorted(set(listed))}
-
-
-def _environment(spec: StudySpec) -> dict[str, Any]:
-    content: dict[str, Any] = _without_paths(spec.to_json()["environment"])
-    return content
+    return dict(sorted(Counter(label or "never built" for label in labels).items()))
 
 
 def _without_paths(value: Any) -> Any:

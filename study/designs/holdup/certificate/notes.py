@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from study.designs.holdup.arms import Arm
 from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
-from study.designs.holdup.certificate.diagnosis import TrialHistory
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.phases import PROTOCOL, holdup_of
 from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, Verdict
@@ -20,7 +20,7 @@ def notes(
     spec: StudySpec,
     ledger: Ledger,
     openings: Sequence[StudyOpened],
-    arms: Mapping[tuple[str, int], Sequence[TrialHistory]],
+    arms: Mapping[tuple[str, int], Arm],
     verdict: Verdict,
     cpu_hours: Mapping[str, float],
 ) -> Iterator[str]:
@@ -30,22 +30,21 @@ def notes(
         spec: Of a hold-up study.
         ledger: What its records add up to.
         openings: The start of every session.
-        arms: (name, scale) -> the trials of an arm on test seeds.
+        arms: (name, scale) -> the runs of an arm on test seeds.
         verdict: The verdict.
         cpu_hours: Stage -> CPU-hours of training.
     """
     target, small = holdup_of(spec).target_scale, holdup_of(spec).small_scale
-    count = len(arms[WINNER, target])
+    count = len(arms[WINNER, target].runs)
     most = 1 - rate_interval(count, count).low
     yield f"Even where all {count} test seeds reach the target, up to {most:.0%} of runs may miss it (95 %)."
     judged = [scale for name, scale in arms if name == WINNER and scale != small]
-    runs = [trial.row for scale in judged for trial in arms[WINNER, scale]]
-    finals = [row.summary.get("final_return") for row in runs if row.status != "failed"]
-    solved = sum(final is not None and final >= spec.target for final in finals)
     if half_decided(ledger).get("lost") is False:
-        most = 1 - rate_interval(solved, len(runs)).low
+        num_runs = sum(len(arms[WINNER, scale].runs) for scale in judged)
+        solved = sum(arms[WINNER, scale].num_solved for scale in judged)
+        most = 1 - rate_interval(solved, num_runs).low
         yield (
-            f"{solved} of the winner's {len(runs)} runs at {listed(judged)} runners reached the target: if runs miss "
+            f"{solved} of the winner's {num_runs} runs at {listed(judged)} runners reached the target: if runs miss "
             f"it equally often at all of them, at most {most:.1%} do (95 %, two-sided)."
         )
     if (BEST_SMALL, small) not in arms:
@@ -55,7 +54,7 @@ def notes(
             "Emulated trials step the lanes of all runners in few processes: they learn the same, and their times "
             "are no facts about real runners. What these would reserve (`cpu_s_reserved`) is then not known."
         )
-    if any(trial.row.scale is not None for trials in arms.values() for trial in trials):
+    if any(row.stage == "confirm" and row.scale is not None for row in ledger.rows.values()):
         yield (
             f"`{WINNER_STOCK}` ran folded: one of RLlib's own runners with the lanes of all. Its learning is that "
             "of the scale; its clock is not."
@@ -116,7 +115,8 @@ def _of_the_course(
     budget = holdup_of(spec).cpu_hours
     spent = sum(cpu_hours[stage] for stage in STAGES if stage != "measure")
     if budget is not None and spent > budget:
-        yield f"The budget of {budget:g} CPU-hours was exceeded: {spent:.2f} were spent up to the confirmation."
+        raised = ", or more where a resume raised it" if len(openings) > 1 else ""
+        yield f"{spent:.2f} CPU-hours were spent up to the confirmation; the budget was {budget:g}{raised}."
     for each in ledger.decisions:
         if each.cancelled:
             reason = each.evidence.get("cancelled", "no reason is on record")

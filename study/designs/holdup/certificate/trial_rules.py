@@ -5,6 +5,7 @@ start says, every iteration must go on where the one before ended, evaluations m
 must be the sum of all of it. What a trial measured (returns, losses, seconds) follows from nothing but the training.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -332,7 +333,10 @@ class _Walk:
         yield from self._label_that_stays(record)
         row.node_loads = [NodeLoad(**load) for load in record.node_loads]
         moment = line.time if record.last_seen is None else record.last_seen
-        again = row.summarise(self._spec, record.status, moment=moment)
+        again = {
+            name: value if value is None or math.isfinite(value) else None  # as JSON writes it
+            for name, value in row.summarise(self._spec, record.status, moment=moment).items()
+        }
         session = self._study.session_of(line)
         for name in sorted(again.keys() & {*record.summary, *(session.summary if session else ())}):
             least = CLOCK_S * row.num_cpus if name == "cpu_s_reserved" else LEAST

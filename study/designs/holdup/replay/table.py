@@ -61,19 +61,6 @@ class ScoreTable:
     left_out: tuple[int, ...] = ()
     """Seeds that are in the records and not in the table, since not all of their trials have ended."""
 
-    def __post_init__(self) -> None:
-        shape = (2, len(self.settings), len(self.seeds))
-        for name in ("score", "last_score", "solved", "cost"):
-            array = getattr(self, name)
-            if array.shape != shape or not np.isfinite(array).all():
-                raise AnalysisError(
-                    where=name,
-                    rule=f"must be finite and of shape {shape}",
-                    got=f"shape {array.shape}",
-                    fix="Give one number per trial.",
-                    code="replay-table-malformed",
-                )
-
     def resampled(self, columns: npt.NDArray[np.int64]) -> "ScoreTable":
         """Return the table with the given columns of seeds, the same for every setting and scale.
 
