@@ -25,6 +25,7 @@ from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
 from study.launch.ports import LOWEST_PORT
 from study.launch.ssh import dashboard_line, parse_hosts
+from study.mirrors.tracking_uri import VARIABLE, asked_uri
 from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape
 
@@ -211,14 +212,15 @@ def plain_name(name: str, *, of: str = "") -> str:
 
 def _check_no_password(options: LaunchOptions) -> None:
     """Refuse a password in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
-    for option, uri in (("--tracking-uri", options.tracking_uri), ("--optuna-storage", options.optuna_storage)):
+    variable = VARIABLE if options.tracking_uri is None else "--tracking-uri"
+    for place, uri in ((variable, asked_uri(options.tracking_uri)), ("--optuna-storage", options.optuna_storage)):
         if uri is not None and _PASSWORD.search(unquote(uri)):
             fix = (
                 "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
                 "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
             )
             rule = "must be a URI without a password, because others can read what is written"
-            raise wrong_option(option, rule=rule, got="one with it", fix=fix, code="password-in-uri")
+            raise wrong_option(place, rule=rule, got="one with it", fix=fix, code="password-in-uri")
 
 
 def _address_of(host: str) -> str:

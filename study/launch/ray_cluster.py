@@ -89,7 +89,9 @@ class RayCluster:
             self._inbox.put(event)
 
     def _say_what_is_not_used(self, agents: list[Agent]) -> None:
-        """Say where Ray has fewer CPUs than the scheduler gave: it may count hyper-threads."""
+        """Say where Ray has fewer CPUs than the scheduler gave, which may count hyper-threads."""
+        if self._job.cpus_per_node is not None:
+            return  # as many as were asked for
         given = {host.name: host.num_cpus or 0 for host in self._allocation.hosts}
         for agent in agents:
             used = (agent.started or {}).get("num_cpus", 0)

@@ -26,6 +26,7 @@ class Slurm(BatchScheduler):
     name = "slurm"
     Options = SlurmOptions
     mark = "#SBATCH"
+    size_options = ("-N", "--nodes", "-n", "--ntasks", "-c", "--cpus-per-task", "-t", "--time", "--exclusive")
     submit_command = ("sbatch", "--parsable")
     id_pattern = r"^(\d+)(?:;\S+)?\s*$"
 

@@ -45,6 +45,8 @@ class Case:
     """The program that submits."""
     answer: str = ""
     """What it prints."""
+    log: str = "job-17.log"
+    """The file into which the submitted job prints."""
     directives: tuple[str, ...] = ()
     """What the script asks for, besides the options of the person."""
     once: str = ""
@@ -107,6 +109,7 @@ CASES = {
         requeue="qsub -W depend=afterany:17.server {folder}/job.sh",
         submission="qsub",
         answer="17",
+        log="17.OU",
         directives=("-l select=2:ncpus=2:mpiprocs=2", "-l place=scatter", "-l walltime=2:00:00", "-r y"),
         once="-r n",
     ),
@@ -240,7 +243,7 @@ def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place)
     result = launch(name, "--set", "evaluation.episodes=4")
     assert result.exit_code == 0, result.exception
     folder = place / "work" / "studies" / "quickstart.launch"
-    assert f"Submitted as job 17. Its log: {folder}/job-17.log" in result.output
+    assert f"Submitted as job 17. Its log: {folder}/{case.log}" in result.output
     assert (folder / "job.sh").stat().st_mode & 0o777 == 0o700
     job = LaunchJob.read(folder / JOB_FILE)
     assert (job.launcher, job.study) == (name, str(place / "work" / "studies" / "quickstart"))

@@ -49,7 +49,20 @@ def refused(result, option, *, kind=SpaceError):
 def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
     result = launch("slurm", "--nodes", 2, "--cpus-per-node", 48, "--walltime", "1h30m", "--print")
     assert "Reserves at most 144.0 CPU-hours" in result.output  # 2 x 48 x 1.5
-    assert "The first node runs Ray's head" in result.output
+    assert "The first node of several runs Ray's head" in result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("slurm", ["-N4"]), ("slurm", ["--time=8:00:00"]), ("oar", ["-l", "/host=4,walltime=8"]), ("pbs", ["-l", "x=1"])],
+)
+def test_a_size_of_the_scheduler_s_own_options_is_not_guessed(kind, options):
+    more = () if kind == "pbs" else ("--cpus-per-node", 4)
+    ours, theirs = (launch(kind, *more, "--print", "--", *words).output for words in (["--own=x"], options))
+    assert "quickstart on 1 node x 4 CPUs for at most 1:00:00" in ours
+    assert "quickstart on the nodes, and for the time, that the options after -- ask for" in theirs
+    assert ("Reserves at most 4.0 CPU-hours" in ours, "Reserves" in theirs) == (True, False)
+    assert "is known when the job runs there" in theirs
 
 
 def test_the_scheduler_s_forecast_is_shown(place):
@@ -272,13 +285,15 @@ def test_a_password_is_not_printed():
     [
         ("--tracking-uri", "http://me:secret@lab-1:5000"),
         ("--tracking-uri", "http://lab-1:5000/?access_token=secret"),
+        ("MLFLOW_TRACKING_URI", "http://me:secret@lab-1:5000"),  # the environment names it as well as the option
         ("--optuna-storage", "postgresql://me:s/e@cret@lab-1/db"),
         ("--optuna-storage", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Dsecret"),
     ],
 )
-def test_a_password_gets_into_no_manifest_and_no_printed_command(place, kind, option, uri):
+def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypatch, kind, option, uri):
+    words = [option, uri] if option.startswith("--") else monkeypatch.setenv(option, uri) or []
     for shown in (["--print"], []):
-        result = launch(kind, option, uri, *shown)
+        result = launch(kind, *words, *shown)
         refused(result, f"{option}: ")
         assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "")
     assert list((place / "work").iterdir()) == []

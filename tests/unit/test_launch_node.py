@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,6 +206,13 @@ def test_the_cpus_that_a_person_asks_for_are_taken_as_they_are(monkeypatch):
 def test_on_one_node_trials_get_all_that_the_scheduler_gave(monkeypatch):
     for given, cores, expected in ((None, 36, 36), (2, 36, 2), (1, 36, 1), (4, 1, 1)):
         assert cpus_of(monkeypatch, Host(name="a", num_cpus=given), cores=cores) == [expected]
+
+
+@pytest.mark.parametrize("asked", [None, 4])
+def test_unused_cpus_are_named_where_nobody_asked_for_fewer(asked, capsys):
+    ray = ray_on(None, Host(name="a", num_cpus=8), cpus_per_node=asked)
+    ray._say_what_is_not_used([SimpleNamespace(host="a", started={"num_cpus": 4})])
+    assert ("a: Ray has 4 of 8 CPUs, one for each core" in capsys.readouterr().out) is (asked is None)
 
 
 # --- environment ------------------------------------------------------------------------------------------------------
