@@ -15,7 +15,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT,
 from study.designs.registry import design_of
 from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
+from study.hosts.mounts import short_temporary_folder
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.seams.base import require
 from study.seams.ray import authentication_as_in_environment, loopback_only, own_signal_handlers
@@ -117,10 +117,9 @@ def _quieten(verbose: bool) -> None:
 
 
 def session_path() -> Path:
-    """Return where private Rays of this user live: short, since sockets have at most 107 bytes of path."""
-    base = tempfile.gettempdir()
+    """Return where private Rays of this user live."""
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
-    return Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}-{host}"
+    return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
 
 
 def check_private(folder: Path) -> None:
@@ -134,7 +133,7 @@ def check_private(folder: Path) -> None:
         raise ClusterError(
             where=str(folder),
             rule="must be a folder that only you may use",
-            fix="Remove it, or set TMPDIR.",
+            fix="Remove it, or set TMPDIR to another folder with a path of at most 20 bytes.",
             code="folder-of-others",
         )
 

@@ -126,7 +126,7 @@ def open_ports(session: str) -> list[str]:
     """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
     found = set()
     for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == "raylet" or any(session in word for word in process.info["cmdline"] or []):
+        if any(session in word for word in process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 found |= {
                     f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"

@@ -13,13 +13,23 @@ from study.cluster.environment import environment
 from study.errors import ClusterError
 from tests.spaces import spec
 
-UNREACHABLE = ["nonsense", ".:6379", "x" * 70 + ":1", "127.0.0.1:9", "ray://127.0.0.1:10001", ":1"]
+UNREACHABLE = {
+    "nonsense": "bad-ray-address",
+    ":1": "bad-ray-address",
+    "10.0.0.1:²": "bad-ray-address",
+    "http://127.0.0.1:8265": "bad-ray-address",  # of a dashboard, as `ray job submit` wants it
+    "ray://127.0.0.1:10001": "ray-client-address",
+    ".:6379": "ray-does-not-answer",
+    "x" * 70 + ":1": "ray-does-not-answer",
+    "127.0.0.1:9": "ray-does-not-answer",
+}
 
 
 @pytest.mark.parametrize("address", UNREACHABLE)
 def test_an_address_that_cannot_be_reached_is_an_ordinary_error(address):
-    with pytest.raises(ClusterError, match="--address"):
+    with pytest.raises(ClusterError, match="--address") as error:
         check_address(address)
+    assert error.value.code == UNREACHABLE[address]
 
 
 def test_an_address_of_ipv6_stands_in_brackets():
@@ -37,7 +47,7 @@ def test_without_an_address_ray_is_private(monkeypatch):
     assert resolve_address(None) is None
     assert resolve_address("local") is None
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS 127\.0\.0\.1:9"):
         resolve_address(None)
 
 

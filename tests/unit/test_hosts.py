@@ -9,17 +9,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from study.cluster.connection import session_path
 from study.hosts import control_groups, cpus, probe, processes
 from study.hosts.cpus import cores_of, count_gpus
 from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
 from study.hosts.machine import machine
 from study.hosts.mounts import Mount, mount_of
 from study.hosts.probe import NodeFacts, digest_of, read_node, readers_of
-from study.hosts.processes import children_of, options_of, reach_of_nice, started_at, still_runs
+from study.hosts.processes import children_of, open_ports, options_of, reach_of_nice, started_at, still_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
@@ -315,6 +318,31 @@ def test_the_options_of_a_raylet_are_read_from_its_command_line():
         "session_dir": "/tmp/ray/s",
         "python_worker_command": "a --b=c",
     }
+
+
+def test_the_ports_of_a_ray_are_not_those_of_another_one_on_the_machine(monkeypatch):
+    def process(name, session, ip, status=psutil.CONN_LISTEN):
+        socket = SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=6379))
+        info = {"name": name, "cmdline": [f"--log-dir=/tmp/ray/{session}/logs"]}
+        return SimpleNamespace(info=info, net_connections=lambda kind: [socket])
+
+    found = [
+        process("gcs_server", "mine", "0.0.0.0"),
+        process("raylet", "mine", "::"),
+        process("raylet", "mine", "127.0.0.1"),
+        process("raylet", "mine", "10.0.0.1", psutil.CONN_ESTABLISHED),
+        process("raylet", "another", "0.0.0.0"),
+    ]
+    monkeypatch.setattr(psutil, "process_iter", lambda names: found)
+    assert open_ports("/tmp/ray/mine") == ["gcs_server 0.0.0.0:6379", "raylet [::]:6379"]
+
+
+def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
+    assert len(str(tmp_path)) > 20
+    for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        assert str(session_path().parent) == expected
+        assert read_node(sample_s=0)["facts"]["temporary"]["folder"] == expected
 
 
 def test_a_machine_says_everything_that_is_asked():
