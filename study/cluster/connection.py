@@ -98,7 +98,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             raise ClusterError(
                 where="ray",
                 rule="a private Ray must start on this machine",
-                got=_first_line(error),
+                got=_last_line(error),
                 fix=f"Check free memory and {folder}.",
                 code="private-ray-does-not-start",
             ) from error
@@ -122,12 +122,14 @@ def session_path() -> Path:
     return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
 
 
-def check_private(folder: Path) -> None:
-    """Refuse a folder that is not this user's alone.
+def _session_folder() -> Path:
+    """Make the folder of this user's private Rays where it is missing.
 
     Raises:
         ClusterError: Somebody else has made a folder of that name.
     """
+    folder = session_path()
+    folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
         raise ClusterError(
@@ -136,12 +138,6 @@ def check_private(folder: Path) -> None:
             fix="Remove it, or set TMPDIR to another folder with a path of at most 20 bytes.",
             code="folder-of-others",
         )
-
-
-def _session_folder() -> Path:
-    folder = session_path()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    check_private(folder)
     return folder
 
 
@@ -206,7 +202,7 @@ def connected_ray(
                 )
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
-            raise _refused(address, _first_line(error)) from error
+            raise _refused(address, _last_line(error)) from error
         try:
             yield
         finally:
@@ -284,7 +280,7 @@ def read_shape() -> ClusterShape:
         raise ClusterError(
             where="cluster",
             rule="every node must be able to run this project",
-            got=_first_line(error),
+            got=_last_line(error),
             fix="Install it on each node, in the same environment that runs Ray there.",
             code="node-without-project",
         ) from error
@@ -303,7 +299,7 @@ def read_shape() -> ClusterShape:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 

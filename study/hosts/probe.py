@@ -208,14 +208,6 @@ class RayFacts(TypedDict):
     """Where its processes listen beyond the loopback interface."""
 
 
-def read_ray(ray: Raylet) -> RayFacts:
-    """Return what the Ray that this task runs in looks like from inside."""
-    return RayFacts(
-        plasma_directory=ray.options.get("plasma_directory", ""),
-        open_ports=open_ports(ray.options["session_dir"]),
-    )
-
-
 class PriorityFacts(TypedDict):
     """What decides which process gets a CPU that several want."""
 
@@ -300,7 +292,14 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
         "token": read_token,
         "threads_variable": lambda: _threads_variable(ray),
         "priority": lambda: PriorityFacts(niceness=os.getpriority(os.PRIO_PROCESS, 0), reach=reach_of_nice()),
-        "ray": lambda: None if ray is None else read_ray(ray),
+        "ray": lambda: (
+            None
+            if ray is None
+            else RayFacts(
+                plasma_directory=ray.options.get("plasma_directory", ""),
+                open_ports=open_ports(ray.options["session_dir"]),
+            )
+        ),
         "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
         "frequency": read_frequency,
     }

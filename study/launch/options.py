@@ -169,6 +169,9 @@ class HostOptions(LaunchOptions):
 class JobOptions(HostOptions):
     """Options of launches that the supervisor runs."""
 
+    is_seen_here: ClassVar[bool] = False
+    """Whether this machine sees the interpreter of the nodes."""
+
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None
     workdir: Annotated[
         Path | None, typer.Option(help="Folder in which everything runs, on every node; by default this one.")
@@ -229,7 +232,8 @@ class JobOptions(HostOptions):
         program = Path(self.python_words[0])
         folder = program.parent.parent
         is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
-        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or not folder.exists())):
+        is_elsewhere = not (self.is_seen_here or folder.exists())
+        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or is_elsewhere)):
             rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
             fix = "Name that of your environment, or drop --stage."
             raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
@@ -261,6 +265,7 @@ class JobOptions(HostOptions):
 class BatchOptions(JobOptions):
     """Options of schedulers."""
 
+    is_seen_here = True
     nodes: Nodes = 1
     walltime: Walltime = "1h"
     resubmit: Annotated[
@@ -284,14 +289,6 @@ class BatchOptions(JobOptions):
     def walltime_s(self) -> int:
         """Longest duration of one job."""
         return int(seconds(self.walltime, "--walltime"))
-
-    def environment_to_copy(self) -> str:
-        """Return the folder of the interpreter's environment, which must be visible here."""
-        folder = super().environment_to_copy()
-        if not Path(folder).exists():
-            rule, fix = "must exist here too, as all nodes see it", "Correct the path."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
-        return folder
 
     @property
     def user(self) -> str:

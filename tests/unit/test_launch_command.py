@@ -15,7 +15,7 @@ from study.launch.files import WrittenFiles
 from study.launch.job import LaunchJob
 from study.launch.options import LEAST_WALLTIME_S
 from study.launch.supervisor import LEAST_S, MARGIN_S, NEAR_THE_END_S
-from tests.contract.test_launchers import install
+from tests.launching import install
 
 SPACE = "quickstart.yaml"
 NEEDED = {
@@ -30,8 +30,7 @@ NEEDED = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    for name in ("bin", "work"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return tmp_path
@@ -215,11 +214,6 @@ def test_a_mistake_in_the_space_is_refused_by_all(place, kind):
 
 def test_a_space_that_does_not_exist_is_named():
     refused(launch("slurm", space="no_such_space.yaml"), "no_such_space.yaml")
-
-
-@pytest.mark.parametrize("words", [("slurm", "--hosts", "a"), ("ssh", "--nodes", "2"), ("slurm", "--besteffort")])
-def test_an_option_of_another_launcher_does_not_exist(words):
-    assert launch(*words).exit_code == 2
 
 
 @pytest.mark.parametrize(("kind", "option"), [(kind, words[0]) for kind, words in NEEDED.items() if words])
