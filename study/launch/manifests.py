@@ -115,6 +115,9 @@ def ray_up(options: RayUpOptions) -> Manifests:
     """
     listed, me = parse_hosts(options.hosts), getpass.getuser()
     user = listed[0].name.rpartition("@")[0] or me
+    if {each.name.rpartition("@")[0] for each in listed} - {user, ""}:
+        rule, fix = f"must have one user, here {user}: `ray up` has the same for all", "Write it before the first host."
+        raise wrong_option("--hosts", rule=rule, got=options.hosts, fix=fix, code="users-of-hosts")
     name = plain_name(options.study_name, of=f"{me} {user}")  # its folder in /tmp is among those of other people
     hosts = [
         dataclasses.replace(host, name=host.name.rpartition("@")[2], num_cpus=options.cpus_per_node or host.num_cpus)

@@ -267,9 +267,8 @@ def test_the_commands_name_the_file_and_the_script(place):
     ("changes", "option"),
     [
         ({"head_ip": "127.0.1.1"}, "--head-ip"),
-        ({"hosts": "-oProxyCommand=id@a"}, "--hosts"),
-        ({"hosts": "$(id)"}, "--hosts"),
-        ({"hosts": "lab-1,me@lab-1"}, "--hosts"),
+        ({"hosts": "me@lab-1,lab-1"}, "--hosts"),
+        ({"hosts": "me@lab-1,you@lab-2"}, "--hosts"),
         ({"hosts": "no-such-host.invalid", "head_ip": ""}, "--hosts"),
     ],
 )
