@@ -69,9 +69,10 @@ def reach_of_nice() -> str:
 
 
 def set_back(niceness: int) -> None:
-    """Let others go before this process's session, where nice values count inside of sessions; 0 takes that back.
+    """Give this process's whole session a nice value among sessions, where the kernel divides CPUs among these.
 
-    Does nothing for a process that does not lead a session. See `reach_of_nice`.
+    Above 0 other sessions go before it; 0 is normal. Does nothing for a process that does not lead a session, nor where
+    the kernel has no such groups. See `reach_of_nice`.
     """
     if os.getsid(0) != os.getpid():
         return

@@ -33,8 +33,6 @@ class Launcher(abc.ABC):
     """Of the subcommand, and in `launch.json`."""
     Options: ClassVar[type[JobOptions]]
     """Options of the subcommand; its docstring is the help."""
-    shares_files: ClassVar[bool] = True
-    """Whether this machine and the hosts see the same folder of studies."""
     has_exact_cpus: ClassVar[bool] = False
     """Whether a host's CPUs are what a person wrote; a scheduler may count hyper-threads."""
 

@@ -23,7 +23,7 @@ from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
 from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
-from study.launch.ports import LOWEST_PORT
+from study.launch.ports import CELL, LOWEST_PORT
 from study.launch.ssh import dashboard_line, parse_hosts
 from study.mirrors.tracking_uri import VARIABLE, asked_uri
 from study.options import seconds, wrong_option
@@ -131,7 +131,7 @@ def ray_up(options: RayUpOptions) -> Manifests:
     if workers and head_ip.startswith("127."):
         rule = "must be an address that the other hosts reach, and not that of every machine itself"
         raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.", code="head-on-loopback")
-    base = options.port_base or LOWEST_PORT
+    base = -(-(options.port_base or LOWEST_PORT) // CELL) * CELL
     dashboard = dashboard_line(head.name, base + 7, jump=options.jump, user=user) if options.dashboard else ""
     values = {
         "options": options,

@@ -169,8 +169,8 @@ class HostOptions(LaunchOptions):
 class JobOptions(HostOptions):
     """Options of launches that the supervisor runs."""
 
-    is_seen_here: ClassVar[bool] = False
-    """Whether this machine sees the interpreter of the nodes."""
+    shares_files: ClassVar[bool] = True
+    """Whether this machine and the nodes see the same files."""
 
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None
     workdir: Annotated[
@@ -202,8 +202,9 @@ class JobOptions(HostOptions):
 
     @property
     def working_directory(self) -> Path:
-        """Folder in which everything runs."""
+        """Folder in which everything runs; a relative one begins here, or where a person comes in on a far host."""
         here = Path.cwd() if self.workdir is None else self.workdir
+        here = here.absolute() if self.shares_files else here
         self.check_one_line("--workdir", here)
         return here
 
@@ -232,7 +233,7 @@ class JobOptions(HostOptions):
         program = Path(self.python_words[0])
         folder = program.parent.parent
         is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
-        is_elsewhere = not (self.is_seen_here or folder.exists())
+        is_elsewhere = not (self.shares_files or folder.exists())
         if not (program.is_absolute() and program.parent.name == "bin" and (is_one or is_elsewhere)):
             rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
             fix = "Name that of your environment, or drop --stage."
@@ -265,7 +266,6 @@ class JobOptions(HostOptions):
 class BatchOptions(JobOptions):
     """Options of schedulers."""
 
-    is_seen_here = True
     nodes: Nodes = 1
     walltime: Walltime = "1h"
     resubmit: Annotated[

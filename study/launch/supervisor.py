@@ -232,7 +232,7 @@ class Supervisor:
     def _records(self) -> Iterator[Record]:
         """Yield the study's records, as far as they can be read from here: with ssh they lie on another machine."""
         records = StudyFolder(Path(self._job.study)).records
-        if self._launcher.shares_files and records.exists():
+        if self._launcher.Options.shares_files and records.exists():
             with contextlib.suppress(StudyError, OSError):
                 yield from (line.record for line in read_lines(records))
 

@@ -119,6 +119,12 @@ def test_a_printed_command_is_one_that_runs(place):
     assert shlex.split(line.removeprefix("Watch it: "))[3:] == ["status", str(study), "--watch"]
 
 
+def test_a_relative_working_directory_is_that_of_this_folder_on_every_node(place):
+    script = launch("slurm", "--workdir", "sub", "--print").output
+    assert f"cd {place}/work/sub || exit" in script
+    assert f"# {place}/work/sub/studies/quickstart.launch/job.sh" in script
+
+
 def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
     def closed(path):
         raise PermissionError(13, "Permission denied", str(path))

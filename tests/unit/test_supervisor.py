@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from study.errors import ExitCode, LaunchError
-from study.launch.base import Launcher
 from study.launch.job import Allocation
 from study.launch.remote import Agent, AgentEvent, CommandTask
+from study.launch.slurm import Slurm
 from study.launch.supervisor import Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
@@ -19,11 +19,8 @@ from tests.synthetic import append, opened, whole_trial
 AGAIN = 99
 
 
-class Local(Launcher):
+class Local(Slurm):
     """A launcher whose remote shells are programs here."""
-
-    def allocation(self):
-        raise NotImplementedError
 
     def remote_shell(self, host, line):
         return [sys.executable, "-c", AGENT, host.name]
