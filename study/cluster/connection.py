@@ -129,7 +129,8 @@ def _session_folder() -> Path:
         ClusterError: Somebody else has made a folder of that name.
     """
     folder = session_path()
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # perhaps a file, or a link
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
         raise ClusterError(

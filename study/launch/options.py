@@ -202,7 +202,7 @@ class JobOptions(HostOptions):
 
     @property
     def working_directory(self) -> Path:
-        """Folder in which everything runs; a relative one begins here, or where a person comes in on a far host."""
+        """Folder in which everything runs; a relative one is below this one, with ssh below each host's home."""
         here = Path.cwd() if self.workdir is None else self.workdir
         here = here.absolute() if self.shares_files else here
         self.check_one_line("--workdir", here)

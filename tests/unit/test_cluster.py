@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,22 @@ def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_re
     assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
     (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
     assert emulated.num_cpus == here.physical_cpus
+
+
+def open_folder(path):
+    path.mkdir()
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("make", [Path.touch, open_folder, lambda path: path.symlink_to("elsewhere")])
+def test_what_others_may_have_put_in_place_of_our_folder_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "session_path", lambda: tmp_path / "rs")
+    assert connection._session_folder().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "rs").rmdir()
+    make(tmp_path / "rs")
+    with pytest.raises(ClusterError) as error:
+        connection._session_folder()
+    assert error.value.code == "folder-of-others"
 
 
 def test_variables_are_set_and_unset_for_a_while(monkeypatch):

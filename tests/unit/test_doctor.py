@@ -339,6 +339,11 @@ def test_a_batch_job_wants_its_studies_where_its_next_node_finds_them(tmp_path, 
     assert_says("storage: folder", private(out=tmp_path), "warn", "requeued on another node")
     monkeypatch.setattr(storage, "mount_of", lambda path: Mount("nfs4"))
     assert_says("storage: folder", private(out=tmp_path), "ok")
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    for kind, level in (("ext4", "ok"), ("overlay", "warn")):  # a claim, and the container's own
+        monkeypatch.setattr(storage, "mount_of", lambda path, kind=kind: Mount(kind))
+        assert_says("storage: folder", private(out=tmp_path), level)
 
 
 # MLflow.
