@@ -237,8 +237,8 @@ FAULTS = (
     Fault(
         subject="launch",
         what="SLURM's nodes with equal CPUs count once",
-        old="counts += [int(match[1])] * int(match[2] or 1)",
-        new="counts += [int(match[1])]",
+        old="counts += [int(count)] * int(times or 1)",
+        new="counts += [int(count)]",
         tests=("test_launch_schedulers.py", "test_launchers.py"),
     ),
     Fault(

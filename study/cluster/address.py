@@ -27,48 +27,52 @@ def resolve_address(address: str | None) -> str | None:
     if chosen == "local":
         return None
     found = _find_running() if chosen == "auto" else chosen
-    check_address(found)
+    check_address(found, "--address" if address else "RAY_ADDRESS")
     return found
 
 
-def check_address(address: str) -> None:
+def check_address(address: str, source: str = "--address") -> None:
     """Check within seconds, without Ray, that a gRPC server answers at `host:port`.
+
+    Args:
+        address: The address.
+        source: The option or the variable that it is from.
 
     Raises:
         ClusterError: It does not; says what to check.
     """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address.startswith("ray://"):
         raise ClusterError(
-            where=f"--address {address}",
+            where=f"{source} {address}",
             rule="must be the address of the cluster's head",
             got="a Ray Client address",
             fix="Run on a node of the cluster with --address auto, or submit with `ray job submit`.",
             code="ray-client-address",
         )
-    if not colon or not host or not port.isdigit():
+    if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
         raise ClusterError(
-            where=f"--address {address}",
+            where=f"{source} {address}",
             rule="must be auto, local or host:port",
-            fix="For instance 10.0.0.1:6379.",
+            fix="Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one.",
             code="bad-ray-address",
         )
     ways = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+        host, port = place[1].strip("[]"), int(place[2])
+        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
             connection.settimeout(CONNECT_TIMEOUT_S)
             connection.sendall(_HTTP2_PREFACE)
             answer = connection.recv(9)
     except (OSError, UnicodeError) as error:
         raise ClusterError(
-            where=f"--address {address}",
+            where=f"{source} {address}",
             rule=f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})",
             fix=ways,
             code="ray-does-not-answer",
         ) from error
     if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
         raise ClusterError(
-            where=f"--address {address}",
+            where=f"{source} {address}",
             rule="something answers there that is not Ray",
             fix=ways,
             code="address-not-of-ray",

@@ -15,7 +15,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT,
 from study.designs.registry import design_of
 from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
+from study.hosts.mounts import short_temporary_folder
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.seams.base import require
 from study.seams.ray import authentication_as_in_environment, loopback_only, own_signal_handlers
@@ -98,7 +98,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             raise ClusterError(
                 where="ray",
                 rule="a private Ray must start on this machine",
-                got=_first_line(error),
+                got=_last_line(error),
                 fix=f"Check free memory and {folder}.",
                 code="private-ray-does-not-start",
             ) from error
@@ -117,32 +117,28 @@ def _quieten(verbose: bool) -> None:
 
 
 def session_path() -> Path:
-    """Return where private Rays of this user live: short, since sockets have at most 107 bytes of path."""
-    base = tempfile.gettempdir()
+    """Return where private Rays of this user live."""
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
-    return Path(base if len(base) <= 20 else "/tmp") / f"rs-{os.getuid()}-{host}"
+    return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
 
 
-def check_private(folder: Path) -> None:
-    """Refuse a folder that is not this user's alone.
+def _session_folder() -> Path:
+    """Make the folder of this user's private Rays where it is missing.
 
     Raises:
         ClusterError: Somebody else has made a folder of that name.
     """
+    folder = session_path()
+    with contextlib.suppress(FileExistsError):  # perhaps a file, or a link
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
         raise ClusterError(
             where=str(folder),
             rule="must be a folder that only you may use",
-            fix="Remove it, or set TMPDIR.",
+            fix="Remove it, or set TMPDIR to another folder with a path of at most 20 bytes.",
             code="folder-of-others",
         )
-
-
-def _session_folder() -> Path:
-    folder = session_path()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    check_private(folder)
     return folder
 
 
@@ -207,7 +203,7 @@ def connected_ray(
                 )
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
-            raise _refused(address, _first_line(error)) from error
+            raise _refused(address, _last_line(error)) from error
         try:
             yield
         finally:
@@ -285,7 +281,7 @@ def read_shape() -> ClusterShape:
         raise ClusterError(
             where="cluster",
             rule="every node must be able to run this project",
-            got=_first_line(error),
+            got=_last_line(error),
             fix="Install it on each node, in the same environment that runs Ray there.",
             code="node-without-project",
         ) from error
@@ -304,7 +300,7 @@ def read_shape() -> ClusterShape:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 

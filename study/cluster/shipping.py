@@ -105,9 +105,8 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
     if first is None:
         return ()
     beside = first.paths[0].parent
-    loaded = {name.partition(".")[0] for name in tuple(sys.modules)} - {first.name}
-    others = (_own(name) for name in sorted(loaded))
-    return (first, *(other for other in others if other and other.paths[0].parent == beside and not other.obstacle))
+    others = (other for other in loaded_modules() if other.name != first.name and other.paths[0].parent == beside)
+    return (first, *(other for other in others if not other.obstacle))
 
 
 def loaded_modules() -> tuple[OwnModule, ...]:

@@ -51,7 +51,7 @@ def find_surroundings(
         refusal = error
     except Exception as error:  # noqa: BLE001 (whatever Ray raises is a result too)
         refusal = ClusterError(
-            where=str(address),
+            where=f"--address {address}" if address else "RAY_ADDRESS",
             rule="its nodes must answer",
             got=f"{type(error).__name__}: {error}",
             fix="Look at `ray status`.",

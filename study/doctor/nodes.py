@@ -165,10 +165,10 @@ def temporary(node: NodeReport, around: Surroundings) -> CheckResult:
     if Mount(disk["type"]).is_network:
         return fail(
             f"{disk['folder']} is on {disk['type']}, where sockets hang",
-            "Give Ray a folder on a local disk (`ray start --temp-dir=/tmp/…`, or TMPDIR for a private one).",
+            "Give Ray a folder on a local disk (`ray start --temp-dir=/tmp/…`; for a private one a short TMPDIR).",
         )
     if disk["free_mb"] < TEMPORARY_MB:
-        return fail(found, "Free some space, or give Ray another folder (`ray start --temp-dir`, TMPDIR).")
+        return fail(found, "Free some space, or give Ray another folder (`ray start --temp-dir`, a short TMPDIR).")
     if disk["free_mb"] < (1 - FULL) * disk["total_mb"]:
         return warn(f"{found}: over {FULL:.0%} full, where Ray refuses to spill", "Free some space.")
     return ok(found)

@@ -83,9 +83,12 @@ def _exposed(place: Path) -> CheckResult | None:
 
 
 def _lost_with_job(place: Path) -> CheckResult | None:
-    """Return the result when a batch job that starts again on another node would not find its study."""
-    mount = mount_of(place)
-    if mount.is_network or current_job() is None:
+    """Return the result when a batch job that starts again on another node would not find its study.
+
+    In Kubernetes that is what lies in the container's own file system: a volume that is claimed follows the pod.
+    """
+    mount, job = mount_of(place), current_job()
+    if mount.is_network or job is None or (job.scheduler == "kubernetes" and mount.kind != "overlay"):
         return None
     return warn(
         f"{place} is on a disk of {socket.gethostname()} ({mount.kind or 'unknown'}), and this is a batch job: when it "

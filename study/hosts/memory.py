@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
@@ -16,18 +15,6 @@ _STATUS = Path("/proc/self/status")
 _KIB_PER_MB = 1024 / 1e6
 
 
-def memory_limits() -> Iterator[tuple[Path, int, int]]:
-    """Yield each control group that limits memory, its limit and what it uses, in bytes.
-
-    Version 1 gives a number beyond all machines where there is no limit.
-    """
-    for group in control_groups("memory"):
-        for limit_file, usage_file in _FILES:
-            limit, usage = read_number(group / limit_file), read_number(group / usage_file)
-            if limit is not None and usage is not None:
-                yield group, limit, usage
-
-
 class MemoryFacts(TypedDict):
     """Memory of the machine or of the tightest control group, in MB of 2**20 bytes."""
 
@@ -39,9 +26,12 @@ def read_memory() -> MemoryFacts:
     """Return the memory that processes here may use."""
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
-    for group, limit, usage in memory_limits():
-        if limit < machine.total:
-            total, available = min(total, limit), min(available, max(limit - usage + _file_cache(group), 0))
+    for group in control_groups("memory"):
+        for limit_file, usage_file in _FILES:
+            limit, usage = read_number(group / limit_file), read_number(group / usage_file)
+            # Version 1 gives a number beyond all machines where there is no limit.
+            if limit is not None and usage is not None and limit < machine.total:
+                total, available = min(total, limit), min(available, max(limit - usage + _file_cache(group), 0))
     return MemoryFacts(total_mb=total // 2**20, available_mb=available // 2**20)
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ _OPTION_OF_SHARED_LOCKS: Mapping[str, str] = MappingProxyType(
 
 Source: nfs(5), mount.lustre(8).
 """
+
+_LONGEST_TMPDIR = 20
+"""Bytes; with Ray's own names behind it, the path of a socket stays below 107, which is the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,12 @@ class DiskFacts(TypedDict):
     type: str
     total_mb: int
     free_mb: int
+
+
+def short_temporary_folder() -> str:
+    """Return where a private Ray keeps its files: TMPDIR, or /tmp where that is too long for the paths of sockets."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
 
 
 def read_disk(folder: str) -> DiskFacts:

@@ -13,7 +13,6 @@ import re
 import resource
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -28,7 +27,7 @@ from study.hosts.jobs import granted_cpus
 from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
 from study.hosts.machine import boot_id
 from study.hosts.memory import MemoryFacts, read_memory
-from study.hosts.mounts import DiskFacts, read_disk
+from study.hosts.mounts import DiskFacts, read_disk, short_temporary_folder
 from study.hosts.processes import Raylet, open_ports, own_raylet, reach_of_nice, threads_of_user
 
 PROJECT = ("study", "analysis")
@@ -209,14 +208,6 @@ class RayFacts(TypedDict):
     """Where its processes listen beyond the loopback interface."""
 
 
-def read_ray(ray: Raylet) -> RayFacts:
-    """Return what the Ray that this task runs in looks like from inside."""
-    return RayFacts(
-        plasma_directory=ray.options.get("plasma_directory", ""),
-        open_ports=open_ports(ray.options["session_dir"]),
-    )
-
-
 class PriorityFacts(TypedDict):
     """What decides which process gets a CPU that several want."""
 
@@ -296,12 +287,19 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
         "cpus": read_cpus,
         "memory": read_memory,
         "shm": lambda: read_disk("/dev/shm"),
-        "temporary": lambda: read_disk(tempfile.gettempdir() if ray is None else ray.options["temp_dir"]),
+        "temporary": lambda: read_disk(short_temporary_folder() if ray is None else ray.options["temp_dir"]),
         "limits": read_limits,
         "token": read_token,
         "threads_variable": lambda: _threads_variable(ray),
         "priority": lambda: PriorityFacts(niceness=os.getpriority(os.PRIO_PROCESS, 0), reach=reach_of_nice()),
-        "ray": lambda: None if ray is None else read_ray(ray),
+        "ray": lambda: (
+            None
+            if ray is None
+            else RayFacts(
+                plasma_directory=ray.options.get("plasma_directory", ""),
+                open_ports=open_ports(ray.options["session_dir"]),
+            )
+        ),
         "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
         "frequency": read_frequency,
     }

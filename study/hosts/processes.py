@@ -69,9 +69,10 @@ def reach_of_nice() -> str:
 
 
 def set_back(niceness: int) -> None:
-    """Let others go before this process's session, where nice values count inside of sessions; 0 takes that back.
+    """Give this process's whole session a nice value among sessions, where the kernel divides CPUs among these.
 
-    Does nothing for a process that does not lead a session. See `reach_of_nice`.
+    Above 0 other sessions go before it; 0 is normal. Does nothing for a process that does not lead a session, nor where
+    the kernel has no such groups. See `reach_of_nice`.
     """
     if os.getsid(0) != os.getpid():
         return
@@ -126,7 +127,7 @@ def open_ports(session: str) -> list[str]:
     """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
     found = set()
     for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == "raylet" or any(session in word for word in process.info["cmdline"] or []):
+        if any(session in word for word in process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 found |= {
                     f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"

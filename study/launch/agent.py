@@ -22,7 +22,7 @@ import pydantic
 
 from study.errors import LaunchError, in_one_line
 from study.launch.node import RayNode, die_with_parent, remove_marked
-from study.launch.remote import TASK, CommandTask, Order, RayTask
+from study.launch.remote import TASK, TERMINATE, CommandTask, RayTask
 
 POLL_S = 0.25
 CHECK_EVERY_S = 2.0
@@ -76,13 +76,13 @@ def _run_ray(task: RayTask) -> int:
             remove_marked(Path(task.remove))
 
 
-def _watch(node: RayNode, orders: "queue.Queue[Order]", *, is_last: bool) -> int | None:
+def _watch(node: RayNode, orders: "queue.Queue[bool]", *, is_last: bool) -> int | None:
     """Watch a node to its end; return the exit code, or None if it died while it started and may be started again."""
     started = False
     try:
         while True:
             with contextlib.suppress(queue.Empty):
-                if orders.get(timeout=CHECK_EVERY_S if started else POLL_S).do == "stop":
+                if orders.get(timeout=CHECK_EVERY_S if started else POLL_S):
                     break
             if (reason := node.death()) is not None:
                 if node.has_listened and not (started or is_last):
@@ -130,10 +130,10 @@ def _run_command(task: CommandTask) -> int:
         orders = _orders()
         while process.poll() is None:
             with contextlib.suppress(queue.Empty):
-                if orders.get(timeout=POLL_S).do == "terminate":
-                    process.send_signal(signal.SIGTERM)
-                else:
+                if orders.get(timeout=POLL_S):
                     _end(process)
+                else:
+                    process.send_signal(signal.SIGTERM)
         reader.join(5)
         say("exited", code=process.returncode)
     return 0
@@ -154,15 +154,16 @@ def _pass_on(process: "subprocess.Popen[bytes]") -> None:
         say("line", text=line.decode(errors="replace").rstrip("\n"))
 
 
-def _orders() -> "queue.Queue[Order]":
-    """Return a queue of what the supervisor orders from now on; the end of the input is a stop."""
-    orders: queue.Queue[Order] = queue.Queue()
+def _orders() -> "queue.Queue[bool]":
+    """Return a queue of orders from now on: False to send the child SIGTERM, True, the last, to see that it ends."""
+    orders: queue.Queue[bool] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin:
-            with contextlib.suppress(pydantic.ValidationError):  # other lines are ignored
-                orders.put(Order.model_validate_json(line))
-        orders.put(Order(do="stop"))
+            with contextlib.suppress(ValueError):  # other lines are ignored
+                if json.loads(line) == TERMINATE:
+                    orders.put(False)
+        orders.put(True)
 
     threading.Thread(target=read, daemon=True).start()
     return orders

@@ -33,8 +33,6 @@ class Launcher(abc.ABC):
     """Of the subcommand, and in `launch.json`."""
     Options: ClassVar[type[JobOptions]]
     """Options of the subcommand; its docstring is the help."""
-    shares_files: ClassVar[bool] = True
-    """Whether this machine and the hosts see the same folder of studies."""
     has_exact_cpus: ClassVar[bool] = False
     """Whether a host's CPUs are what a person wrote; a scheduler may count hyper-threads."""
 
@@ -48,9 +46,14 @@ class Launcher(abc.ABC):
         """
         self.job, self.folder, self._environment = job, folder, environment
 
+    @property
+    def has_own_size(self) -> bool:
+        """Whether the scheduler's own options say how large the job is, and how long, in place of ours."""
+        return False
+
     def planned_cpus(self) -> list[int | None]:
         """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        return [self.job.cpus_per_node] * self.job.nodes
+        return [None if self.has_own_size else self.job.cpus_per_node] * self.job.nodes
 
     @abc.abstractmethod
     def allocation(self) -> Allocation:
@@ -89,6 +92,8 @@ class BatchScheduler(Launcher):
     """How much earlier the signal may come."""
     mark: ClassVar[str]
     """How a line of the script begins that holds an option: `#SBATCH`."""
+    size_options: ClassVar[tuple[str, ...]]
+    """The scheduler's options for nodes, CPUs and walltime."""
     submit_command: ClassVar[tuple[str, ...]]
     id_pattern: ClassVar[str]
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
@@ -96,6 +101,10 @@ class BatchScheduler(Launcher):
     @abc.abstractmethod
     def directives(self) -> list[str]:
         """Return the options in the script that ask for name, size, walltime, log, signal and requeueing."""
+
+    def log(self, job_id: str) -> Path:
+        """Return the file into which a submitted job prints."""
+        return self.folder / f"job-{job_id}.log"
 
     def directive_of(self, option: list[str]) -> str:
         """Return one option of the person, with its value, as the scheduler reads it in a script."""
@@ -128,6 +137,12 @@ class BatchScheduler(Launcher):
         options = [*self.directives(), *map(self.directive_of, self.own_options())]
         lines = ["#!/bin/bash", *(f"{self.mark} {option}" for option in options), *start, f"exec {shlex.join(words)}"]
         return "\n".join(lines) + "\n"
+
+    @property
+    def has_own_size(self) -> bool:
+        """Whether an option of the person's is one of `size_options`; the value may follow a short one at once."""
+        names = (word if word.startswith("--") else word[:2] for word, *_ in self.own_options())
+        return any(name.partition("=")[0] in self.size_options for name in names)
 
     def own_options(self) -> list[list[str]]:
         """Return the scheduler options of the person, each with its value: a line of the script holds one.

@@ -65,7 +65,7 @@ def _submit(launcher: BatchScheduler, *, only_print: bool) -> int:
         if not isinstance(error, NoAnswerError):
             written.undo()
         raise
-    _say(f"Submitted as job {job_id}. Its log: {folder}/job-{job_id}.log")
+    _say(f"Submitted as job {job_id}. Its log: {launcher.log(job_id)}")
     if start := launcher.foreseen_start_of(job_id):
         _say("It starts now." if start == "now" else f"{title} foresees a start at {start}.")
     _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
@@ -98,7 +98,9 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     """Say what is reserved and what the plan needs, and refuse what can never fit."""
     job, sizes = launcher.job, launcher.planned_cpus()
     where = count(len(sizes), "node")
-    if job.walltime_s is not None:
+    if launcher.has_own_size:
+        where = "the nodes, and for the time, that the options after -- ask for"
+    elif job.walltime_s is not None:
         size = f" x {job.cpus_per_node} CPUs" if job.cpus_per_node else ", whole,"
         where += f"{size} for at most {clock(job.walltime_s)}"
     _say(f"{job.name} on {where}")
@@ -119,10 +121,10 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
                 f"Emulated there, so their timing is not measured: trials of {', '.join(map(str, emulated))} runners. "
                 f"Real ones of {emulated[0]} need {need} CPUs at once."
             )
-    if len(sizes) > 1 and not job.use_head:
+    if (len(sizes) > 1 or launcher.has_own_size) and not job.use_head:
         _say(
-            "The first node runs Ray's head and the study's driver, and no trials: its CPUs are reserved but not in "
-            "the plan. --use-head lets trials run there too."
+            "The first node of several runs Ray's head and the study's driver, and no trials: its CPUs are reserved "
+            "but not in the plan. --use-head lets trials run there too."
         )
 
 

@@ -23,8 +23,9 @@ from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
 from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
-from study.launch.ports import LOWEST_PORT
+from study.launch.ports import CELL, LOWEST_PORT
 from study.launch.ssh import dashboard_line, parse_hosts
+from study.mirrors.tracking_uri import VARIABLE, asked_uri
 from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape
 
@@ -114,6 +115,9 @@ def ray_up(options: RayUpOptions) -> Manifests:
     """
     listed, me = parse_hosts(options.hosts), getpass.getuser()
     user = listed[0].name.rpartition("@")[0] or me
+    if {each.name.rpartition("@")[0] for each in listed} - {user, ""}:
+        rule, fix = f"must have one user, here {user}: `ray up` has the same for all", "Write it before the first host."
+        raise wrong_option("--hosts", rule=rule, got=options.hosts, fix=fix, code="users-of-hosts")
     name = plain_name(options.study_name, of=f"{me} {user}")  # its folder in /tmp is among those of other people
     hosts = [
         dataclasses.replace(host, name=host.name.rpartition("@")[2], num_cpus=options.cpus_per_node or host.num_cpus)
@@ -127,7 +131,7 @@ def ray_up(options: RayUpOptions) -> Manifests:
     if workers and head_ip.startswith("127."):
         rule = "must be an address that the other hosts reach, and not that of every machine itself"
         raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.", code="head-on-loopback")
-    base = options.port_base or LOWEST_PORT
+    base = -(-(options.port_base or LOWEST_PORT) // CELL) * CELL
     dashboard = dashboard_line(head.name, base + 7, jump=options.jump, user=user) if options.dashboard else ""
     values = {
         "options": options,
@@ -211,14 +215,15 @@ def plain_name(name: str, *, of: str = "") -> str:
 
 def _check_no_password(options: LaunchOptions) -> None:
     """Refuse a password in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
-    for option, uri in (("--tracking-uri", options.tracking_uri), ("--optuna-storage", options.optuna_storage)):
+    variable = VARIABLE if options.tracking_uri is None else "--tracking-uri"
+    for place, uri in ((variable, asked_uri(options.tracking_uri)), ("--optuna-storage", options.optuna_storage)):
         if uri is not None and _PASSWORD.search(unquote(uri)):
             fix = (
                 "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
                 "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
             )
             rule = "must be a URI without a password, because others can read what is written"
-            raise wrong_option(option, rule=rule, got="one with it", fix=fix, code="password-in-uri")
+            raise wrong_option(place, rule=rule, got="one with it", fix=fix, code="password-in-uri")
 
 
 def _address_of(host: str) -> str:

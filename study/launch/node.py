@@ -86,11 +86,6 @@ class RayNode:
         """Where the dashboard listens: on loopback only."""
         return f"127.0.0.1:{self._ports['dashboard']}"
 
-    def listens(self) -> bool:
-        """Return whether its servers listen."""
-        names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
-        return all(_listens(self.ip, self._ports[name]) for name in names)
-
     def is_up(self) -> bool:
         """Return whether Ray has started: its servers listen seconds before, and may still fail."""
         return self.has_listened and _STARTED in self._printed()
@@ -100,7 +95,8 @@ class RayNode:
 
         `ray start` itself notices the death of a server within a second, but while it starts only after half a minute.
         """
-        listens = self.listens()
+        names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
+        listens = all(_listens(self.ip, self._ports[name]) for name in names)
         if (code := self.process.poll()) is not None:
             what = f"`ray start` ended with code {code}"
         elif not self.folder.exists():

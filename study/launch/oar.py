@@ -45,6 +45,7 @@ class Oar(BatchScheduler):
     name = "oar"
     Options = OarOptions
     mark = "#OAR"
+    size_options = ("-l", "--resource")
     submit_command = ("oarsub", "-S")
     id_pattern = r"OAR_JOB_ID=(\d+)"
 
@@ -65,8 +66,7 @@ class Oar(BatchScheduler):
             )
         cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
         # A second -l would be an alternative, and OAR takes the one that starts first.
-        has_own_size = any(option[0].split("=")[0] in ("-l", "--resource") for option in self.own_options())
-        size = [] if has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
+        size = [] if self.has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
         log = shlex.quote(f"{self.folder}/job-")
         again = ["-t idempotent"] if job.resubmit else []
         requeue = [f"--checkpoint {self.notice_s}", *again]

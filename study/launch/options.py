@@ -169,6 +169,9 @@ class HostOptions(LaunchOptions):
 class JobOptions(HostOptions):
     """Options of launches that the supervisor runs."""
 
+    shares_files: ClassVar[bool] = True
+    """Whether this machine and the nodes see the same files."""
+
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None
     workdir: Annotated[
         Path | None, typer.Option(help="Folder in which everything runs, on every node; by default this one.")
@@ -199,8 +202,9 @@ class JobOptions(HostOptions):
 
     @property
     def working_directory(self) -> Path:
-        """Folder in which everything runs."""
+        """Folder in which everything runs; a relative one is below this one, with ssh below each host's home."""
         here = Path.cwd() if self.workdir is None else self.workdir
+        here = here.absolute() if self.shares_files else here
         self.check_one_line("--workdir", here)
         return here
 
@@ -229,7 +233,8 @@ class JobOptions(HostOptions):
         program = Path(self.python_words[0])
         folder = program.parent.parent
         is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
-        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or not folder.exists())):
+        is_elsewhere = not (self.shares_files or folder.exists())
+        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or is_elsewhere)):
             rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
             fix = "Name that of your environment, or drop --stage."
             raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
@@ -284,14 +289,6 @@ class BatchOptions(JobOptions):
     def walltime_s(self) -> int:
         """Longest duration of one job."""
         return int(seconds(self.walltime, "--walltime"))
-
-    def environment_to_copy(self) -> str:
-        """Return the folder of the interpreter's environment, which must be visible here."""
-        folder = super().environment_to_copy()
-        if not Path(folder).exists():
-            rule, fix = "must exist here too, as all nodes see it", "Correct the path."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
-        return folder
 
     @property
     def user(self) -> str:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +35,7 @@ class Pbs(BatchScheduler):
     name = "pbs"
     Options = PbsOptions
     mark = "#PBS"
+    size_options = ("-l",)
     submit_command = ("qsub",)
     id_pattern = r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$"
 
@@ -45,6 +47,10 @@ class Pbs(BatchScheduler):
         log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{self.folder}/')}"]
         again = f"-r {'y' if job.resubmit else 'n'}"
         return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
+
+    def log(self, job_id: str) -> Path:
+        """Return the file that PBS names, since `-o` of the script is a folder."""
+        return self.folder / f"{job_id}.OU"
 
     def allocation(self) -> Allocation:
         """Return the hosts of the node file."""

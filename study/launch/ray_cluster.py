@@ -46,8 +46,14 @@ class RayCluster:
     @property
     def address(self) -> str:
         """Of the head."""
-        assert self._head is not None and self._head.started is not None
+        assert self._head is not None
         return str(self._head.started["address"])
+
+    @property
+    def dashboard_port(self) -> int:
+        """Where the head's dashboard listens, on its loopback."""
+        assert self._head is not None
+        return int(self._head.started["dashboard"].rpartition(":")[2])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -77,7 +83,7 @@ class RayCluster:
         self._head = self._launch(allocation.head, self._task(allocation.head, peer=peer))
         self._await_started([self._head])
         self._note(f"Ray's head listens on {self.address} ({allocation.head.name}).")
-        ip = str((self._head.started or {})["ip"])
+        ip = str(self._head.started["ip"])
         for host in allocation.workers:
             self._workers.append(self._launch(host, self._task(host, peer=ip, address=self.address)))
         nodes = self._await_started(self._workers, at_least=self._at_least() - 1)
@@ -89,10 +95,12 @@ class RayCluster:
             self._inbox.put(event)
 
     def _say_what_is_not_used(self, agents: list[Agent]) -> None:
-        """Say where Ray has fewer CPUs than the scheduler gave: it may count hyper-threads."""
+        """Say where Ray has fewer CPUs than the scheduler gave, which may count hyper-threads."""
+        if self._job.cpus_per_node is not None:
+            return  # as many as were asked for
         given = {host.name: host.num_cpus or 0 for host in self._allocation.hosts}
         for agent in agents:
-            used = (agent.started or {}).get("num_cpus", 0)
+            used = agent.started.get("num_cpus", 0)
             if 0 < used < given[agent.host]:
                 self._note(
                     f"{agent.host}: Ray has {used} of {given[agent.host]} CPUs, one for each core; "
@@ -132,7 +140,7 @@ class RayCluster:
 
     def start_due(self) -> None:
         """Start the workers again whose time has come; how that went is in the inbox."""
-        assert self._head is not None and self._head.started is not None
+        assert self._head is not None
         for host in [host for host, at in self._due.items() if at <= time.monotonic()]:
             del self._due[host]
             task = self._task(host, peer=str(self._head.started["ip"]), address=self.address)
@@ -255,7 +263,7 @@ class RayCluster:
 
         A node whose ports are taken never registers and says nothing.
         """
-        ips = [str((agent.started or {})["ip"]) for agent in agents]
+        ips = [str(agent.started["ip"]) for agent in agents]
         left = max(self._deadline - time.monotonic(), 20.0)
         waiter = self.run(
             ("{python}", "-m", "study.launch.await_nodes", self.address, str(self._at_least()), f"{left:.0f}", *ips)
@@ -306,14 +314,12 @@ class RayCluster:
         return event
 
     def _write_address(self, agents: list[Agent]) -> None:
-        hosts = [
-            {name: (agent.started or {}).get(name) for name in ("host", "ip", "num_cpus", "folder")} for agent in agents
-        ]
+        hosts = [{name: agent.started.get(name) for name in ("host", "ip", "num_cpus", "folder")} for agent in agents]
         content: dict[str, Any] = {
             "address": self.address,
             "token_file": str(self._folder / TOKEN_FILE),
             "hosts": hosts,
         }
         if self._job.dashboard:
-            content["dashboard"] = (agents[0].started or {}).get("dashboard")
+            content["dashboard"] = agents[0].started["dashboard"]
         write_atomically(self._folder / ADDRESS_FILE, json.dumps(content, indent=1) + "\n")

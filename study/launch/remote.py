@@ -2,7 +2,7 @@
 
 Messages are JSON lines on the standard input and output of an agent:
 
-supervisor -> agent    a task; then {"do": "terminate"} or {"do": "stop"}; the end of the input is a stop too
+supervisor -> agent    a task; then {"do": "terminate"}: send the child SIGTERM; the end of the input: see that it ends
 agent -> supervisor    {"event": "started", …}   {"event": "line", "text": …}   {"event": "exited", "code": …}
                        {"event": "failed", "reason": …, "fix": …}   {"event": "again", "reason": …}: Ray starts again
 """
@@ -71,10 +71,8 @@ TASK: pydantic.TypeAdapter[RayTask | CommandTask] = pydantic.TypeAdapter(
 )
 
 
-class Order(pydantic.BaseModel):
-    """What an agent is to do while its child runs: send it SIGTERM, or see that it ends."""
-
-    do: Literal["terminate", "stop"]
+TERMINATE = {"do": "terminate"}
+"""The order to send SIGTERM to the child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,8 @@ class Agent:
             OSError: There is no such remote shell.
         """
         self.host = host
-        self.started: dict[str, Any] | None = None
+        self.started: dict[str, Any] = {}
+        """What it said when its child had started; empty before."""
         self.failed = False
         """Whether it has said so itself, before it ended."""
         self._inbox = inbox
@@ -149,7 +148,7 @@ class Agent:
 
     def terminate(self) -> None:
         """Ask its child to end."""
-        self._write(Order(do="terminate").model_dump_json())
+        self._write(json.dumps(TERMINATE))
 
     def stop(self) -> None:
         """Order it to end its child; an event follows when that is done."""

@@ -22,6 +22,7 @@ class SshOptions(JobOptions):
     """Run a study on a list of hosts, in the foreground."""
 
     example = "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8"
+    shares_files = False
     hosts: Hosts
     ssh_options: SshOption = None
 
@@ -51,7 +52,6 @@ class Ssh(Launcher):
 
     name = "ssh"
     Options = SshOptions
-    shares_files = False
     has_exact_cpus = True
 
     def planned_cpus(self) -> list[int | None]:

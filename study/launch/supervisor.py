@@ -7,7 +7,6 @@ which it watches itself. A study that is not complete is then submitted again wh
 """
 
 import contextlib
-import json
 import queue
 import signal
 import sys
@@ -21,7 +20,7 @@ from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.base import BatchScheduler, Launcher
 from study.launch.job import Allocation
 from study.launch.launchers import read_launcher
-from study.launch.ray_cluster import ADDRESS_FILE, RayCluster, Stopped
+from study.launch.ray_cluster import RayCluster, Stopped
 from study.launch.remote import Agent, AgentEvent, Inbox
 from study.launch.ssh import dashboard_line
 from study.records.folder import StudyFolder
@@ -66,7 +65,10 @@ class Supervisor:
             ray = RayCluster(self._launcher, allocation, self._inbox, note)
             try:
                 ray.start()
-                self._show_dashboard(allocation.head.name)
+                if self._job.dashboard:
+                    way = {"jump": self._job.jump, "user": self._job.user}
+                    line = dashboard_line(allocation.head.name, ray.dashboard_port, **way)
+                    note(f"From your own machine: {line}")
                 code = self._drive(ray, allocation)
             except Stopped as stopped:
                 self._signal = str(stopped)
@@ -80,13 +82,6 @@ class Supervisor:
         note(f"Job {allocation.job}: {hosts}.")
         if allocation.ends_at is not None:
             note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(allocation.ends_at))}.")
-
-    def _show_dashboard(self, head: str) -> None:
-        """Say how a person at a laptop sees it, now that its port is known."""
-        if self._job.dashboard:
-            address = json.loads((self._folder / ADDRESS_FILE).read_text())["dashboard"]
-            port = int(address.rpartition(":")[2])
-            note(f"From your own machine: {dashboard_line(head, port, jump=self._job.jump, user=self._job.user)}")
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -187,7 +182,8 @@ class Supervisor:
         """Return the code to exit with; resubmit first where the study is not complete."""
         if code != ExitCode.STOPPED or not self._job.resubmit:
             return code
-        if self._signal and not self._launcher.may_resume(self._signal):
+        signals = [self._signal, *self._late_signals()]
+        if not all(self._launcher.may_resume(name) for name in signals if name):
             note("The job was cancelled; the study can be resumed by launching it again.")
             return code
         has_ended_some = self._num_ended() > ended_before
@@ -203,6 +199,16 @@ class Supervisor:
             return code  # the driver stopped for a reason of its own, such as a full disk, and would do so again
         note("The study is not complete; the job is submitted again.")
         return self._launcher.resubmit(self._started_at)
+
+    def _late_signals(self) -> Iterator[str]:
+        """Yield the signals that came while Ray was taken down: by then the study had ended for another reason.
+
+        At the end of the walltime they are the scheduler's own, and no cancellation.
+        """
+        is_near = self._ends_at is not None and self._ends_at - time.time() < LEAST_S
+        while not (is_near or self._inbox.empty()):
+            if isinstance(event := self._inbox.get(), str):
+                yield event
 
     def _time_is_up(self) -> bool:
         """Return whether the study ends for the end of the walltime, and not for a preemption."""
@@ -226,7 +232,7 @@ class Supervisor:
     def _records(self) -> Iterator[Record]:
         """Yield the study's records, as far as they can be read from here: with ssh they lie on another machine."""
         records = StudyFolder(Path(self._job.study)).records
-        if self._launcher.shares_files and records.exists():
+        if self._launcher.Options.shares_files and records.exists():
             with contextlib.suppress(StudyError, OSError):
                 yield from (line.record for line in read_lines(records))
 

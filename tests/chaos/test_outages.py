@@ -108,7 +108,7 @@ def test_a_node_that_the_network_loses(driver: Driver, cluster: Cluster, tell: T
     driver.settings = cluster.settings
     with Wire() as wire:
         cluster.start_head(host=wire.outside)
-        cluster.add_node_inside(2, wire)
+        cluster.add_node(2, wire.inside, within=wire.within)
         driver.start("--address", cluster.address, *lasting(30 if seconds < 10 else 20))
         driver.wait_for("iteration", 2)
         wire.cut()

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,9 @@ from study.errors import ExitCode, LaunchError
 from study.launch.base import BatchScheduler, NoAnswerError
 from study.launch.commands import app
 from study.launch.files import WrittenFiles
-from study.launch.job import JOB_FILE, Host, LaunchJob
+from study.launch.job import JOB_FILE, LaunchJob
 from study.launch.launchers import LAUNCHERS, read_launcher
+from tests.launching import host, install, launcher
 
 LAST_WORD = '#!/bin/bash\nexec bash -c "${@: -1}"\n'
 """A remote shell: the last word is a line."""
@@ -45,12 +46,12 @@ class Case:
     """The program that submits."""
     answer: str = ""
     """What it prints."""
+    log: str = "job-17.log"
+    """The file into which the submitted job prints."""
     directives: tuple[str, ...] = ()
     """What the script asks for, besides the options of the person."""
     once: str = ""
     """The directive of a job that is not queued again; one that begins with "not " must be missing."""
-    fields: dict[str, object] = field(default_factory=dict)
-    """Of the job."""
 
 
 CASES = {
@@ -107,6 +108,7 @@ CASES = {
         requeue="qsub -W depend=afterany:17.server {folder}/job.sh",
         submission="qsub",
         answer="17",
+        log="17.OU",
         directives=("-l select=2:ncpus=2:mpiprocs=2", "-l place=scatter", "-l walltime=2:00:00", "-r y"),
         once="-r n",
     ),
@@ -124,17 +126,10 @@ each_batch = pytest.mark.parametrize("name", BATCH)
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return tmp_path
-
-
-def install(place, programs):
-    for name, text in programs.items():
-        (place / "bin" / name).write_text(text)
-        (place / "bin" / name).chmod(0o755)
 
 
 def launch(name, *words):
@@ -143,23 +138,12 @@ def launch(name, *words):
 
 def job_of(name, place, **changes):
     """Return the launcher of a job as the supervisor makes it."""
-    hosts = {"hosts": "n1:2,n2:2"} if name == "ssh" else {}
-    job = LaunchJob(
-        launcher=name,
-        study="/w/studies/s",
-        run=("run",),
-        workdir="/w",
-        python="/v/bin/python",
-        walltime_s=None if name == "ssh" else 7200,
-        nodes=2,
-        cpus_per_node=2,
-        **hosts,
-        resubmit=name != "ssh",
-    ).model_copy(update=changes)
+    fields = {"hosts": "n1:2,n2:2", "walltime_s": None} if name == "ssh" else {"resubmit": True}
+    fields |= {"nodes": 2, "cpus_per_node": 2, "python": "/v/bin/python", **changes}
     (place / "nodes").write_text("n1\nn1\nn2\nn2\n")
     end = str(int(time.time()) + 7200)
     environment = {key: value.format(nodes=place / "nodes", end=end) for key, value in CASES[name].inside.items()}
-    return LAUNCHERS[name](job, place / "job", environment)
+    return launcher(name, folder=place / "job", environment=environment, **fields)
 
 
 def test_every_launcher_has_a_case():
@@ -240,7 +224,7 @@ def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place)
     result = launch(name, "--set", "evaluation.episodes=4")
     assert result.exit_code == 0, result.exception
     folder = place / "work" / "studies" / "quickstart.launch"
-    assert f"Submitted as job 17. Its log: {folder}/job-17.log" in result.output
+    assert f"Submitted as job 17. Its log: {folder}/{case.log}" in result.output
     assert (folder / "job.sh").stat().st_mode & 0o777 == 0o700
     job = LaunchJob.read(folder / JOB_FILE)
     assert (job.launcher, job.study) == (name, str(place / "work" / "studies" / "quickstart"))
@@ -281,7 +265,7 @@ def test_a_submission_that_fails_is_an_error_with_its_reason(name, place, monkey
 def test_the_allocation_is_read_inside_the_job(name, place):
     install(place, CASES[name].programs)
     allocation = job_of(name, place).allocation()
-    assert allocation.hosts == tuple(Host(name=host, num_cpus=2) for host in HOSTS)
+    assert allocation.hosts == tuple(host(name, 2) for name in HOSTS)
     assert name == "ssh" or allocation.job == "17"
     ends_at = None if name == "ssh" else pytest.approx(time.time() + 7200, abs=5)
     assert allocation.ends_at == ends_at
@@ -300,7 +284,7 @@ def test_outside_of_a_job_there_is_no_allocation(name, place):
 def test_a_line_runs_on_a_host_with_our_input_and_output(name, place):
     install(place, CASES[name].programs)
     line = "cd / && pwd; read word; echo got $word"
-    command = job_of(name, place).remote_shell(Host(name="n2", num_cpus=2), line)
+    command = job_of(name, place).remote_shell(host("n2"), line)
     done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
     assert done.stdout.splitlines() == ["/", "got a task"], done.stderr
 
@@ -324,7 +308,7 @@ def test_an_incomplete_study_is_queued_again(name, place):
 @pytest.mark.parametrize("content", ["", "{", '{"launcher": "slurm"}', None])
 def test_a_launch_file_that_is_damaged_or_unknown_is_refused(place, content):
     file = place / JOB_FILE
-    job = job_of("slurm", place, launcher="condor").job
+    job = job_of("slurm", place).job.model_copy(update={"launcher": "condor"})
     file.write_text(job.model_dump_json() if content is None else content)
     file.chmod(0o600)
     with pytest.raises(LaunchError) as error:

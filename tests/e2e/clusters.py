@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.network import Wire
 from tests.e2e.commands import run
 
 SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
@@ -49,7 +48,9 @@ class Cluster:
     Raylets have an address each; the head runs nothing unless told so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **own: str) -> None:
+        self.own = {"RAY_AUTH_MODE": "disabled", **own}
+        """Variables of the nodes that start from now on, and of the commands."""
         self.folder = Path(tempfile.mkdtemp(prefix="lc", dir="/tmp"))  # sockets have at most 107 bytes of path
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
@@ -58,7 +59,7 @@ class Cluster:
     @property
     def settings(self) -> list[str]:
         """Words that give a command the cluster's environment; RAY_TMPDIR is where `auto` looks."""
-        return ["env", "RAY_AUTH_MODE=disabled", f"RAY_TMPDIR={self.folder}"]
+        return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
 
     @property
     def address_file(self) -> Path:
@@ -72,14 +73,16 @@ class Cluster:
         # Ray replaces a loopback address of the head by one that other machines can reach.
         self.address = self.address_file.read_text().strip()
 
-    def add_node(self, num_cpus: int, host: str) -> None:
-        """Add a node with an address of its own; all of 127.0.0.0/8 is this machine."""
-        self._ray_start("--address", self.address, "--node-ip-address", host, "--num-cpus", num_cpus)
+    def add_node(self, num_cpus: int, host: str, *, within: Sequence[str] = ()) -> None:
+        """Add a node with an address of its own; all of 127.0.0.0/8 is this machine.
 
-    def add_node_inside(self, num_cpus: int, wire: Wire) -> None:
-        """Add a node behind a wire that can be cut."""
-        where = ["--node-ip-address", wire.inside, "--num-cpus", num_cpus]
-        self._ray_start("--address", self.address, *where, within=wire.within)
+        Args:
+            num_cpus: CPUs that Ray hands out there.
+            host: Its address.
+            within: Words of a command that starts the node, such as `unshare --mount`.
+        """
+        where = ("--address", self.address, "--node-ip-address", host, "--num-cpus", num_cpus)
+        self._ray_start(*where, within=within)
 
     def _ray_start(self, *words: object, within: Sequence[str] = ()) -> None:
         program = [*within, *self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]

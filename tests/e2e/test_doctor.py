@@ -50,6 +50,8 @@ def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
     assert code == 0
     for name in ("ray: connection", "ray: token", "packages: requirements", "nodes: limits"):
         assert_says(findings, name, "ok")
+    assert {name.partition(":")[0] for name in findings} == {"ray", "packages", "nodes", "storage", "mlflow", "space"}
+    assert [text for level, text in findings.values() if (level == "ok") != text.endswith(" | ")] == []
     assert_says(findings, "mlflow: answers", "ok", "mlflow.db will be made by the first study")
     assert_says(findings, "storage: folder", "ok", f"{place} (where studies would be made)")
     assert_says(findings, "space: environment", "ok", "CartPole-v1")
@@ -62,11 +64,12 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
     (tmp_path / "studies").write_text("a file")
     before = ["sh", "-c", 'ulimit -n 512; exec "$@"', "sh", "env", f"HOME={tmp_path}"]
-    words = study("doctor", "--tracking-uri", "http://127.0.0.1:9")
+    words = study("doctor", "--tracking-uri", "http://127.0.0.1:9", "--address", "127.0.0.1:10")
     done = run([*before, *words], tmp_path, timeout=60)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     for level, name, found in (
+        ("fail", "ray: connection", "127.0.0.1:10"),
         ("fail", "nodes: limits", "512 open files allowed"),
         ("fail", "storage: folder", "is not a folder"),
         ("fail", "mlflow: answers", "a server must answer"),
@@ -91,24 +94,12 @@ sys.meta_path.insert(0, Absent())
 """A node whose Python cannot import this project."""
 
 
-class Uneven(Cluster):
-    """A cluster whose nodes are started with environments of their own."""
-
-    def __init__(self, **settings: str) -> None:
-        super().__init__()
-        self.own: dict[str, str] = {"RAY_AUTH_MODE": "disabled", **settings}
-
-    @property
-    def settings(self) -> list[str]:
-        return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
-
-
 @pytest.fixture
 def uneven():
     clusters = []
 
-    def make(**settings: str) -> Uneven:
-        clusters.append(Uneven(**settings))
+    def make(**settings: str) -> Cluster:
+        clusters.append(Cluster(**settings))
         return clusters[-1]
 
     yield make

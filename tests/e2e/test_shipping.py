@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,34 +52,17 @@ def look(random):
 """
 TOKEN = "a-token-of-these-tests-" + "0" * 16
 HIDE = 'mount -t tmpfs none "$0" && hostname node-2 && exec "$@"'
-"""Let a program see an empty folder in place of one, under a host name of its own."""
 
 
-class HalfBlind(Cluster):
-    """A cluster behind a token whose second node sees an empty folder in place of `hidden`."""
-
-    def __init__(self, hidden: Path) -> None:
-        super().__init__()
-        self._hidden = hidden
-
-    @property
-    def settings(self) -> list[str]:
-        """Words that give a command the cluster's environment."""
-        return ["env", "RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={TOKEN}", f"RAY_TMPDIR={self.folder}"]
-
-    def _ray_start(self, *words: object) -> None:
-        program = [*self.settings, str(Path(sys.executable).parent / "ray"), "start", "--disable-usage-stats"]
-        if "--head" not in words:
-            program = ["unshare", "--mount", "--uts", "sh", "-c", HIDE, str(self._hidden), *program]
-        done = run([*program, *map(str, words)], self.folder, timeout=180)
-        assert done.returncode == 0, done.stdout + done.stderr
+def hiding(folder: Path) -> list[str]:
+    """Return the words before a command that sees an empty folder in place of one, under a host name of its own."""
+    return ["unshare", "--mount", "--uts", "sh", "-c", HIDE, str(folder)]
 
 
 def may_hide(folder: Path) -> bool:
     if shutil.which("unshare") is None:
         return False
-    tried = subprocess.run(["unshare", "--mount", "--uts", "sh", "-c", HIDE, folder, "true"], capture_output=True)
-    return tried.returncode == 0
+    return subprocess.run([*hiding(folder), "true"], capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +82,10 @@ def mine(tmp_path_factory):
 def cluster(mine):
     if not may_hide(mine):
         pytest.skip("this user may not hide folders from programs (unshare --mount)")
-    cluster = HalfBlind(mine)
+    cluster = Cluster(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
     try:
         cluster.start_head(2)
-        cluster.add_node(2, "127.0.0.2")
+        cluster.add_node(2, "127.0.0.2", within=hiding(mine))
         yield cluster
     finally:
         cluster.stop()

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,23 @@ from study.cluster.environment import environment
 from study.errors import ClusterError
 from tests.spaces import spec
 
-UNREACHABLE = ["nonsense", ".:6379", "x" * 70 + ":1", "127.0.0.1:9", "ray://127.0.0.1:10001", ":1"]
+UNREACHABLE = {
+    "nonsense": "bad-ray-address",
+    ":1": "bad-ray-address",
+    "10.0.0.1:²": "bad-ray-address",
+    "http://127.0.0.1:8265": "bad-ray-address",  # of a dashboard, as `ray job submit` wants it
+    "ray://127.0.0.1:10001": "ray-client-address",
+    ".:6379": "ray-does-not-answer",
+    "x" * 70 + ":1": "ray-does-not-answer",
+    "127.0.0.1:9": "ray-does-not-answer",
+}
 
 
 @pytest.mark.parametrize("address", UNREACHABLE)
 def test_an_address_that_cannot_be_reached_is_an_ordinary_error(address):
-    with pytest.raises(ClusterError, match="--address"):
+    with pytest.raises(ClusterError, match="--address") as error:
         check_address(address)
+    assert error.value.code == UNREACHABLE[address]
 
 
 def test_an_address_of_ipv6_stands_in_brackets():
@@ -37,7 +48,7 @@ def test_without_an_address_ray_is_private(monkeypatch):
     assert resolve_address(None) is None
     assert resolve_address("local") is None
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS 127\.0\.0\.1:9"):
         resolve_address(None)
 
 
@@ -49,6 +60,22 @@ def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_re
     assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
     (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
     assert emulated.num_cpus == here.physical_cpus
+
+
+def open_folder(path):
+    path.mkdir()
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("make", [Path.touch, open_folder, lambda path: path.symlink_to("elsewhere")])
+def test_what_others_may_have_put_in_place_of_our_folder_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "session_path", lambda: tmp_path / "rs")
+    assert connection._session_folder().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "rs").rmdir()
+    make(tmp_path / "rs")
+    with pytest.raises(ClusterError) as error:
+        connection._session_folder()
+    assert error.value.code == "folder-of-others"
 
 
 def test_variables_are_set_and_unset_for_a_while(monkeypatch):

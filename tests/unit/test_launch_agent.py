@@ -76,14 +76,10 @@ def test_it_finds_its_own_interpreter(agent):
     assert agent.until("line")["text"] == sys.executable
 
 
-@pytest.mark.parametrize("how", ["order", "end of input"])
-def test_it_ends_its_child_politely(agent, how):
+def test_it_ends_its_child_politely(agent):
     agent.run(*SLEEP)
     agent.until("line")
-    if how == "order":
-        agent.say('{"do": "stop"}')
-    else:
-        agent.process.stdin.close()  # the supervisor, or the connection to it, is gone
+    agent.process.stdin.close()  # the supervisor, or the connection to it, is gone
     assert agent.until("line")["text"] == "ended"
     assert agent.until("exited")["code"] == 7
 
@@ -95,6 +91,8 @@ def test_signals_are_passed_on_when_ordered_and_ignored_otherwise(agent):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         agent.process.send_signal(number)  # as a scheduler would send to all of a job
     time.sleep(0.5)
+    for line in ("", "{", "[]", "3", '{"do": 3}', '{"do": "nothing"}'):
+        agent.say(line)
     assert psutil.pid_exists(pid)
     agent.say('{"do": "terminate"}')
     assert agent.until("line")["text"] == "ended"
@@ -138,12 +136,3 @@ def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, t
     assert failed["fix"]
     assert agent.process.wait(5) == 1
     assert not copy.exists()
-
-
-def test_garbage_between_orders_does_no_harm(agent):
-    agent.run(*SLEEP)
-    agent.until("line")
-    for line in ("", "{", "[]", "3", '{"do": 3}', '{"do": "nothing"}'):
-        agent.say(line)
-    agent.say('{"do": "terminate"}')
-    assert agent.until("line")["text"] == "ended"

@@ -15,7 +15,7 @@ from study.launch.files import WrittenFiles
 from study.launch.job import LaunchJob
 from study.launch.options import LEAST_WALLTIME_S
 from study.launch.supervisor import LEAST_S, MARGIN_S, NEAR_THE_END_S
-from tests.contract.test_launchers import install
+from tests.launching import install
 
 SPACE = "quickstart.yaml"
 NEEDED = {
@@ -30,8 +30,7 @@ NEEDED = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    for name in ("bin", "work"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return tmp_path
@@ -49,7 +48,20 @@ def refused(result, option, *, kind=SpaceError):
 def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
     result = launch("slurm", "--nodes", 2, "--cpus-per-node", 48, "--walltime", "1h30m", "--print")
     assert "Reserves at most 144.0 CPU-hours" in result.output  # 2 x 48 x 1.5
-    assert "The first node runs Ray's head" in result.output
+    assert "The first node of several runs Ray's head" in result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("slurm", ["-N4"]), ("slurm", ["--time=8:00:00"]), ("oar", ["-l", "/host=4,walltime=8"]), ("pbs", ["-l", "x=1"])],
+)
+def test_a_size_of_the_scheduler_s_own_options_is_not_guessed(kind, options):
+    more = () if kind == "pbs" else ("--cpus-per-node", 4)
+    ours, theirs = (launch(kind, *more, "--print", "--", *words).output for words in (["--own=x"], options))
+    assert "quickstart on 1 node x 4 CPUs for at most 1:00:00" in ours
+    assert "quickstart on the nodes, and for the time, that the options after -- ask for" in theirs
+    assert ("Reserves at most 4.0 CPU-hours" in ours, "Reserves" in theirs) == (True, False)
+    assert "is known when the job runs there" in theirs
 
 
 def test_the_scheduler_s_forecast_is_shown(place):
@@ -105,6 +117,12 @@ def test_a_printed_command_is_one_that_runs(place):
     line = next(line for line in result.output.splitlines() if line.startswith("Watch it: "))
     study = place / "work" / "my studies; touch PWN" / "quickstart"
     assert shlex.split(line.removeprefix("Watch it: "))[3:] == ["status", str(study), "--watch"]
+
+
+def test_a_relative_working_directory_is_that_of_this_folder_on_every_node(place):
+    script = launch("slurm", "--workdir", "sub", "--print").output
+    assert f"cd {place}/work/sub || exit" in script
+    assert f"# {place}/work/sub/studies/quickstart.launch/job.sh" in script
 
 
 def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
@@ -204,11 +222,6 @@ def test_a_space_that_does_not_exist_is_named():
     refused(launch("slurm", space="no_such_space.yaml"), "no_such_space.yaml")
 
 
-@pytest.mark.parametrize("words", [("slurm", "--hosts", "a"), ("ssh", "--nodes", "2"), ("slurm", "--besteffort")])
-def test_an_option_of_another_launcher_does_not_exist(words):
-    assert launch(*words).exit_code == 2
-
-
 @pytest.mark.parametrize(("kind", "option"), [(kind, words[0]) for kind, words in NEEDED.items() if words])
 def test_an_option_that_is_needed_is_asked_for(kind, option):
     result = CliRunner().invoke(commands.app, [kind, SPACE])
@@ -272,13 +285,15 @@ def test_a_password_is_not_printed():
     [
         ("--tracking-uri", "http://me:secret@lab-1:5000"),
         ("--tracking-uri", "http://lab-1:5000/?access_token=secret"),
+        ("MLFLOW_TRACKING_URI", "http://me:secret@lab-1:5000"),  # the environment names it as well as the option
         ("--optuna-storage", "postgresql://me:s/e@cret@lab-1/db"),
         ("--optuna-storage", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Dsecret"),
     ],
 )
-def test_a_password_gets_into_no_manifest_and_no_printed_command(place, kind, option, uri):
+def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypatch, kind, option, uri):
+    words = [option, uri] if option.startswith("--") else monkeypatch.setenv(option, uri) or []
     for shown in (["--print"], []):
-        result = launch(kind, option, uri, *shown)
+        result = launch(kind, *words, *shown)
         refused(result, f"{option}: ")
         assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "")
     assert list((place / "work").iterdir()) == []

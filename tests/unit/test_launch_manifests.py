@@ -180,6 +180,7 @@ def test_the_head_starts_with_a_token_ports_and_cpus_when_asked_or_alone(host):
     assert len(given["temp-dir"]) <= 40
     assert given_to_ray(host("head", use_head=True))["num-cpus"] == "8"
     assert given_to_ray(host("head", hosts="lab-1:8"))["num-cpus"] == "8"
+    assert given_to_ray(host("head", port_base=23_001))["port"] == "23100"
 
 
 @pytest.mark.parametrize(
@@ -267,9 +268,8 @@ def test_the_commands_name_the_file_and_the_script(place):
     ("changes", "option"),
     [
         ({"head_ip": "127.0.1.1"}, "--head-ip"),
-        ({"hosts": "-oProxyCommand=id@a"}, "--hosts"),
-        ({"hosts": "$(id)"}, "--hosts"),
-        ({"hosts": "lab-1,me@lab-1"}, "--hosts"),
+        ({"hosts": "me@lab-1,lab-1"}, "--hosts"),
+        ({"hosts": "me@lab-1,you@lab-2"}, "--hosts"),
         ({"hosts": "no-such-host.invalid", "head_ip": ""}, "--hosts"),
     ],
 )

@@ -2,23 +2,22 @@
 
 import contextlib
 import os
-import queue
 import shutil
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from study.errors import LaunchError
 from study.hosts.machine import Machine
 from study.launch import await_nodes, node
-from study.launch.job import LONGEST_TEMP_ROOT, Allocation, Host, LaunchJob
-from study.launch.launchers import LAUNCHERS
-from study.launch.ports import HIGHEST_PORT, LOWEST_PORT, take_block
-from study.launch.ray_cluster import RayCluster
+from study.launch.job import LONGEST_TEMP_ROOT
+from study.launch.ports import LOWEST_PORT, take_block
 from study.launch.remote import RayTask
+from tests.launching import host, launcher, ray_on
 
 
 @pytest.fixture
@@ -103,53 +102,33 @@ def test_environments_that_nobody_runs_from_are_removed(tmp_path):
     assert used.exists()
 
 
-@pytest.mark.parametrize("copied", [True, False])
-def test_half_an_environment_is_not_left_behind(tmp_path, copied):
-    here = tmp_path / "env"
-    if copied:
-        (here / "bin").mkdir(parents=True)
-        (here / "bin" / "python").write_text('#!/bin/sh\necho agent "$@"\n')
-        (here / "bin" / "python").chmod(0o755)
-    # A path that is short enough for the sockets of Ray.
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:
-        line, _ = staging_line(root, str(here), tmp_path)
-        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
-        assert (done.returncode == 0) == (done.stdout == "agent -u -m study.launch.agent\n") == copied
-        assert [each.name for each in Path(root).iterdir()] == (["rl-1-a-env"] if copied else [])
-
-
-def ray_on(folder, *hosts, launcher="slurm", **fields):
-    """Return a Ray cluster on these hosts, which nobody has started."""
-    job = LaunchJob(launcher=launcher, study="/s", run=(), python="python", **{"workdir": "/w", **fields})
-    allocation = Allocation(hosts=hosts, job="1", ends_at=None)
-    return RayCluster(LAUNCHERS[launcher](job, folder, {}), allocation, queue.SimpleQueue(), print)
-
-
-def staging_line(root, stage, tmp_path):
+def staging_line(root, stage):
     """Return the shell line by which a node copies its environment, and the place of the copy."""
-    host = Host(name="a", num_cpus=1)
-    ray = ray_on(tmp_path, host, workdir="/", stage=stage, temp_root=root)
-    return ray._line(host), Path(ray._staged(host))
+    ray = ray_on(launcher("slurm", workdir="/", stage=stage, temp_root=root), host("a"))
+    return ray._line(host("a")), Path(ray._staged(host("a")))
 
 
-@pytest.mark.parametrize("what", ["folder", "link", "nothing"])
-def test_an_environment_is_copied_only_into_a_folder_of_ours(tmp_path, what):
+@pytest.mark.parametrize("what", ["folder", "link", "no environment", "nothing"])
+def test_an_environment_is_copied_whole_and_only_into_a_folder_of_ours(tmp_path, what):
     own = tmp_path / "env"
-    (own / "bin").mkdir(parents=True)
-    (own / "bin" / "python").write_text("#!/bin/sh\necho ours\n")
-    (own / "bin" / "python").chmod(0o755)
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:
-        line, copy = staging_line(root, str(own), tmp_path)
+    if what != "no environment":
+        (own / "bin").mkdir(parents=True)
+        (own / "bin" / "python").write_text('#!/bin/sh\necho agent "$@"\n')
+        (own / "bin" / "python").chmod(0o755)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl") as root:  # short enough for the sockets of Ray
+        line, copy = staging_line(root, str(own))
         if what == "folder":
             (copy / "keep").mkdir(parents=True)
         elif what == "link":
             (marked(tmp_path / "elsewhere") / ".staged").touch()
             copy.symlink_to(tmp_path / "elsewhere")
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
-        assert (done.stdout == "ours\n") == (done.returncode == 0) == (what == "nothing"), done.stderr
-        if what == "nothing":
+        copied = what == "nothing"
+        assert (done.stdout, done.returncode == 0) == ("agent -u -m study.launch.agent\n" * copied, copied), done.stderr
+        assert copy.exists() == (what != "no environment"), "half a copy is removed, and what is not ours is left"
+        if copied:
             node.remove_marked(copy)
-        assert copy.exists() == (what != "nothing")
+            assert not copy.exists()
 
 
 def test_a_name_that_something_else_has_is_refused(tmp_path, block, monkeypatch):
@@ -180,53 +159,51 @@ def test_the_longest_path_of_a_socket_fits(block, monkeypatch):
 # --- CPUs -------------------------------------------------------------------------------------------------------------
 
 
-def cpus_of(monkeypatch, *hosts, cores=36, launcher="slurm", **fields):
+def cpus_of(monkeypatch, *hosts, cores=36, name="slurm", **fields):
     """Return what Ray hands out on each host of so many cores, the head first."""
     monkeypatch.setattr(node, "machine", lambda: Machine(num_cores=cores, memory_mb=64_000, num_gpus=0))
-    ray = ray_on(None, *hosts, launcher=launcher, **fields)
-    tasks = [ray._task(host, peer="", address="" if host is hosts[0] else "10.0.0.1:6379") for host in hosts]
+    ray = ray_on(launcher(name, **fields), *hosts)
+    tasks = [ray._task(each, peer="", address="" if each is hosts[0] else "10.0.0.1:6379") for each in hosts]
     return [node._num_cpus(task) for task in tasks]
 
 
 def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch):
-    whole = [Host(name=name, num_cpus=72) for name in "abc"]
+    whole = [host(name, 72) for name in "abc"]
     assert cpus_of(monkeypatch, *whole) == [0, 36, 36]
     assert cpus_of(monkeypatch, *whole, use_head=True) == [36, 36, 36]
-    assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=12)) == [0, 12], "a part of a node"
-    assert cpus_of(monkeypatch, whole[0], Host(name="b", num_cpus=None)) == [0, 36]
+    assert cpus_of(monkeypatch, whole[0], host("b", 12)) == [0, 12], "a part of a node"
+    assert cpus_of(monkeypatch, whole[0], host("b")) == [0, 36]
 
 
 def test_the_cpus_that_a_person_asks_for_are_taken_as_they_are(monkeypatch):
-    whole = [Host(name=name, num_cpus=72) for name in "ab"]
+    whole = [host(name, 72) for name in "ab"]
     assert cpus_of(monkeypatch, *whole, cpus_per_node=48) == [0, 48]
-    assert cpus_of(monkeypatch, *whole, launcher="ssh", use_head=True) == [72, 72]
+    assert cpus_of(monkeypatch, *whole, name="ssh", use_head=True) == [72, 72]
 
 
 def test_on_one_node_trials_get_all_that_the_scheduler_gave(monkeypatch):
     for given, cores, expected in ((None, 36, 36), (2, 36, 2), (1, 36, 1), (4, 1, 1)):
-        assert cpus_of(monkeypatch, Host(name="a", num_cpus=given), cores=cores) == [expected]
+        assert cpus_of(monkeypatch, host("a", given), cores=cores) == [expected]
+
+
+@pytest.mark.parametrize("asked", [None, 4])
+def test_unused_cpus_are_named_where_nobody_asked_for_fewer(asked, capsys):
+    ray = ray_on(launcher("slurm", cpus_per_node=asked), host("a", 8))
+    ray._say_what_is_not_used([SimpleNamespace(host="a", started={"num_cpus": 4})])
+    assert ("a: Ray has 4 of 8 CPUs, one for each core" in capsys.readouterr().out) is (asked is None)
 
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
 
-class Started:
-    """Of the last process: how it was started."""
-
-    environment: dict[str, str]
-    command: list[str]
-
-    def __init__(self, words, *, env, **_):
-        Started.environment, Started.command = env, words
-
-
 LAST_LINES = "Local node IP\nRay runtime started."
 
 
-class Living:
+class Started:
     """A process that was started, and writes into its log."""
 
-    def __init__(self, words, *, stdout, **_):
+    def __init__(self, words, *, env, stdout, **_):
+        self.words, self.environment = words, env
         stdout.write(b"Local node IP\n    code of a traceback\nRay runtime started.\n")
         stdout.flush()
 
@@ -234,44 +211,47 @@ class Living:
         return None
 
 
-def test_a_node_whose_servers_or_folder_are_gone_is_dead(monkeypatch, tmp_path):
-    monkeypatch.setattr(node.subprocess, "Popen", Living)
-    started = node.RayNode(RayTask(job="1", temp_root=str(tmp_path), environment={}, num_cpus=1))
-    try:
-        assert started.death() is None, "it has not listened yet"
-        with socket.create_server(("127.0.0.1", started._ports["gcs"])):
-            with socket.create_server(("127.0.0.1", started._ports["node_manager"])):
-                assert started.death() is None
-                assert started.is_up()
-            assert started.death() == f"a server of Ray no longer listens: {LAST_LINES}"
-        shutil.rmtree(started.folder)
-        assert started.death() == f"somebody removed {started.folder}: {LAST_LINES}"
-    finally:
-        started._ports.release()
-        started._log.close()
-
-
-def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(monkeypatch, tmp_path):
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """A function that makes a node whose `ray start` is no process."""
     monkeypatch.setattr(node.subprocess, "Popen", Started)
+    with contextlib.ExitStack() as stack:
+
+        def make(**environment):
+            made = node.RayNode(RayTask(job="1", temp_root=str(tmp_path), environment=environment, num_cpus=1))
+            stack.callback(made._ports.release)
+            stack.callback(made._log.close)
+            return made
+
+        yield make
+
+
+def test_a_node_whose_servers_or_folder_are_gone_is_dead(start):
+    started = start()
+    assert started.death() is None, "it has not listened yet"
+    with socket.create_server(("127.0.0.1", started._ports["gcs"])):
+        with socket.create_server(("127.0.0.1", started._ports["node_manager"])):
+            assert started.death() is None
+            assert started.is_up()
+        assert started.death() == f"a server of Ray no longer listens: {LAST_LINES}"
+    shutil.rmtree(started.folder)
+    assert started.death() == f"somebody removed {started.folder}: {LAST_LINES}"
+
+
+def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(start, monkeypatch):
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
         monkeypatch.setenv(name, "16")
-    task = RayTask(job="1", temp_root=str(tmp_path), environment={"RAY_AUTH_TOKEN": "x"}, num_cpus=1)
-    started = node.RayNode(task)
-    started._ports.release()
-    started._log.close()
-    assert Started.environment["RAY_AUTH_TOKEN"] == "x"
-    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(Started.environment)
+    environment = start(RAY_AUTH_TOKEN="x").process.environment
+    assert environment["RAY_AUTH_TOKEN"] == "x"
+    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(environment)
 
 
 @pytest.mark.parametrize("has_grpc", [False, True])
-def test_a_server_for_ray_client_has_a_port_of_the_block(has_grpc, monkeypatch, tmp_path):
+def test_a_server_for_ray_client_has_a_port_of_the_block(has_grpc, start, monkeypatch):
     """Ray starts one where grpc is installed, at 10001 for all on the host; without grpc it refuses the option."""
     monkeypatch.setattr(node, "find_spec", lambda name: has_grpc or None)
-    monkeypatch.setattr(node.subprocess, "Popen", Started)
-    started = node.RayNode(RayTask(job="1", temp_root=str(tmp_path), environment={}, num_cpus=1))
-    started._ports.release()
-    started._log.close()
-    given = [each for each in Started.command if each.startswith("--ray-client-server-port=")]
+    started = start()
+    given = [each for each in started.process.words if each.startswith("--ray-client-server-port=")]
     assert given == ([f"--ray-client-server-port={started._ports['client']}"] if has_grpc else [])
 
 
@@ -279,36 +259,21 @@ def test_a_server_for_ray_client_has_a_port_of_the_block(has_grpc, monkeypatch, 
 
 
 def test_blocks_of_ports_never_overlap_and_are_given_back():
-    first = take_block("17", num_cpus=4)
-    second = take_block("17", num_cpus=4)  # the same job, twice on one host
-    try:
-        assert LOWEST_PORT <= first.base < HIGHEST_PORT
-        ports = [
-            {block.base, *(block[name] for name in ("gcs", "dashboard")), *block.workers} for block in (first, second)
-        ]
-        assert not ports[0] & ports[1]
-        assert abs(first.base - second.base) > first.workers[1] - first.base
-    finally:
-        base = first.base
-        first.release()
-        second.release()
-    third = take_block("17", num_cpus=4)
-    third.release()
-    assert third.base == base
-
-
-def test_blocks_of_different_sizes_never_overlap():
     """Nodes of one job on one host may differ in their CPUs, and so may jobs that begin at different ports."""
-    wanted = [("a", 16, 24_000), ("b", 0, 24_000), ("c", 64, 24_050), ("a", 16, None), ("a", 1, None), ("a", 48, None)]
+    wanted = [("a", 16, 24_000), ("b", 0, 24_000), ("c", 64, 24_050), ("a", 16, None), ("a", 1, None), ("a", 1, None)]
     with contextlib.ExitStack() as stack:
         blocks = []
         for job, num_cpus, base in wanted:
             blocks.append(take_block(job, num_cpus=num_cpus, port_base=base))
             stack.callback(blocks[-1].release)
         assert all(block.base >= (base or LOWEST_PORT) for block, (_, _, base) in zip(blocks, wanted, strict=True))
+        assert all(block.base < block["gcs"] < block["client"] < block.workers[0] for block in blocks)
         ports = [port for block in blocks for port in range(block.base, block.workers[1] + 1)]
         assert len(set(ports)) == len(ports)
         assert max(ports) < 32_768, "below the ephemeral ones"
+    again = take_block("a", num_cpus=16)
+    again.release()
+    assert again.base == blocks[3].base
 
 
 def test_where_no_port_is_left_it_is_said():

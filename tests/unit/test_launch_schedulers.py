@@ -12,27 +12,17 @@ from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
 from study.launch.base import clock
-from study.launch.job import Host, LaunchJob, hosts_of_file
-from study.launch.launchers import LAUNCHERS
+from study.launch.job import hosts_of_file
 from study.launch.slurm import expand_counts
 from study.launch.ssh import dashboard_line, parse_hosts
 from study.options import seconds
+from tests.launching import host, install, launcher
 
-FOLDER = Path("/w/studies/s.launch")
 
-
-def launcher(name, *scheduler_options, folder=FOLDER, environment=None, **fields):
-    job = LaunchJob(
-        launcher=name,
-        study="/w/studies/s",
-        run=("run",),
-        workdir="/w",
-        python="python",
-        walltime_s=7200,
-        scheduler_options=scheduler_options,
-        **fields,
-    )
-    return LAUNCHERS[name](job, Path(folder), environment or {})
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path
 
 
 def directives(launcher):
@@ -112,42 +102,30 @@ def test_counts_are_expanded_as_slurm_shortens_them(runs):
     assert expand_counts(text) == [count for count, times in runs for _ in range(times)]
 
 
-def test_slurm_counts_that_are_none():
-    with pytest.raises(LaunchError) as error:
-        expand_counts("many")
-    assert (error.value.code, error.value.got) == ("slurm-counts", "many")
-
-
-def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(place):
     for state, resumes in (("CANCELLED", False), ("PREEMPTED", True)):
-        (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho JobId=17 JobState={state}\n")
-        (tmp_path / "scontrol").chmod(0o755)
+        install(place, {"scontrol": f"#!/bin/bash\necho JobId=17 JobState={state}\n"})
         slurm = launcher("slurm", environment={"SLURM_JOB_ID": "17"})
         assert slurm.may_resume("SIGTERM") is resumes
         assert slurm.may_resume("SIGUSR1")
 
 
-def test_a_scheduler_may_speak_in_another_encoding(tmp_path, monkeypatch):
+def test_a_scheduler_may_speak_in_another_encoding(place):
     """After a submission nothing may be raised, which would invite another one."""
-    (tmp_path / "sbatch").write_text("#!/bin/sh\nprintf '17\\n'; printf 'soumis \\340 demain' >&2\n")  # à in Latin-1
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    latin_1 = "printf 'soumis \\340 demain' >&2"  # à
+    install(place, {"sbatch": f"#!/bin/sh\nprintf '17\\n'; {latin_1}\n"})
     assert launcher("slurm").submit(Path("job.sh")) == "17"
 
 
 def test_a_node_file_has_a_line_for_each_core(tmp_path):
     (tmp_path / "nodes").write_text("n2\nn2\n\nn1\nn2\n")
-    assert hosts_of_file(tmp_path / "nodes") == (
-        Host(name="n2", num_cpus=3),
-        Host(name="n1", num_cpus=1),
-    )  # the script runs on the first
+    assert hosts_of_file(tmp_path / "nodes") == (host("n2", 3), host("n1", 1))  # the script runs on the first
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])
 def test_the_head_needs_no_remote_shell(name):
-    host = Host(name=f"{socket.gethostname().partition('.')[0]}.site.example", num_cpus=1)
-    assert launcher(name, environment={"PBS_JOBID": "17"}).remote_shell(host, "true") == ["bash", "-c", "true"]
+    here = host(f"{socket.gethostname().partition('.')[0]}.site.example")
+    assert launcher(name, environment={"PBS_JOBID": "17"}).remote_shell(here, "true") == ["bash", "-c", "true"]
 
 
 SSH = '#!/bin/bash\necho "$*" > "${0%/*}/asked"\nexec bash -c "${@: -1}"\n'
@@ -155,28 +133,22 @@ ATTACH = '#!/bin/bash\necho "$*" > "${0%/*}/attached"\necho attached\n'
 
 
 @pytest.mark.parametrize("has_attach", [True, False])
-def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, tmp_path, monkeypatch):
-    for name, text in (("ssh", SSH), *([("pbs_attach", ATTACH)] if has_attach else [])):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, place):
+    install(place, {"ssh": SSH, **({"pbs_attach": ATTACH} if has_attach else {})})
     pbs = launcher("pbs", environment={"PBS_JOBID": "17.server"}, ssh_options=("-p2222",))
-    command = pbs.remote_shell(Host(name="not-here", num_cpus=1), "cd / && echo $$; exec cat")
+    command = pbs.remote_shell(host("not-here"), "cd / && echo $$; exec cat")
     done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
     pid, said = done.stdout.splitlines()
     assert said == "a task"  # and what pbs_attach prints is not taken for an answer
-    asked = (tmp_path / "asked").read_text()
+    asked = (place / "bin" / "asked").read_text()
     assert "BatchMode=yes" in asked
     assert "-p2222 not-here" in asked
     if has_attach:
-        assert (tmp_path / "attached").read_text() == f"-j 17.server -p {pid}\n"
+        assert (place / "bin" / "attached").read_text() == f"-j 17.server -p {pid}\n"
 
 
 def test_hosts_of_ssh():
-    assert parse_hosts("lab-1:16, me@lab-2.site") == (
-        Host(name="lab-1", num_cpus=16),
-        Host(name="me@lab-2.site", num_cpus=None),
-    )
+    assert parse_hosts("lab-1:16, me@lab-2.site") == (host("lab-1", 16), host("me@lab-2.site"))
 
 
 @pytest.mark.parametrize("hosts", ["", "-oProxyCommand=touch no", "-o@a", "a b", "a:0", "a,a:3", "a;b"])

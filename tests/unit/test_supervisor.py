@@ -7,41 +7,34 @@ import sys
 import pytest
 
 from study.errors import ExitCode, LaunchError
-from study.launch.base import Launcher
-from study.launch.job import Allocation, Host, LaunchJob
-from study.launch.ray_cluster import RayCluster
+from study.launch.job import Allocation
 from study.launch.remote import Agent, AgentEvent, CommandTask
+from study.launch.slurm import Slurm
 from study.launch.supervisor import Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
+from tests.launching import host, launcher, ray_on
 from tests.synthetic import append, opened, whole_trial
 
 AGAIN = 99
 
 
-class Local(Launcher):
+class Local(Slurm):
     """A launcher whose remote shells are programs here."""
-
-    def allocation(self):
-        raise NotImplementedError
 
     def remote_shell(self, host, line):
         return [sys.executable, "-c", AGENT, host.name]
+
+    def may_resume(self, signal_name):
+        return signal_name != "SIGTERM"
 
     def resubmit(self, started_at):
         return AGAIN
 
 
-def launcher(folder, **fields):
-    job = {"launcher": "slurm", "study": str(folder / "s"), "run": ("run",), "workdir": "/w", "python": "python"}
-    job["resubmit"] = True
-    return Local(LaunchJob(**{**job, **fields}), folder)
-
-
-def ray_on(folder, *names, notes=None, inbox=None, **fields):
-    allocation = Allocation(hosts=tuple(Host(name=name, num_cpus=4) for name in names), job="1", ends_at=None)
-    note = print if notes is None else notes.append
-    return RayCluster(launcher(folder, **fields), allocation, inbox or queue.SimpleQueue(), note)
+def local(folder, **fields):
+    """Return the launcher of a job whose study is in a folder."""
+    return launcher("slurm", folder=folder, kind=Local, **{"study": f"{folder}/s", "resubmit": True, **fields})
 
 
 class Driver:
@@ -64,23 +57,30 @@ class Driver:
         return True
 
 
-def job(tmp_path, *records, before=(), loses_head=False):
-    """Return the code of a job whose driver wrote these records, behind those of a job before, and stopped."""
+def job(tmp_path, *records, before=(), loses_head=False, late=""):
+    """Return the code of a job whose driver wrote these records, behind those of a job before, and stopped.
+
+    The signal `late` comes while Ray is taken down.
+    """
     study = tmp_path / "s"
     study.mkdir()
     append(StudyFolder(study), *before)
-    supervisor = Supervisor(launcher(tmp_path))
+    supervisor = Supervisor(local(tmp_path))
     ended_before = supervisor._num_ended()
     driver = Driver(study, records)
     supervisor._inbox.put(AgentEvent(driver, {"event": "exited", "code": ExitCode.STOPPED}))
     supervisor._head_is_lost = loses_head
     ends_at = supervisor._started_at + 3600
-    code = supervisor._drive(driver, Allocation(hosts=(Host(name="a", num_cpus=4),), job="1", ends_at=ends_at))
+    code = supervisor._drive(driver, Allocation(hosts=(host("a"),), job="1", ends_at=ends_at))
+    if late:
+        supervisor._inbox.put(late)
     return supervisor._end(code, ended_before)
 
 
-def test_a_study_that_ran_out_of_time_is_given_another_job(tmp_path):
-    assert job(tmp_path, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
+@pytest.mark.parametrize(("late", "code"), [("", AGAIN), ("SIGUSR1", AGAIN), ("SIGTERM", ExitCode.STOPPED)])
+def test_a_study_that_ran_out_of_time_is_given_another_job_unless_it_is_cancelled_as_it_ends(tmp_path, late, code):
+    records = opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")
+    assert job(tmp_path, *records, late=late) == code
 
 
 @pytest.mark.parametrize("trials", [[], [0]])
@@ -111,21 +111,13 @@ def test_a_lost_head_is_no_fault_of_the_study_as_long_as_it_goes_on(tmp_path, tr
 def test_nohup_survives_a_hang_up(tmp_path, before):
     was = signal.signal(signal.SIGHUP, before)
     try:
-        supervisor = Supervisor(launcher(tmp_path))
+        supervisor = Supervisor(local(tmp_path))
         with supervisor._taking_signals():
             signal.raise_signal(signal.SIGHUP)
         assert supervisor._inbox.empty() == (before is signal.SIG_IGN)
         assert signal.getsignal(signal.SIGHUP) is before
     finally:
         signal.signal(signal.SIGHUP, was)
-
-
-def test_the_way_to_the_dashboard_is_told(tmp_path, capsys):
-    (tmp_path / "ray.json").write_text('{"dashboard": "127.0.0.1:20008"}')
-    Supervisor(launcher(tmp_path, dashboard=True, jump="front", user="me"))._show_dashboard("n1")
-    assert "ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard" in capsys.readouterr().out
-    Supervisor(launcher(tmp_path))._show_dashboard("n1")
-    assert capsys.readouterr().out == ""
 
 
 AGENT = """
@@ -144,7 +136,7 @@ elif sys.argv[1] == "late":
     say(event="failed", reason="its disk is full")
     sys.exit(1)
 else:
-    say(event="started", ip="127.0.0.1", address="127.0.0.1:6379")
+    say(event="started", ip="127.0.0.1", address="127.0.0.1:6379", dashboard="127.0.0.1:20008")
     if sys.argv[1] == "early":
         time.sleep(0.2)
         sys.exit(1)
@@ -157,9 +149,11 @@ sys.stdin.read()
 
 def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_others(tmp_path):
     inbox = queue.SimpleQueue()
-    ray = ray_on(tmp_path, "head", "early", "late", "steady", inbox=inbox, min_nodes=2)
+    hosts = map(host, ("head", "early", "late", "steady"))
+    ray = ray_on(local(tmp_path, min_nodes=2), *hosts, inbox=inbox)
     try:
         ray.start()
+        assert ray.dashboard_port == 20008
         heard = set()
         while len(heard) < 2:
             said = inbox.get(timeout=5)
@@ -176,16 +170,18 @@ FAULTS = {
     ("dying", "steady"): ("ray-died", "dying", "its end"),
     ("head", "late"): ("ray-does-not-start", "late", "its disk is full"),
     ("head-alone", "steady"): ("node-not-registered", "10.0.0.2", ""),
+    ("head", "mute"): ("ray-starts-too-slowly", "mute", ""),
 }
 
 
 @pytest.mark.parametrize("names", FAULTS, ids="-".join)
 def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, names):
     notes = []
-    ray = ray_on(tmp_path, *names, notes=notes)
+    wait_s = 4 if names == ("head", "mute") else 300
+    ray = ray_on(local(tmp_path, wait_s=wait_s), *map(host, names), note=notes.append)
     try:
         with pytest.raises(LaunchError) as error:
-            ray.start()  # which may take five minutes
+            ray.start()
         assert (error.value.code, error.value.where, error.value.got) == FAULTS[names]
         assert error.value.fix
         if names[0] == "dying":
@@ -196,7 +192,7 @@ def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path
 
 def test_more_nodes_than_there_are_hosts_is_said(tmp_path):
     with pytest.raises(LaunchError) as error:
-        ray_on(tmp_path, "head", "steady", min_nodes=3).start()
+        ray_on(local(tmp_path, min_nodes=3), host("head"), host("steady")).start()
     assert error.value.code == "too-few-hosts"
 
 
