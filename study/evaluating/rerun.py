@@ -18,7 +18,7 @@ from scipy import stats
 from study.cluster.connection import private_ray
 from study.cluster.environment import environment
 from study.errors import RecordError, TrialError
-from study.evaluating.scripts import script_as_recorded
+from study.evaluating.playing import script_as_recorded
 from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
