@@ -4,6 +4,7 @@ A report goes on without the importance of parameters and without MLflow, and sa
 """
 
 import re
+import webbrowser
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from study.cli.tables import print_answer
 from study.console import say, terminal
-from study.errors import AnalysisError, StudyError
+from study.errors import StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
 from study.mirrors.mlflow_report import attach as attach_files
-from study.options import command_app, examples, study_folders
+from study.options import command_app, examples, study_folders, wrong_option
 from study.records.folder import NAME, StudyFolder
 
 FOLDER = "report"
@@ -66,6 +67,9 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of a study: one HTML page, tables and figures; on request attach it to the MLflow run."""
+    if open_ and "html" not in parse_formats(format_):
+        fix = "Add html to --format."
+        raise wrong_option("--open", "needs the format html", got=f"--format {format_}", fix=fix, code="no-page")
     written = report_study(
         study,
         study=name,
@@ -79,8 +83,9 @@ def report(
     print_answer(console, written.report.answer)
     say(console, f"\n{len(written.files)} files: {written.page or written.out}")
     say(console, written.attached)
-    if open_:
-        open_page(written)
+    if open_ and written.page is not None and not webbrowser.open(written.page.absolute().as_uri()):
+        fix = f"Open {written.page} on another machine."
+        raise wrong_option("--open", "needs a browser", got="none here", fix=fix, code="no-browser")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,23 +145,6 @@ def report_study(
 def folder_of_experiment(name: str) -> Path:
     """Return the folder for the report of an experiment in MLflow, whose name may be anything, such as `..`."""
     return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
-
-
-def open_page(written: Written) -> None:
-    """Show the page in the person's browser.
-
-    Raises:
-        AnalysisError: No page was written.
-    """
-    if written.page is None:
-        raise AnalysisError(
-            where="--open", rule="needs the format html", got="others", fix="Add html to --format.", code="no-page"
-        )
-    import webbrowser
-
-    if not webbrowser.open(written.page.absolute().as_uri()):
-        fix = f"Open {written.page} on another machine."
-        raise AnalysisError(where="--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
 
 
 def _importance(data: StudyData) -> Importance | str:
