@@ -164,16 +164,13 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         (["--runners", "2,²"], "runners"),
         (["--runners", "1" * 5000], "runners"),
         (["--config-args", "it's"], "config-arguments"),
-        (["quickstart.yaml", "--runners", "1"], "two-spaces"),
+        (["quickstart.yaml"], "two-spaces"),
+        (["quickstart.yaml", "--runners", "1,2"], "option-of-config"),
     ],
 )
 def test_options_of_a_script_say_what_is_wrong(words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_train.py").write_text(SCRIPT)
-    result = CliRunner().invoke(app, ["run", "--dry-run", *words, "--config", "my_train.py"])
+    config = [] if code == "option-of-config" else ["--config", "my_train.py"]
+    result = CliRunner().invoke(app, ["run", "--dry-run", *words, *config])
     assert [fault.code for fault in result.exception.faults] == [code]
-
-
-def test_runners_alone_belong_to_a_script():
-    result = CliRunner().invoke(app, ["run", "--dry-run", "quickstart.yaml", "--runners", "1,2"])
-    assert [fault.code for fault in result.exception.faults] == ["option-of-config"]

@@ -10,11 +10,9 @@ import pytest
 
 from study.adopted.patching import Change, _unlike, _with_value, changes_of, patched_script
 from study.errors import RecordError
-from study.space.parsing import parse_space
 from study.space.script import ScriptFacts
-from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests.script_facts import facts
+from tests.script_facts import facts, script_spec
 
 SCRIPT = """#!/usr/bin/env python
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -51,15 +49,7 @@ def study_of(
     file = folder / "my_train.py"
     file.write_text(text, encoding=encoding)
     found = facts_of(file.read_bytes(), changes or {}, **values)
-    content = {
-        "config": str(file),
-        "script": found.model_dump(mode="json"),
-        "environment": {"floor": 0, "reference": 500, "target": 450},
-        "parameters": {"num_env_runners": [1, 2], "lr": {"low": 1e-5, "high": 1e-2}},
-        "budget": {"env_steps": 20_000},
-        "search": {"num_trials": 4},
-    }
-    return parse_space(Source(name="test", content=content, lines={})), dict(found.defaults)
+    return script_spec(found, config=str(file), budget={"env_steps": 20_000}), dict(found.defaults)
 
 
 @pytest.mark.parametrize(
