@@ -97,7 +97,7 @@ def evaluate_policy(
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
-    player = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
+    player: _Player | _ScriptPlayer = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
     with ExitStack() as scenes:
         window = scenes.enter_context(player.scene("human")) if request.render else None
         stage = scenes.enter_context(player.scene("rgb_array")) if film is not None else None
