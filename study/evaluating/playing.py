@@ -93,7 +93,7 @@ def evaluate_policy(
     spec = _as_requested(policy.spec, request)
     if request.best_and_worst and request.video is None:
         fix = "Add --video."
-        raise wrong_option("--best-and-worst", "belongs to a film", got="no --video", fix=fix, code="no-film")
+        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix=fix, code="no-film")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
@@ -224,7 +224,7 @@ class _ScriptPlayer:
                 rule = f"'{name}' must take render_mode={mode!r} in its env_config"
                 got, code = f"{type(error).__name__}: {what}", "render-mode-refused"
                 fix = "Leave the option out, or give the environment that render mode."
-                raise wrong_option(where, rule, got=got, fix=fix, code=code) from error
+                raise wrong_option(where, rule=rule, got=got, fix=fix, code=code) from error
             yield scene_of(env, name, mode)
 
     def play(self, *, keep_actions: int) -> "EvaluationResult":
@@ -287,7 +287,7 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     if policy.study is None or policy.trial is None:
         what = "a random policy" if policy.random else "a checkpoint outside of a study"
         rule = f"needs the name of a file for {what}"
-        raise wrong_option("--video", rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
+        raise wrong_option("--video", rule=rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
     name = BEST if policy.chosen_among else f"trial_{policy.trial:05d}"
     return policy.study.clips / f"{name}{best_suffix()}"
 

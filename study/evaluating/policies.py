@@ -94,7 +94,7 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
     if _holds_policy(path):
         if trial is not None:
             got, fix = f"{trial} with a checkpoint", "Drop it, or name the study."
-            raise wrong_option("--trial", "belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
+            raise wrong_option("--trial", rule="belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
         return _of_checkpoint(path, space)
     study = StudyFolder(path)
     if not study.exists():
@@ -105,13 +105,15 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
         raise RecordError(where=str(path), rule=rule, got=got, fix=f"{fix}.", code="not-evaluable")
     if space is not None:
         got, fix = f"'{space}' with a study", "Drop it: the study knows its space."
-        raise wrong_option("--space", "belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space")
+        raise wrong_option(
+            "--space", rule="belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space"
+        )
     spec, ledger = _read(study)
     if trial is not None:
         if (row := ledger.rows.get(trial)) is None:
             have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
             rule = f"must be a trial of {study.path} with a policy ({have})"
-            raise wrong_option("--trial", rule, got=trial, fix="Name one.", code="no-such-trial")
+            raise wrong_option("--trial", rule=rule, got=trial, fix="Name one.", code="no-such-trial")
         return _of_trial(study, spec, _with_policy(study, row))
     best, among = best_policy(spec, ledger)
     if best is None:
@@ -183,7 +185,7 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
                 return _of_trial(study, spec, _with_policy(study, row))
     if space is None:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
-        raise wrong_option("--space", rule, got=f"{path} alone", fix=fix, code="no-space")
+        raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix, code="no-space")
     spec = parse_space(_with_script(read_space(space)), asked=True)
     # Any setting of the space will do: which one makes no difference to how a policy acts.
     least = {name: smallest(domain) for name, domain in spec.tuned.items()}
