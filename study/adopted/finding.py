@@ -101,7 +101,11 @@ class _Search:
                 names = self._run(content, "__main__")
             return [self._named(names, name)]
         names = self._run(content, "__main__")
-        found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
+        found = (
+            _distinct(self.ran.launches, self.ran.used)
+            or list(self._at_module_level(names))
+            or list(self._functions(names))
+        )
         if not found:
             self._raise_none_found(names)
         if name:
@@ -162,6 +166,7 @@ class _Search:
             if problem.code in (0, None):
                 return
             written = self._last_line()
+            how = f" with exit code {problem.code}" if isinstance(problem.code, int) else f": {problem.code}"
             if problem.code == 2 and (said := written.partition(": error: ")[2]):  # as `argparse` ends a program
                 raise MistakeError(
                     rule="must accept its arguments",
@@ -173,8 +178,7 @@ class _Search:
             raise MistakeError(
                 rule="must come to its training",
                 where=self._place(problem),
-                got=f"the end of its process with exit code {problem.code}"
-                + (f", after it wrote: {written}" if written else ""),
+                got=f"the end of its process{how}" + (f", after it wrote: {written}" if written else ""),
                 fix="Run the script by itself until it trains; what it takes from its command line: --config-args.",
                 code="script-exits",
             ) from problem
@@ -258,7 +262,9 @@ class _Search:
             raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
         before = len(self.ran.launches)
         result = self._guard(lambda: value(**self.request.kwargs)) if callable(value) else value
-        if not isinstance(result, AlgorithmConfig) and (launches := _distinct(self.ran.launches[before:])):
+        if not isinstance(result, AlgorithmConfig) and (
+            launches := _distinct(self.ran.launches[before:], self.ran.used)
+        ):
             if len(launches) > 1:
                 rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
                 fix = "Write a function that returns one of them, and name it."
@@ -296,11 +302,13 @@ def _needs(function: Any) -> list[str]:
     return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
 
 
-def _distinct(launches: Sequence[Launch]) -> list[Launch]:
-    """Return the launches at different lines; a loop that builds the same one again counts once."""
-    return list({launch.line or -number: launch for number, launch in reversed(list(enumerate(launches)))}.values())[
-        ::-1
-    ]
+def _distinct(launches: Sequence[Launch], used: Launch | None) -> list[Launch]:
+    """Return the launches at different lines; of several at one, as of a loop, the one that was used, or the first."""
+    chosen: dict[int, Launch] = {}
+    for number, launch in enumerate(launches):
+        if (key := launch.line or -number) not in chosen or launch is used:
+            chosen[key] = launch
+    return list(chosen.values())
 
 
 def _lines(launches: Sequence[Launch]) -> list[str]:

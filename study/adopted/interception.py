@@ -75,6 +75,7 @@ class Interception:
             script: The file that runs; None for an imported module.
         """
         self.launches: list[Launch] = []
+        self.used: Launch | None = None
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
         self.variables: dict[str, str] = {}
@@ -203,7 +204,7 @@ class Interception:
             content = settings.get("config", arguments[0] if arguments else None)
             environment = settings.get("env", arguments[1] if len(arguments) > 1 else None)
             self._note(content, "build_algo", trainable=cls, environment=environment)
-            return NotBuilt(self)
+            return NotBuilt(self, self.launches[-1])
 
         Algorithm.__new__ = make
         Algorithm.from_checkpoint = lambda *_, **__: self._refuse_earlier("Algorithm.from_checkpoint")
@@ -267,13 +268,14 @@ class _Context(AbstractContextManager["_Context"]):
 class NotBuilt:
     """Stands for an algorithm that was not built; its first use ends the script."""
 
-    def __init__(self, interception: Interception) -> None:
-        self._interception = interception
+    def __init__(self, interception: Interception, launch: Launch) -> None:
+        self._interception, self._launch = interception, launch
 
     def __getattr__(self, name: str) -> NoReturn:
         """End the script, which would use the algorithm now."""
         if name in _RESTORES:
             self._interception.refuse_restore(name)
+        self._interception.used = self._launch
         raise Launched
 
 

@@ -91,6 +91,8 @@ def test_a_configuration_is_found_as_people_write_it(how, read):
 def test_the_configuration_is_as_it_was_at_the_line_that_trains(read):
     code = PPO + "for lr in (0.1, 0.2):\n    config.training(lr=lr)\n    config.build_algo().train()\n"
     assert read(code).adopted.facts.values["lr"] == 0.1
+    several = "algos = [config.copy().training(lr=lr).build_algo() for lr in (0.1, 0.2)]\n"
+    assert read(PPO + several + "algos[1].train()").adopted.facts.values["lr"] == 0.2
 
 
 def test_arguments_reach_the_script_and_a_random_policy_plays(read):
@@ -355,6 +357,7 @@ BAD = {  # code of the fault, and where it has several a word more -> script
     "script-arguments": "import argparse\np = argparse.ArgumentParser()\n"
     "p.add_argument('--num-agents', required=True)\np.parse_args()",
     "script-exits": "import sys\nprint('no --lr')\nsys.exit(3)",
+    "script-exits words": "import sys\nsys.exit('needs --lr')",
     "script-raises asks": "input('how many? ')",
     "script-raises package": "from . import settings",
     "unreadable-training restored": PPO + "algo = config.build_algo()\nalgo.restore_from_path('x')\nalgo.train()",
@@ -432,7 +435,7 @@ def test_what_is_wrong_with_a_script_is_one_line(code, read):
     lines["runtime-env"] = 5
     if code in lines:
         assert fault.where == f"--config: my_train.py, line {lines[code]}"
-    if code in ("script-exits", "script-raises asks", "script-raises package"):
+    if code in ("script-exits", "script-exits words", "script-raises asks", "script-raises package"):
         assert "--lr" in fault.got or "--config" in fault.fix
     if code == "not-picklable":
         assert fault.got == "setting 'callbacks_on_episode_end', lock: cannot pickle '_thread.lock' object"
