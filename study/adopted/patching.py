@@ -242,7 +242,7 @@ def _replaced(text: str, node: ast.expr, value: str) -> str:
 
 def _added(text: str, call: ast.Call, argument: str) -> str:
     """Return the text with one more argument before the first one of a call; RLlib takes them by their names alone."""
-    given = [*call.args, *call.keywords]
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     if not given:
         end = _places(text, call)[1]
         return text[: end - 1] + argument + text[end - 1 :]

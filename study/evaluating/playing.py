@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from study.adopted.facts import Adopted
 from study.adopted.loading import adopted_by
@@ -218,7 +218,9 @@ class _ScriptPlayer:
         name = self._spec.environment.id
         with ExitStack() as stack:
             try:
-                env = stack.enter_context(drawing_environment(self._config, mode, agent=self._spec.evaluation.agent))
+                env: Any = stack.enter_context(
+                    drawing_environment(self._config, mode, agent=self._spec.evaluation.agent)
+                )
             except Exception as error:
                 where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
                 rule = f"'{name}' must take render_mode={mode!r} in its env_config"
