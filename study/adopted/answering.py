@@ -3,9 +3,11 @@
 Runs in the process of the script. Imports RLlib.
 """
 
+import contextlib
 import inspect
+import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,8 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.util.check_serialize import inspect_serializability
 
 from study.adopted import describing
 from study.adopted.facts import MistakeError, Request, one_line
@@ -90,10 +94,9 @@ def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], module: M
     try:
         return pickled(config, environments=environments, by_value=None if module.__name__ == "__main__" else module)
     except Exception as error:
-        place, reason = _unpicklable(config, environments) or ("the configuration", one_line(error))
         raise MistakeError(
             rule="everything in the configuration must be picklable, as Ray sends it to its processes",
-            got=f"{place}: {reason}",
+            got=_unpicklable(config, environments) or error,
             fix="Make it inside the function that uses it, or define it at module level.",
             code="not-picklable",
         ) from error
@@ -136,7 +139,7 @@ def _environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tu
         rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
         fix = "Make and reset it in Python by itself, with the same env_config."
         raise MistakeError(rule=rule, got=got, fix=fix, code="script-environment-fails") from error
-    several = describing.is_for_several(made)
+    several = isinstance(getattr(made, "unwrapped", made), MultiAgentEnv)
     if several and not config.is_multi_agent:
         rule = "an environment for several agents needs policies"
         fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
@@ -168,52 +171,20 @@ def _invalid(config: AlgorithmConfig) -> str:
     return ""
 
 
-# --- what cannot be pickled -------------------------------------------------------------------------------------------
-
-
-def _unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[str, str] | None:
+def _unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> str | None:
     """Return which part of a configuration cannot be pickled and why, in words; None where each can."""
     parts = {f"environment '{name}'": creator for name, creator in environments.items()}
-    parts |= {_setting(name): value for name, value in vars(config).items()}
+    for name, value in vars(config).items():
+        setting = f"setting '{name.strip('_')}'"
+        held = value.items() if isinstance(value, Mapping) else ()
+        parts |= {f"{setting}, [{key!r}]": inner for key, inner in held} | {setting: value}
     for place, value in parts.items():
-        if (why := _why_not(value)) is not None:
-            return _deeper(place, value, why)
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
+            path: tuple[str, ...] = (place,)
+            with contextlib.suppress(Exception):  # it looks at every attribute, also at computed ones
+                _, failures = inspect_serializability(value, name=place, depth=4, print_file=io.StringIO())
+                path = max((each.path for each in failures), key=len)
+            return f"{', '.join(path)}: {one_line(error)}"
     return None
-
-
-def _deeper(place: str, value: Any, why: str, depth: int = 4) -> tuple[str, str]:
-    """Follow a value to what it holds that cannot be pickled."""
-    for name, inner in _held(value) if depth else ():
-        if (reason := _why_not(inner)) is not None:
-            return _deeper(f"{place}, {name}", inner, reason, depth - 1)
-    return place, f"{type(value).__name__} ({why})"
-
-
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a function, an object or a container holds, with its name."""
-    if inspect.isfunction(value):
-        what = f"{'lambda' if value.__name__ == '<lambda>' else f'function {value.__name__}'} of line "
-        what += str(value.__code__.co_firstlineno)
-        closed = inspect.getclosurevars(value)
-        for name, inner in {**closed.nonlocals, **closed.globals}.items():
-            yield f"{what}, its variable '{name}'", inner
-    elif inspect.isclass(value):
-        yield from ((f"class {value.__name__}, {name}", inner) for name, inner in vars(value).items())
-    elif isinstance(value, Mapping):
-        yield from ((f"[{name!r}]", inner) for name, inner in value.items())
-    elif isinstance(value, (list, tuple, set)):
-        yield from ((f"item {number}", inner) for number, inner in enumerate(value))
-    elif hasattr(value, "__dict__"):
-        yield from ((f"its attribute '{name}'", inner) for name, inner in vars(value).items())
-
-
-def _why_not(value: Any) -> str | None:
-    try:
-        cloudpickle.dumps(value)
-    except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
-        return one_line(error)
-    return None
-
-
-def _setting(attribute: str) -> str:
-    return f"setting '{attribute.strip('_')}'"

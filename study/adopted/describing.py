@@ -17,7 +17,7 @@ import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
@@ -44,6 +44,7 @@ _OTHER = {
 }
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
+_UNKNOWN = object()
 _LONGEST = 200
 """Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
 OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
@@ -122,7 +123,6 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied."""
-    yield from _endless(config)
     _, base = _algorithm(config)
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         yield Fault(
@@ -159,16 +159,6 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
             fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
             yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
-
-
-def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
-    for name, value in sorted(vars(config).items()):
-        try:
-            plain(value)
-        except RecursionError:
-            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
-            fix = "Take it out of itself; what reads it can keep a reference of its own."
-            yield Fault(where="config", rule=rule, got=got, fix=fix, code="setting-holds-itself")
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -250,7 +240,12 @@ def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[
         yield OwnPart(part="runner", what=_name(config.env_runner_cls))
     if inspect.isclass(config.env) and not config.env.__module__.startswith(("gymnasium.", "ray.rllib.")):
         yield OwnPart(part="environment", what=_name(config.env))
-    yield from (OwnPart(part="other", what=what) for what in _others(config))
+    others = [what for name, what in _OTHER.items() if option(config, name)]
+    if config.is_multi_agent and config.policies_to_train is not None:
+        others.insert(0, f"policies_to_train: {_few(config.policies_to_train)}")
+    if config.output:
+        others.append("output, which a study leaves out: its trials record no episodes")
+    yield from (OwnPart(part="other", what=what) for what in others)
 
 
 def _own_network(config: AlgorithmConfig) -> Iterator[OwnPart]:
@@ -259,17 +254,9 @@ def _own_network(config: AlgorithmConfig) -> Iterator[OwnPart]:
         yield from (OwnPart(part="module", what=what) for what in _modules(spec))
     given = option(config, "model_config") or {}
     content = given if isinstance(given, dict) else vars(given)
-    if changed := sorted(name for name, value in content.items() if not _is_default(name, value)):
+    default = DefaultModelConfig()
+    if changed := sorted(name for name, value in content.items() if getattr(default, name, _UNKNOWN) != value):
         yield OwnPart(part="model_config", what=", ".join(changed))
-
-
-def _others(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield in words what belongs to no other part."""
-    if config.is_multi_agent and config.policies_to_train is not None:
-        yield f"policies_to_train: {_few(config.policies_to_train)}"
-    yield from (what for name, what in _OTHER.items() if option(config, name))
-    if config.output:
-        yield "output, which a study leaves out: its trials record no episodes"
 
 
 def _modules(spec: Any) -> Iterator[str]:
@@ -284,13 +271,6 @@ def _modules(spec: Any) -> Iterator[str]:
         found = getattr(spec, name, None)
         if found is not None and found.__name__ != "MultiRLModule":
             yield _name(found)
-
-
-def _is_default(name: str, value: Any) -> bool:
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-    default = DefaultModelConfig()
-    return hasattr(default, name) and getattr(default, name) == value
 
 
 def _callbacks(config: AlgorithmConfig, default: AlgorithmConfig) -> Iterator[str]:
@@ -343,17 +323,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, map(plain, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dict(_fields(value))
+        fields = {each.name: plain(each.default) for each in dataclasses.fields(value)}
+        known = {name: plain(getattr(value, name, None)) for name in fields}
+        return {name: shown for name, shown in known.items() if shown != fields[name]}  # what differs from its class
     return _name(value)
-
-
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass that differ from what its class has: name -> value as JSON."""
-    for each in dataclasses.fields(value):
-        if (shown := plain(getattr(value, each.name, None))) != plain(each.default):
-            yield each.name, shown
-
-
-def is_for_several(environment: Any) -> bool:
-    """Return whether an environment that was made is one of RLlib's for several agents."""
-    return isinstance(environment, MultiAgentEnv) or isinstance(getattr(environment, "unwrapped", None), MultiAgentEnv)

@@ -4,12 +4,10 @@
 `answer.json` with the facts, the choice or the fault, and `config.pkl` with the configuration.
 """
 
-import argparse
 import contextlib
 import faulthandler
 import importlib
 import inspect
-import io
 import json
 import os
 import sys
@@ -96,14 +94,18 @@ class _Search:
                 raise MistakeError(rule=rule, got="one that trains or exits", fix=fix, code="module-ends-early")
             return [self._named(vars(self.module), name)]
         content = self._code(self.file)
-        if name and not name.isdigit():
+        if name and not name.isdecimal():
             # As a module first: what stands below `if __name__ == "__main__"` is then not run.
             names = self._run(content, self.file.stem)
             if name not in names:
                 names = self._run(content, "__main__")
             return [self._named(names, name)]
         names = self._run(content, "__main__")
-        found = _distinct(self.ran.launches) or list(self._at_module_level(names)) or list(self._functions(names))
+        found = (
+            _distinct(self.ran.launches, self.ran.used)
+            or list(self._at_module_level(names))
+            or list(self._functions(names))
+        )
         if not found:
             self._raise_none_found(names)
         if name:
@@ -140,15 +142,7 @@ class _Search:
 
     def _guard(self, run: Callable[[], Any]) -> Any:
         """Run the person's code; what it raises becomes a fault that names the line."""
-        messages, before = io.StringIO(), len(self.ran.launches)
-        refuse = argparse.ArgumentParser.error
-
-        def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-            messages.write(message)
-            refuse(parser, message)
-
-        result = None
-        argparse.ArgumentParser.error = error  # type: ignore[assignment,method-assign]
+        before, result = len(self.ran.launches), None
         try:
             result = run()
         except Launched:
@@ -157,19 +151,13 @@ class _Search:
             raise
         except BaseException as problem:  # noqa: BLE001 (becomes a fault)
             if len(self.ran.launches) == before and self.ran.unreadable is None:  # else it came to its training
-                self._blame(problem, messages.getvalue())
-        finally:
-            argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+                self._blame(problem)
         if self.ran.unreadable is not None:
             raise self.ran.unreadable
         return result
 
-    def _blame(self, problem: BaseException, said: str) -> None:
+    def _blame(self, problem: BaseException) -> None:
         """Raise the fault of a script that ended before its training; nothing where it ended as it should.
-
-        Args:
-            problem: What it raised.
-            said: What its parser of arguments said.
 
         Raises:
             MistakeError: Says why.
@@ -177,7 +165,9 @@ class _Search:
         if isinstance(problem, SystemExit):
             if problem.code in (0, None):
                 return
-            if said:
+            written = self._last_line()
+            how = f" with exit code {problem.code}" if isinstance(problem.code, int) else f": {problem.code}"
+            if problem.code == 2 and (said := written.partition(": error: ")[2]):  # as `argparse` ends a program
                 raise MistakeError(
                     rule="must accept its arguments",
                     where=self._place(problem),
@@ -188,7 +178,7 @@ class _Search:
             raise MistakeError(
                 rule="must come to its training",
                 where=self._place(problem),
-                got=f"the end of its process with exit code {problem.code}{self._last_line()}",
+                got=f"the end of its process{how}" + (f", after it wrote: {written}" if written else ""),
                 fix="Run the script by itself until it trains; what it takes from its command line: --config-args.",
                 code="script-exits",
             ) from problem
@@ -219,11 +209,12 @@ class _Search:
         raise MistakeError(rule=rule, where=where, got=got, fix=fix, code="script-raises") from problem
 
     def _last_line(self) -> str:
-        """Return what the script wrote last, in words."""
+        """Return what the script wrote last; empty where it wrote nothing."""
         with contextlib.suppress(Exception):  # the script may have closed it, or put something else in its place
             sys.stdout.flush()
+            sys.stderr.flush()
         written = (self.place / "output.txt").read_text(errors="replace").split("\n")
-        return next((f", after it wrote: {line.strip()}" for line in reversed(written) if line.strip()), "")
+        return next((line.strip() for line in reversed(written) if line.strip()), "")
 
     def _place(self, error: BaseException) -> str:
         """Return the last line of the script itself that an exception went through."""
@@ -264,25 +255,24 @@ class _Search:
         value = names[name]
         if isinstance(value, AlgorithmConfig):
             return _launch(value, f"module level, {name}")
-        if not callable(value):
-            rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
-            fix = "Name another object of the file."
-            raise MistakeError(rule=rule, got=type(value).__name__, fix=fix, code="not-a-configuration")
-        if missing := [each for each in _needs(value) if each not in self.request.kwargs]:
+        needed = _needs(value) if callable(value) else []
+        if missing := [each for each in needed if each not in self.request.kwargs]:
             fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
             rule = f"the function '{name}' must get all its arguments"
             raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
         before = len(self.ran.launches)
-        result = self._guard(lambda: value(**self.request.kwargs))
-        if not isinstance(result, AlgorithmConfig) and (launches := _distinct(self.ran.launches[before:])):
+        result = self._guard(lambda: value(**self.request.kwargs)) if callable(value) else value
+        if not isinstance(result, AlgorithmConfig) and (
+            launches := _distinct(self.ran.launches[before:], self.ran.used)
+        ):
             if len(launches) > 1:
                 rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
                 fix = "Write a function that returns one of them, and name it."
                 raise MistakeError(rule=rule, got=got, fix=fix, code="several-trainings")
             return launches[0]
         if not isinstance(result, AlgorithmConfig):
-            rule = f"the function '{name}' must return an AlgorithmConfig"
-            fix = "Return the configuration itself, before `build_algo`."
+            rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
+            fix = "Name another object of the file, or return the configuration itself."
             raise MistakeError(rule=rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
         return _launch(result, f"function {name}")
 
@@ -312,11 +302,13 @@ def _needs(function: Any) -> list[str]:
     return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
 
 
-def _distinct(launches: Sequence[Launch]) -> list[Launch]:
-    """Return the launches at different lines; a loop that builds the same one again counts once."""
-    return list({launch.line or -number: launch for number, launch in reversed(list(enumerate(launches)))}.values())[
-        ::-1
-    ]
+def _distinct(launches: Sequence[Launch], used: Launch | None) -> list[Launch]:
+    """Return the launches at different lines; of several at one, as of a loop, the one that was used, or the first."""
+    chosen: dict[int, Launch] = {}
+    for number, launch in enumerate(launches):
+        if (key := launch.line or -number) not in chosen or launch is used:
+            chosen[key] = launch
+    return list(chosen.values())
 
 
 def _lines(launches: Sequence[Launch]) -> list[str]:

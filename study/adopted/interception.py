@@ -9,7 +9,8 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
@@ -74,6 +75,7 @@ class Interception:
             script: The file that runs; None for an imported module.
         """
         self.launches: list[Launch] = []
+        self.used: Launch | None = None
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
         self.variables: dict[str, str] = {}
@@ -100,7 +102,7 @@ class Interception:
         def refuse() -> NoReturn:
             raise UsesRay
 
-        ray.init, ray.shutdown = init, _nothing
+        ray.init, ray.shutdown = init, lambda *_, **__: None
         ray.is_initialized = lambda: self.starts_ray
         ray.cluster_resources = ray.available_resources = resources
         ray.nodes = list
@@ -175,31 +177,25 @@ class Interception:
                 self._call(run_or_experiment, settings.get("config"))
             raise Launched
 
-        def restore(*_: Any, **__: Any) -> NoReturn:
-            self._end(
-                rule="the script must hold its configuration",
-                got="`tune.Tuner.restore`, which takes it from an earlier run",
-                fix="Name the script that began the run.",
-            )
-
-        tune.Tuner.__init__, tune.Tuner.fit, tune.Tuner.restore = construct, fit, restore
+        tune.Tuner.__init__, tune.Tuner.fit = construct, fit
+        tune.Tuner.restore = lambda *_, **__: self._refuse_earlier("tune.Tuner.restore")
         tune.run, tune.with_resources = run, lambda trainable, resources: trainable  # a study sets the resources
         setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
 
     def _call(self, trainable: Any, parameters: Any) -> None:
         """Run a trainable of the script's own with its parameters, as Tune would."""
-        function = _function_of(trainable)
-        name = getattr(function, "__name__", type(trainable).__name__)
+        is_function = isinstance(trainable, (functools.partial, FunctionType))
+        name = getattr(trainable, "__name__", type(trainable).__name__)
         given = {} if parameters is None else parameters
         searched = searched_in(given) if isinstance(given, dict) else {}
-        if function is None or searched:
+        if not is_function or searched:
             got = f"'{name}'" + (f", for which Tune chooses {', '.join(searched)}" if searched else "")
             self._end(
                 rule="what Tune trains must be an algorithm of RLlib, or a function that needs no values of Tune",
                 got=got,
                 fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
             )
-        function(given)
+        trainable(given)
 
     # --- RLlib ----------------------------------------------------------------------------------------------------
 
@@ -208,17 +204,18 @@ class Interception:
             content = settings.get("config", arguments[0] if arguments else None)
             environment = settings.get("env", arguments[1] if len(arguments) > 1 else None)
             self._note(content, "build_algo", trainable=cls, environment=environment)
-            return NotBuilt(self)
-
-        def restore(*_: Any, **__: Any) -> NoReturn:
-            self._end(
-                rule="the script must hold its configuration",
-                got="`Algorithm.from_checkpoint`, which takes it from a checkpoint",
-                fix="Name the script that made the checkpoint.",
-            )
+            return NotBuilt(self, self.launches[-1])
 
         Algorithm.__new__ = make
-        Algorithm.from_checkpoint = restore
+        Algorithm.from_checkpoint = lambda *_, **__: self._refuse_earlier("Algorithm.from_checkpoint")
+
+    def _refuse_earlier(self, call: str) -> NoReturn:
+        """End a script that does not make its configuration itself."""
+        self._end(
+            rule="the script must hold its configuration",
+            got=f"`{call}`, which takes it from an earlier training",
+            fix="Name the script that began the training.",
+        )
 
     def refuse_restore(self, call: str) -> NoReturn:
         """End a script whose training goes on from another: a trial begins with new networks."""
@@ -253,16 +250,13 @@ class Interception:
         return 0
 
 
-class _Context:
+class _Context(AbstractContextManager["_Context"]):
     """What `ray.init` returns where no Ray starts."""
 
     dashboard_url = ""
 
     def __init__(self) -> None:
         self.address_info: dict[str, Any] = {}
-
-    def __enter__(self) -> "_Context":
-        return self
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -274,18 +268,15 @@ class _Context:
 class NotBuilt:
     """Stands for an algorithm that was not built; its first use ends the script."""
 
-    def __init__(self, interception: Interception) -> None:
-        self._interception = interception
+    def __init__(self, interception: Interception, launch: Launch) -> None:
+        self._interception, self._launch = interception, launch
 
     def __getattr__(self, name: str) -> NoReturn:
         """End the script, which would use the algorithm now."""
         if name in _RESTORES:
             self._interception.refuse_restore(name)
+        self._interception.used = self._launch
         raise Launched
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
 
 
 def _is_algorithm(trainable: Any) -> bool:
@@ -297,10 +288,3 @@ def _place_of(module: Any) -> str:
     if not isinstance(module, types.ModuleType):
         return str(module)
     return str(module.__path__[0] if hasattr(module, "__path__") else module.__file__)
-
-
-def _function_of(trainable: Any) -> Callable[[Any], Any] | None:
-    """Return the function that a trainable is or wraps; None where it is a class."""
-    if isinstance(trainable, functools.partial):
-        return trainable
-    return trainable if isinstance(trainable, FunctionType) else None

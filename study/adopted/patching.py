@@ -241,32 +241,18 @@ def _replaced(text: str, node: ast.expr, value: str) -> str:
 
 
 def _added(text: str, call: ast.Call, argument: str) -> str:
-    """Return the text with one more argument behind the last one of a call."""
-    start, end = _places(text, call.func)[1], _places(text, call)[1]
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    """Return the text with one more argument before the first one of a call; RLlib takes them by their names alone."""
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     if not given:
+        end = _places(text, call)[1]
         return text[: end - 1] + argument + text[end - 1 :]
-    last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
-    line = _lines(text)[last.lineno - 1]
-    first_of = max(
-        (keyword for keyword in call.keywords if keyword.value is last),
-        key=lambda keyword: keyword.lineno,
-        default=None,
-    )
-    begins = first_of is not None and line[: first_of.col_offset].strip() == "" and first_of.lineno == last.lineno
-    ending = "\r\n" if line.endswith("\r\n") else "\n"
-    between = f",{ending}{line[: len(line) - len(line.lstrip())]}" if begins else ", "
-    place = start + _end_of_arguments(text[start:end])
-    return text[:place] + between + argument + text[place:]
-
-
-def _end_of_arguments(text: str) -> int:
-    """Return where the last argument ends, brackets around it included, in the text from a call's `(` to its `)`."""
-    lines = _lines(text)
-    skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
-    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type not in skipped]
-    last = next(each for each in reversed(tokens[:-1]) if each.string != ",")
-    return sum(map(len, lines[: last.end[0] - 1])) + last.end[1]
+    first = min(given, key=lambda node: (node.lineno, node.col_offset))
+    start, line = _places(text, first)[0], _lines(text)[first.lineno - 1]
+    indent = line[: len(line) - len(line.lstrip())]
+    between = " "
+    if text[:start].endswith("\n" + indent):  # it begins its line
+        between = ("\r\n" if line.endswith("\r\n") else "\n") + indent
+    return f"{text[:start]}{argument},{between}{text[start:]}"
 
 
 def _lines(text: str) -> list[str]:
@@ -274,7 +260,7 @@ def _lines(text: str) -> list[str]:
     return list(io.StringIO(text))
 
 
-def _places(text: str, node: ast.expr) -> tuple[int, int]:
+def _places(text: str, node: ast.expr | ast.keyword) -> tuple[int, int]:
     """Return where a node begins and ends, in characters; Python's own columns are bytes."""
     lines = _lines(text)
 
@@ -303,9 +289,11 @@ def _unlike(facts: ScriptFacts, found: ScriptFacts, changes: tuple[Change, ...])
     """Yield what is not as it should be in the configuration of a patched script."""
     changed = {change.parameter for change in changes}
     yield from (f"Tune chooses {name}" for name in found.searched)
-    for name in sorted({*facts.values, *found.values} - changed):
-        if facts.values.get(name) != found.values.get(name):
-            yield f"{name} is {found.values.get(name)}, was {facts.values.get(name)}"
+    ours = changed | {name for change in changes for name in change.names}
+    for old, new in ((facts.values, found.values), (facts.settings, found.settings)):
+        for name in sorted({*old, *new} - ours):
+            if old.get(name) != new.get(name):
+                yield f"{name} is {new.get(name)}, was {old.get(name)}"
     for change in changes:
         got, wanted = found.values.get(change.parameter), change.value
         if isinstance(wanted, list):

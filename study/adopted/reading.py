@@ -81,12 +81,11 @@ class SeveralConfigurationsError(SpaceError):
     """
 
     def __init__(self, text: str, where: str, choices: Sequence[str]) -> None:
-        place = where if where.startswith("--") else f"{where}:"
         fault = Fault(
             where=where,
             rule="must name one of several configurations",
             got="; ".join(choices),
-            fix=f"Add the number: {place} {text}:1.",
+            fix=f"Add its number: {text}:1.",
             code="several-configurations",
         )
         super().__init__(text, [fault])
@@ -240,7 +239,8 @@ def _run(place: Path, timeout_s: float) -> int | None:
 
     It and its children end with this call.
     """
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": _python_path()}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # finds this package anywhere
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path}
     with (place / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(place), os.getcwd()],  # noqa: PTH109 (text for the child)
@@ -263,11 +263,6 @@ def _run(place: Path, timeout_s: float) -> int | None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return code
-
-
-def _python_path() -> str:
-    """Return the path on which the child finds this package, wherever it is started."""
-    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int | None) -> SpaceError:

@@ -124,7 +124,9 @@ def _environment(facts: ScriptFacts, floor: tuple[float, str] | None) -> Iterato
     yield "environment:"
     if floor is not None:
         yield f"  floor: {floor[0]:.12g}  # {floor[1]}"
-    if target is not None:
+    if target is not None and floor is not None and target[1] <= floor[0]:
+        yield f"  # target: the script's stop criterion {target[0]} is {target[1]:.12g}, which random actions reach"
+    elif target is not None:
         yield f"  target: {target[1]:.12g}  # the script's stop criterion {target[0]}"
     yield "  # reference: the return of a good policy; with floor and target it makes scores"
 
@@ -152,7 +154,7 @@ def _batch(facts: ScriptFacts) -> int:
 
 
 def _limits(facts: ScriptFacts) -> dict[str, Any]:
-    """Return the script's own limits."""
+    """Return the script's own limits; RLlib ends a training after a whole batch, so that it has one at least."""
     limits: list[float] = []
     time_s = None
     for name, value in facts.stop.items():
@@ -165,7 +167,7 @@ def _limits(facts: ScriptFacts) -> dict[str, Any]:
             limits.append(value * _batch(facts))
         elif last == "time_total_s":
             time_s = value
-    steps = {"env_steps": int(min(limits))} if limits else {}
+    steps = {"env_steps": max(int(min(limits)), _batch(facts))} if limits else {}
     return {**steps, **({} if time_s is None else {"time_s": time_s})}
 
 

@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
     "studies": ("study.cli.status", "List the studies of a folder."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
-    "adopt": ("study.cli.adopt", "Print the space of a study around your own RLlib script."),
+    "adopt": ("study.cli.spaces", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.certificate", "Write or verify the certificate of a hold-up study."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
     "pack": ("study.cli.sync", "Copy a study for publication."),
-    "seams": ("study.cli.seams", "Check the private parts of Ray and RLlib that are in use."),
+    "seams": ("study.cli.doctor", "Check the private parts of Ray and RLlib that are in use."),
     "schema": ("study.cli.spaces", "Print the JSON Schema of space files."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""

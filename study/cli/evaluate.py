@@ -112,7 +112,7 @@ def evaluate(
         path, space = Path(space), None
     if path is None:
         fix = "Name the folder of a study, such as studies/quickstart."
-        raise wrong_option("STUDY", "must be given", got="none", fix=fix, code="no-study")
+        raise wrong_option("STUDY", rule="must be given", got="none", fix=fix, code="no-study")
     from study.evaluating.playing import EvaluationRequest, evaluate_policy
 
     console = terminal()

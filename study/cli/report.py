@@ -4,9 +4,9 @@ A report goes on without the importance of parameters and without MLflow, and sa
 """
 
 import re
+import webbrowser
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +19,11 @@ from analysis.report import Report, find_clip, make_report, parse_formats, write
 from analysis.report.writing import PAGE
 from study.cli.tables import print_answer
 from study.console import say, terminal
-from study.errors import AnalysisError, StudyError
+from study.errors import StudyError
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import ARTIFACTS, NOT_ASKED, asked_place, publish_answer
 from study.mirrors.mlflow_report import attach as attach_files
-from study.options import command_app, examples, study_folders
+from study.options import command_app, examples, study_folders, wrong_option
 from study.records.folder import NAME, StudyFolder
 
 FOLDER = "report"
@@ -66,97 +66,31 @@ def report(
     ] = None,
 ) -> None:
     """Write the report of a study: one HTML page, tables and figures; on request attach it to the MLflow run."""
-    written = report_study(
-        study,
-        study=name,
-        formats=format_,
-        out=out,
-        tracking_uri=tracking_uri,
-        attach=attach,
-        price_per_cpu_hour=price_per_cpu_hour,
-    )
-    console = terminal()
-    print_answer(console, written.report.answer)
-    say(console, f"\n{len(written.files)} files: {written.page or written.out}")
-    say(console, written.attached)
-    if open_:
-        open_page(written)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What `report_study` did."""
-
-    report: Report
-    out: Path
-    files: tuple[Path, ...]
-    """The page first, if there is one."""
-    attached: str
-    """Where MLflow has the report, or why it has not: one line."""
-
-    @property
-    def page(self) -> Path | None:
-        """The HTML page, if it was asked for."""
-        return next((file for file in self.files if file.name == PAGE), None)
-
-
-def report_study(
-    source: str,
-    *,
-    study: str | None = None,
-    formats: str,
-    out: Path | None = None,
-    tracking_uri: str | None = None,
-    attach: bool = False,
-    price_per_cpu_hour: float | None = None,
-) -> Written:
-    """Write the report of a study, and attach it to the study's MLflow run where the person asks for that.
-
-    Args:
-        source: A study folder, or a tracking URI.
-        study: Name of the study, where `source` is a tracking URI.
-        formats: What to write, such as "html,csv".
-        out: Folder; by default `report` in the study's folder.
-        tracking_uri: MLflow that gets the report; by default `MLFLOW_TRACKING_URI`, else none but a `source`.
-        attach: Whether the MLflow that a study of this user's own was started with gets it.
-        price_per_cpu_hour: What a CPU-hour costs; None where costs are CPU-hours.
-
-    Raises:
-        StudyError: There is no such study, it cannot be read, or the folder cannot be written.
-    """
-    chosen = parse_formats(formats)
-    folder = None if "://" in source else StudyFolder(Path(source))
-    place = asked_place(folder, tracking_uri, attach=attach) if folder else tracking_uri or source
-    data = open_study(source, study=study)
+    chosen = parse_formats(format_)
+    if open_ and "html" not in chosen:
+        fix = "Add html to --format."
+        raise wrong_option("--open", rule="needs the format html", got=f"--format {format_}", fix=fix, code="no-page")
+    folder = None if "://" in study else StudyFolder(Path(study))
+    place = asked_place(folder, tracking_uri, attach=attach) if folder else tracking_uri or study
+    data = open_study(study, study=name)
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    report = make_report(Study(data), importance=_importance(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
-    files = write(report, out, chosen)
-    attached = _attach(report, data, files, out, place)
-    return Written(report=report, out=out, files=files, attached=attached)
+    made = make_report(Study(data), importance=_importance(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    files = write(made, out, chosen)
+    attached = _attach(made, data, files, out, place)
+    console, page = terminal(), next((file for file in files if file.name == PAGE), None)
+    print_answer(console, made.answer)
+    say(console, f"\n{len(files)} files: {page or out}")
+    say(console, attached)
+    if open_ and page is not None and not webbrowser.open(page.absolute().as_uri()):
+        fix = f"Open {page} on another machine."
+        raise wrong_option("--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
 
 
 def folder_of_experiment(name: str) -> Path:
     """Return the folder for the report of an experiment in MLflow, whose name may be anything, such as `..`."""
     return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
-
-
-def open_page(written: Written) -> None:
-    """Show the page in the person's browser.
-
-    Raises:
-        AnalysisError: No page was written.
-    """
-    if written.page is None:
-        raise AnalysisError(
-            where="--open", rule="needs the format html", got="others", fix="Add html to --format.", code="no-page"
-        )
-    import webbrowser
-
-    if not webbrowser.open(written.page.absolute().as_uri()):
-        fix = f"Open {written.page} on another machine."
-        raise AnalysisError(where="--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
 
 
 def _importance(data: StudyData) -> Importance | str:

@@ -102,6 +102,7 @@ def run(
     file = find_space(space)
     name = checked_name(name or file.stem)
     last = None if until is None else checked_stage(until, spec)
+    time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:
         with with_lines(space, set_):
             _print_plan(spec, address, name, space)
@@ -120,7 +121,7 @@ def run(
         tensorboard=tensorboard,
         resume=resume or resume_or_start,
         or_start=resume_or_start,
-        time_budget_s=None if time_budget is None else seconds(time_budget, "--time-budget"),
+        time_budget_s=time_budget_s,
         until=last,
         verbose=verbose,
         space=config or str(file),

@@ -1,4 +1,4 @@
-"""`spaces`: the space files at hand; `schema`: what may stand in one. Imports no engine."""
+"""`spaces`: the space files at hand; `schema`: what may stand in one; `adopt`: one for a script. Imports no engine."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from study.console import say, table, terminal, write, write_json
 from study.errors import SpaceError
-from study.options import AsJson, command_app, examples
+from study.options import AsJson, ConfigArgs, ConfigTimeout, Runners, asked_script, command_app, examples
 from study.space.parsing import parse_space
 from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
@@ -47,6 +47,46 @@ def schema(
     from study.space.reference import field_reference, json_schema
 
     write(field_reference() if markdown else json_schema())
+
+
+@app.command(
+    epilog=examples(
+        "python -m study adopt my_train.py > my_space.yaml",
+        "python -m study adopt my_train.py:make_config --runners 1,10,46 > my_space.yaml",
+        "python -m study adopt my_train.py --config-args '--num-agents 2' > my_space.yaml",
+    ),
+)
+def adopt(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE[:NAME]",
+            help="The script. NAME: an AlgorithmConfig in it, or a function that returns one, or one of several by "
+            "its number.",
+        ),
+    ],
+    config_args: ConfigArgs = "",
+    config_timeout: ConfigTimeout = "60s",
+    runners: Runners = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials.")] = None,
+    episodes: Annotated[
+        int, typer.Option(min=0, help="Episodes of a random policy, which measure the floor; 0 leaves it out.")
+    ] = 200,
+) -> None:
+    """Print a space around the values of a script that trains with RLlib.
+
+    The script's code runs in a process of its own, up to where it would train; no Ray starts.
+    """
+    write(
+        asked_script(
+            config,
+            arguments=config_args,
+            timeout=config_timeout,
+            runners=runners,
+            trials=trials,
+            episodes=episodes,
+        )
+    )
 
 
 def _files() -> list[Path]:

@@ -44,7 +44,8 @@ def status(
     """Print where a study stands, while it runs or after: progress, best so far, efficiency, health."""
     reader = StatusReader(study)
     if as_json:
-        write_json(_as_json(reader.read()))
+        now = reader.read()
+        write_json(asdict(now) | {"num_ended": now.num_ended})
     elif watch:
         follow(terminal(), reader)
     else:
@@ -99,10 +100,6 @@ def _entry(folder: Path) -> dict[str, Any]:
     }
 
 
-def _as_json(now: Status) -> dict[str, Any]:
-    return asdict(now) | {"num_ended": now.num_ended}
-
-
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +124,7 @@ def show(console: Console, status: Status, efficiency: "ResultTable | str | None
         console.print(part, highlight=False, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
-def follow(console: Console, reader: StatusReader, *, interval_s: float = WATCH_S) -> None:
+def follow(console: Console, reader: StatusReader) -> None:
     """Show the page again and again until the driver has ended or the person presses Ctrl-C, then leave it there."""
     efficiency: ResultTable | str | None = None
     ended = -1
@@ -139,7 +136,7 @@ def follow(console: Console, reader: StatusReader, *, interval_s: float = WATCH_
             live.update(view(now, efficiency, width=console.width), refresh=True)
             if now.driver != "working":
                 return
-            time.sleep(interval_s)
+            time.sleep(WATCH_S)
 
 
 def _title(status: Status) -> Text:

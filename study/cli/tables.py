@@ -31,7 +31,6 @@ GUESSED = "Times are guesses, good to a factor of three, from figures of a 2-cor
 PROVISIONAL = f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}."
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
-SINGLE = "(single trials: n=1, no interval)"
 
 # --- trials ---------------------------------------------------------------------------------------------------------
 
@@ -48,12 +47,12 @@ def trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False, no
     narrow = width < _ROOM_FOR_BOTH
     columns = _OF_CELLS if times else _OF_SETTINGS
     ends = {"state": 14} if narrow else {"timing": 14, "status": 13}
-    widths = {**columns, **ends}
+    widths = {**{name: _CELLS[name][0] for name in columns}, **ends}
     return table(
         list(widths),
         [
             (
-                *(_CELLS[name](row) for name in columns),
+                *(_CELLS[name][1](row) for name in columns),
                 *([_state(row, now, narrow=True)] if narrow else [row.timing or "", _state(row, now)]),
             )
             for row in rows
@@ -64,36 +63,24 @@ def trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False, no
     )
 
 
-_CELLS: Mapping[str, Callable[[TrialRow], str]] = {
-    "trial": lambda row: str(row.trial),
-    "block": lambda row: str(row.seed),
-    "runners": lambda row: str(row.num_env_runners),
-    "envs": lambda row: plain(row.setting.get("num_envs_per_env_runner", MISSING)),
-    "batch": lambda row: str(row.setting["train_batch_size"]),
-    "minibatch": lambda row: plain(row.setting.get("minibatch_size", MISSING)),
-    "epochs": lambda row: plain(row.setting.get("num_epochs", MISSING)),
-    "lr": lambda row: number(row.setting.get("lr"), ".2g"),
-    "seed": lambda row: str(row.seed),
-    "env steps/s": lambda row: number(row.env_steps_per_s(), ",.0f"),
-    "wall time s": lambda row: number(_wall_time_s(row)),
-    "return": lambda row: number(_latest_return(row), ".1f"),
+_CELLS: Mapping[str, tuple[int, Callable[[TrialRow], str]]] = {
+    "trial": (5, lambda row: str(row.trial)),
+    "block": (5, lambda row: str(row.seed)),
+    "runners": (7, lambda row: str(row.num_env_runners)),
+    "envs": (4, lambda row: plain(row.setting.get("num_envs_per_env_runner", MISSING))),
+    "batch": (6, lambda row: str(row.setting["train_batch_size"])),
+    "minibatch": (9, lambda row: plain(row.setting.get("minibatch_size", MISSING))),
+    "epochs": (6, lambda row: plain(row.setting.get("num_epochs", MISSING))),
+    "lr": (7, lambda row: number(row.setting.get("lr"), ".2g")),
+    "seed": (4, lambda row: str(row.seed)),
+    "env steps/s": (7, lambda row: number(row.env_steps_per_s(), ",.0f")),
+    "wall time s": (6, lambda row: number(_wall_time_s(row))),
+    "return": (6, lambda row: number(_latest_return(row), ".1f")),
 }
-"""Heading -> what a column of the table of trials shows."""
-_OF_SETTINGS = {
-    "trial": 5,
-    "runners": 7,
-    "batch": 6,
-    "lr": 7,
-    "seed": 4,
-    "env steps/s": 7,
-    "wall time s": 6,
-    "return": 6,
-}
-_OF_CELLS = {"trial": 5, "block": 5, "runners": 7, "envs": 4, "batch": 6, "minibatch": 9, "epochs": 6} | {
-    "env steps/s": 7,
-    "wall time s": 6,
-}
-"""Columns of a study that learns, and of one that times cells, with the width that their numbers take."""
+"""Heading -> width that the numbers of a column take, and what the column shows of a trial."""
+_OF_SETTINGS = ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return")
+_OF_CELLS = ("trial", "block", "runners", "envs", "batch", "minibatch", "epochs", "env steps/s", "wall time s")
+"""Columns of a study that learns, and of one that times cells."""
 _ROOM_FOR_BOTH = 106
 """Columns of a terminal from which on timing and status have a column each."""
 
@@ -176,7 +163,8 @@ def print_answer(console: Console, answer: "Answer") -> None:
 def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
     """Print the trials of each scale that no other one beats in both return and cost."""
     say(console, "")
-    say(console, f": trials that no other beats in both {SINGLE}", title="Return against cost")
+    about = ": trials that no other beats in both (single trials: n=1, no interval)"
+    say(console, about, title="Return against cost")
     for scale, front in pareto_front(rows).items():
         for row in front:
             final, cost = row.summary.get("final_return"), row.summary.get("cpu_s_spent")
@@ -357,7 +345,6 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
 
 
 def _num_measured(rows: Sequence[TrialRow]) -> str:
-    """Return how many runs were measured, of all that the cell had."""
     return f"{sum(row.timing == 'measured' and row.status == 'finished' for row in rows)} of {len(rows)}"
 
 

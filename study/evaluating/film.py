@@ -85,7 +85,7 @@ def check_target(path: Path) -> None:
         fix = "Run `pip install 'imageio-ffmpeg>=0.6'`, or name a .gif."
     else:
         return
-    raise wrong_option("--video", rule, got=got, fix=fix, code="film-name")
+    raise wrong_option("--video", rule=rule, got=got, fix=fix, code="film-name")
 
 
 def best_suffix() -> str:

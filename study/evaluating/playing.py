@@ -2,22 +2,24 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from study.errors import Fault, SpaceError, StudyError
+from study.adopted.facts import Adopted
+from study.adopted.loading import adopted_by
+from study.errors import Fault, RecordError, SpaceError, StudyError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
-from study.evaluating.scripts import load_script, script_scene
 from study.evaluating.summary import Summary, summarise
 from study.harmless import mask_credentials
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
-from study.options import wrong_option
+from study.options import say_that_it_runs, wrong_option
 from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
 from study.records.trust import check_modules
+from study.space.script import what_changed
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -91,22 +93,17 @@ def evaluate_policy(
     spec = _as_requested(policy.spec, request)
     if request.best_and_worst and request.video is None:
         fix = "Add --video."
-        raise wrong_option("--best-and-worst", "belongs to a film", got="no --video", fix=fix, code="no-film")
+        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix=fix, code="no-film")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
-    player = _Player(policy) if spec.script is None else _ScriptPlayer(policy)
+    player: _Player | _ScriptPlayer = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
     with ExitStack() as scenes:
-
-        def scene(mode: "Mode", *, wanted: bool) -> "Scene | None":
-            return scenes.enter_context(player.scene(spec, mode)) if wanted else None
-
-        player.prepare(spec)
-        window = scene("human", wanted=request.render)
-        stage = scene("rgb_array", wanted=film is not None)
-        second = scene("rgb_array", wanted=film is not None and request.best_and_worst)
+        window = scenes.enter_context(player.scene("human")) if request.render else None
+        stage = scenes.enter_context(player.scene("rgb_array")) if film is not None else None
+        second = scenes.enter_context(player.scene("rgb_array")) if request.best_and_worst else None
         seen = spec.evaluation.episodes if second else EPISODES if window or stage else 0
-        result = player.play(spec, keep_actions=seen)
+        result = player.play(keep_actions=seen)
         evaluated = Evaluated(
             policy=policy,
             spec=spec,
@@ -156,26 +153,30 @@ def _check_own_code(policy: ChosenPolicy, path: Path) -> None:
 class _Player:
     """Plays a policy of a space with an environment of its own."""
 
-    def __init__(self, policy: ChosenPolicy) -> None:
-        self._policy = policy
-
-    def prepare(self, spec: StudySpec) -> None:
+    def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
         """Try the environment."""
         from study.trial.engine.envs.probing import probe, probe_study
 
-        title = self._policy.title
+        self._policy, self._spec = policy, spec
         # A random policy has no network that must suit.
-        self._spaces = probe(spec.evaluated_environment, title) if self._policy.random else probe_study(spec, title)
+        self._spaces = (
+            probe(spec.evaluated_environment, policy.title) if policy.random else probe_study(spec, policy.title)
+        )
 
-    def scene(self, spec: StudySpec, mode: "Mode") -> "AbstractContextManager[Scene]":
-        """Return the environment, ready to draw."""
-        return _scene(spec, mode)
+    @contextmanager
+    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+        """Yield the environment, ready to draw."""
+        from study.trial.engine.envs.frames import open_scene
 
-    def play(self, spec: StudySpec, *, keep_actions: int) -> "EvaluationResult":
+        scene = open_scene(self._spec.evaluated_environment, mode)
+        with closing(scene.env):
+            yield scene
+
+    def play(self, *, keep_actions: int) -> "EvaluationResult":
         """Play the episodes."""
         from study.trial.evaluation import evaluate, evaluate_random
 
-        policy = self._policy
+        policy, spec = self._policy, self._spec
         if policy.checkpoint is None:
             return evaluate_random(spec, keep_actions=keep_actions)
         from study.trial.policy import load_policy
@@ -191,36 +192,73 @@ class _Player:
         )
 
 
-@contextmanager
-def _scene(spec: StudySpec, mode: "Mode") -> "Iterator[Scene]":
-    from study.trial.engine.envs.frames import open_scene
+class _ScriptPlayer:
+    """Plays a policy of a person's own script, which is run for it: whether to trust it is the caller's to ask."""
 
-    scene = open_scene(spec.evaluated_environment, mode)
-    try:
-        yield scene
-    finally:
-        scene.env.close()
+    def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
+        """Run the script up to where it would train."""
+        way_out = "or name the checkpoint and a space of the script as it is now, with --space"
+        adopted = script_as_recorded(policy.spec, way_out=way_out)
+        adopted.enter()
+        from study.trial.script_config import unpickled
 
+        self._policy, self._spec, self._config = policy, spec, unpickled(adopted.pickled)
 
-class _ScriptPlayer(_Player):
-    """Plays a policy of a person's own script."""
+    @contextmanager
+    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+        """Yield the environment, ready to draw, which is made with `render_mode` in its `env_config`.
 
-    def prepare(self, spec: StudySpec) -> None:
-        """Run the script."""
-        self._config = load_script(self._policy)
+        Raises:
+            SpaceError: It does not draw so.
+        """
+        from study.trial.engine.envs.frames import scene_of, see_to_display
+        from study.trial.script_evaluation import drawing_environment
 
-    def scene(self, spec: StudySpec, mode: "Mode") -> "AbstractContextManager[Scene]":
-        """Return the environment, ready to draw."""
-        return script_scene(self._config, spec, mode)
+        see_to_display(mode)
+        name = self._spec.environment.id
+        with ExitStack() as stack:
+            try:
+                env: Any = stack.enter_context(
+                    drawing_environment(self._config, mode, agent=self._spec.evaluation.agent)
+                )
+            except Exception as error:
+                where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
+                rule = f"'{name}' must take render_mode={mode!r} in its env_config"
+                got, code = f"{type(error).__name__}: {what}", "render-mode-refused"
+                fix = "Leave the option out, or give the environment that render mode."
+                raise wrong_option(where, rule=rule, got=got, fix=fix, code=code) from error
+            yield scene_of(env, name, mode)
 
-    def play(self, spec: StudySpec, *, keep_actions: int) -> "EvaluationResult":
+    def play(self, *, keep_actions: int) -> "EvaluationResult":
         """Play the episodes."""
         from study.trial.script_policy import play_checkpoint
 
-        number = self._policy.first_episode
+        policy = self._policy
         return play_checkpoint(
-            self._config, self._policy.checkpoint, spec, keep_actions=keep_actions, first_episode=number
+            self._config, policy.checkpoint, self._spec, keep_actions=keep_actions, first_episode=policy.first_episode
         )
+
+
+def script_as_recorded(spec: StudySpec, *, way_out: str) -> Adopted:
+    """Return the script of a study, which is run for it and must be the one that the study was started with.
+
+    Args:
+        spec: Of the study; it names a script.
+        way_out: What a person can do beside restoring the script.
+
+    Raises:
+        SpaceError: The script cannot be read.
+        RecordError: It is another one.
+    """
+    say_that_it_runs(str(spec.config))
+    adopted = adopted_by(spec)
+    assert adopted is not None
+    assert spec.script is not None
+    if adopted.facts != spec.script:
+        got, fix = what_changed(spec.script.model_dump(mode="json"), adopted.facts.model_dump(mode="json"))
+        where, rule = adopted.facts.source.file, "must be the script that the study was started with"
+        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, {way_out}.", code="script-has-changed")
+    return adopted
 
 
 def _as_requested(spec: StudySpec, request: EvaluationRequest) -> StudySpec:
@@ -251,7 +289,7 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     if policy.study is None or policy.trial is None:
         what = "a random policy" if policy.random else "a checkpoint outside of a study"
         rule = f"needs the name of a file for {what}"
-        raise wrong_option("--video", rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
+        raise wrong_option("--video", rule=rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
     name = BEST if policy.chosen_among else f"trial_{policy.trial:05d}"
     return policy.study.clips / f"{name}{best_suffix()}"
 

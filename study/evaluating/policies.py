@@ -94,7 +94,7 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
     if _holds_policy(path):
         if trial is not None:
             got, fix = f"{trial} with a checkpoint", "Drop it, or name the study."
-            raise wrong_option("--trial", "belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
+            raise wrong_option("--trial", rule="belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
         return _of_checkpoint(path, space)
     study = StudyFolder(path)
     if not study.exists():
@@ -105,10 +105,16 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
         raise RecordError(where=str(path), rule=rule, got=got, fix=f"{fix}.", code="not-evaluable")
     if space is not None:
         got, fix = f"'{space}' with a study", "Drop it: the study knows its space."
-        raise wrong_option("--space", "belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space")
+        raise wrong_option(
+            "--space", rule="belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space"
+        )
     spec, ledger = _read(study)
     if trial is not None:
-        return _of_trial(study, spec, _trial_of(study, ledger, trial))
+        if (row := ledger.rows.get(trial)) is None:
+            have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
+            rule = f"must be a trial of {study.path} with a policy ({have})"
+            raise wrong_option("--trial", rule=rule, got=trial, fix="Name one.", code="no-such-trial")
+        return _of_trial(study, spec, _with_policy(study, row))
     best, among = best_policy(spec, ledger)
     if best is None:
         rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
@@ -152,10 +158,13 @@ def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     The best of the best of each scale, as the tables name them, the larger scale on a tie; of a hold-up study whose
     settings are frozen, among the winner's confirmations at the target scale.
     """
-    rows = [row for row in ledger.rows.values() if row.checkpoint is not None and _complete(row)]
+    with_policy = (row for row in ledger.rows.values() if row.checkpoint is not None and row.status == "finished")
+    # In a hold-up study trials with a limit of iterations have not had their whole budget.
+    rows = [row for row in with_policy if not row.stage or row.iterations is None]
     rows = design_of(spec).final_trials(spec, ledger, rows)
     best = best_per_scale(rows)
-    return max(best.values(), key=_result, default=None), len(rows)
+    # The best of a scale has a result.
+    return max(best.values(), key=lambda row: (result_of(row) or 0.0, row.num_env_runners), default=None), len(rows)
 
 
 def _holds_policy(path: Path) -> bool:
@@ -164,17 +173,6 @@ def _holds_policy(path: Path) -> bool:
     except OSError as error:
         rule, fix = "must be a folder that you can read", "Check its permissions."
         raise RecordError(where=str(path), rule=rule, got=error.strerror, fix=fix, code="unreadable") from error
-
-
-def _result(row: TrialRow) -> tuple[float, int]:
-    result = result_of(row)
-    assert result is not None  # a best of its scale has one
-    return result, row.num_env_runners
-
-
-def _complete(row: TrialRow) -> bool:
-    """Return whether a trial had its whole budget: in a hold-up study those with a limit of iterations are short."""
-    return row.status == "finished" and (not row.stage or row.iterations is None)
 
 
 def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
@@ -187,15 +185,12 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
                 return _of_trial(study, spec, _with_policy(study, row))
     if space is None:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
-        raise wrong_option("--space", rule, got=f"{path} alone", fix=fix, code="no-space")
+        raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix, code="no-space")
     spec = parse_space(_with_script(read_space(space)), asked=True)
-    return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=_some_setting(spec), seed=0)
-
-
-def _some_setting(spec: StudySpec) -> dict[str, Value]:
-    """Return a setting that trials of a space may have: which one makes no difference to how a policy acts."""
+    # Any setting of the space will do: which one makes no difference to how a policy acts.
     least = {name: smallest(domain) for name, domain in spec.tuned.items()}
-    return runnable(spec, {**least, SCALE: spec.scales[0]})
+    setting = runnable(spec, {**least, SCALE: spec.scales[0]})
+    return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=setting)
 
 
 def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> ChosenPolicy:
@@ -222,15 +217,6 @@ def _read(study: StudyFolder) -> tuple[StudySpec, Ledger]:
         rule, fix = "must be a study that learns", "Name another one."
         raise RecordError(where=str(study.path), rule=rule, got="a throughput study", fix=fix, code="no-policy")
     return spec, ledger_of(study.records)
-
-
-def _trial_of(study: StudyFolder, ledger: Ledger, trial: int) -> TrialRow:
-    row = ledger.rows.get(trial)
-    if row is None:
-        have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
-        rule = f"must be a trial of {study.path} with a policy ({have})"
-        raise wrong_option("--trial", rule, got=trial, fix="Name one.", code="no-such-trial")
-    return _with_policy(study, row)
 
 
 def _with_policy(study: StudyFolder, row: TrialRow) -> TrialRow:

@@ -18,7 +18,7 @@ from scipy import stats
 from study.cluster.connection import private_ray
 from study.cluster.environment import environment
 from study.errors import RecordError, TrialError
-from study.evaluating.scripts import script_as_recorded
+from study.evaluating.playing import script_as_recorded
 from study.mirrors.mlflow_content import FROZEN_CHAIN, study_key
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
@@ -33,6 +33,8 @@ FALSE_ALARM = 0.01
 """Chance that sound records are doubted on another kind of machine, over all trials of one call."""
 LEAST_RUNS = 3
 """Runs of an arm that tell where another one would lie."""
+LEAST_HALF = 0.05
+"""Difference of scores that is allowed even where all runs of an arm are alike."""
 SAME = 1e-9
 """Returns that differ by less, relatively, are equal."""
 ENGINE = "ray"
@@ -229,12 +231,12 @@ def _score(spec: StudySpec, evaluations: Sequence[Evaluation]) -> float:
 def prediction(scores: Sequence[float], level: float) -> tuple[float, float]:
     """Return the interval in which one more run of an arm lies, of Student's t; endless below `LEAST_RUNS` runs.
 
-    Source: mean +- t(level, n - 1) * s * sqrt(1 + 1 / n), exact for normal scores. Scores are cut off at 0 and 1, so
-    that runs lie inside more often than not: where all are alike, a difference of 0.05 is allowed.
+    Source: mean +- t(level, n - 1) * s * sqrt(1 + 1 / n), exact for normal scores. It reaches `LEAST_HALF` to both
+    sides at least: scores are clipped to [0, 1.2], and runs of an arm that all reach a limit do not differ.
     """
     count = len(scores)
     if count < LEAST_RUNS:
         return -math.inf, math.inf
     half = float(stats.t.ppf((1 + level) / 2, count - 1)) * float(np.std(scores, ddof=1)) * math.sqrt(1 + 1 / count)
-    half = max(half, 0.05)
+    half = max(half, LEAST_HALF)
     return float(np.mean(scores)) - half, float(np.mean(scores)) + half

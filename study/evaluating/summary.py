@@ -1,8 +1,8 @@
 """What the episodes of one policy came to: mean with its interval, spread, solved share, histogram. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, isfinite, log2
+from dataclasses import asdict, dataclass
+from math import ceil, inf, log2
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Summary:
             "num_solved": self.num_solved if self.target is not None else None,
             "solved": None if self.solved is None else _estimate(self.solved),
             "num_cut": self.num_cut,
-            "histogram": [{"low": bar.low, "high": bar.high, "count": bar.count} for bar in self.bars],
+            "histogram": [asdict(bar) for bar in self.bars],
             "returns": list(self.returns),
         }
 
@@ -109,11 +109,4 @@ def histogram(returns: Sequence[float]) -> tuple[Bar, ...]:
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
-    ends = {"low": estimate.low, "high": estimate.high}
-    return {
-        "value": estimate.value,
-        **{name: end if isfinite(end) else None for name, end in ends.items()},
-        "n": estimate.n,
-        "level": estimate.level,
-        "method": estimate.method,
-    }
+    return {name: None if value in (-inf, inf) else value for name, value in asdict(estimate).items()}

@@ -104,7 +104,7 @@ def test_procgen_without_its_library_names_the_package(place):
     ("options", "expected"),
     [
         (["--time-budget", "soon"], ("--time-budget", "duration")),
-        (["--time-budget", "5"], ("--time-budget", "no-unit")),
+        (["--dry-run", "--time-budget", "5"], ("--time-budget", "no-unit")),
         (["--set", "lr=0.1"], ("lr", "unknown-key")),
         (["--set", "budget.env_steps=1M"], ("budget.env_steps", "wrong-type")),
         (["--set", "budget"], ("--set", "bad-override")),
@@ -144,6 +144,7 @@ def test_what_is_not_there_is_refused_before_anything_starts(options, kind, word
         (["nowhere"], "must be the folder of a study"),
         (["sqlite:///nowhere.db", "--study", "x"], "nowhere.db"),
         (["nowhere", "--format", "pdf"], "--format: must be some of html, md, csv, tex"),
+        (["nowhere", "--format", "csv", "--open"], "--open: needs the format html"),
     ],
 )
 def test_what_cannot_be_reported_is_refused(words, said):

@@ -14,7 +14,7 @@ import analysis
 from analysis.report import build, to_html
 from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table
-from study.cli.report import report_study
+from study.cli.report import report
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.planted import Truth, planted_folder
@@ -72,15 +72,15 @@ def test_the_files_are_with_the_study_in_mlflow(uri, reported):
     assert {"report/report.html", "report/report.md", "report/tables", "report/figures"} <= names
 
 
-def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path):
-    written = report_study(uri, study="planted", formats="html", out=tmp_path)
-    assert written.attached.startswith("Attached to MLflow")
-    assert "T2. Strong scaling" in written.page.read_text()
+def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path, capsys):
+    report(uri, name="planted", format_="html", out=tmp_path)
+    assert "\nAttached to MLflow" in capsys.readouterr().out
+    assert "T2. Strong scaling" in (tmp_path / "report.html").read_text()
 
 
-def test_a_report_does_not_depend_on_mlflow(folder, tmp_path):
-    written = report_study(str(folder.path), formats="csv", out=tmp_path / "out", tracking_uri="http://127.0.0.1:9")
-    assert written.attached.startswith("Not attached to MLflow: tracking URI http://127.0.0.1:9")
+def test_a_report_does_not_depend_on_mlflow(folder, tmp_path, capsys):
+    report(str(folder.path), format_="csv", out=tmp_path / "out", tracking_uri="http://127.0.0.1:9")
+    assert "\nNot attached to MLflow: tracking URI http://127.0.0.1:9" in capsys.readouterr().out
     assert (tmp_path / "out" / "tables" / "T2.csv").exists()
 
 

@@ -24,7 +24,7 @@ from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.scaling.rerun import Rerun
 from analysis.status import StatusReader
-from study.cli.report import report_study
+from study.cli.report import report
 from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
@@ -139,7 +139,7 @@ def test_each_statement_of_the_security_page_names_tests_that_exist():
 # --- links, pipes and other things that are no files (attacks 1 and 5) ---------------------------------------------
 
 COMMANDS = {
-    "report": lambda folder: report_study(str(folder.path), formats="csv"),
+    "report": lambda folder: report(str(folder.path), format_="csv"),
     "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
     "sync": lambda folder: list(sync_study(folder)),
     "status": lambda folder: StatusReader(folder.path).read(),
@@ -147,7 +147,7 @@ COMMANDS = {
     "export": lambda folder: export.export_yaml(folder, 10),
     "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
     "open_study": lambda folder: open_study(folder.path),
-    "attach": lambda folder: report_study(str(folder.path), formats="csv", attach=True),
+    "attach": lambda folder: report(str(folder.path), format_="csv", attach=True),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
 }
 
@@ -198,7 +198,7 @@ def test_the_person_s_own_links_to_a_study_or_an_output_folder_are_followed(stud
     (tmp_path / "way").symlink_to(study.path)
     (tmp_path / "big").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "big")
-    report_study(str(tmp_path / "way"), formats="csv", out=tmp_path / "out")
+    report(str(tmp_path / "way"), format_="csv", out=tmp_path / "out")
     assert list((tmp_path / "big" / "tables").iterdir())
 
 
@@ -219,7 +219,7 @@ def test_a_file_that_would_fill_the_memory_is_not_read(study, name):
     with (study.path / name).open("wb") as file:
         file.truncate(10**12)
     with pytest.raises(RecordError, match="must have at most"):
-        report_study(str(study.path), formats="csv")
+        report(str(study.path), format_="csv")
 
 
 def test_verifying_a_certificate_waits_for_no_pipe_and_follows_no_link(study, tmp_path):
@@ -291,8 +291,9 @@ def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(stu
     assert asked_place(study, "sqlite:///named.db", attach=True) == "sqlite:///named.db"
 
 
-def test_a_report_without_a_wish_says_how_to_attach_it(study):
-    assert report_study(str(study.path), formats="csv").attached == NOT_ASKED
+def test_a_report_without_a_wish_says_how_to_attach_it(study, capsys):
+    report(str(study.path), format_="csv")
+    assert NOT_ASKED in capsys.readouterr().out
     assert not Path(study.identity().tracking_uri.removeprefix("sqlite:///")).exists()
 
 

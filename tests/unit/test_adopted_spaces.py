@@ -98,6 +98,7 @@ def test_a_batch_that_an_algorithm_may_not_read_is_not_varied():
         ({}, "PPO", (200_000, None)),
         ({"training_iteration": 5}, "PPO", (10_000, None)),
         ({"training_iteration": 5, "env_runners/num_env_steps_sampled_lifetime": 9000}, "PPO", (9000, None)),
+        ({"env_runners/num_env_steps_sampled_lifetime": 100}, "PPO", (2000, None)),  # it trains a whole batch
         ({"training_iteration": 5}, "APPO", (200_000, None)),  # an iteration is a span of time
         ({"time_total_s": 60}, "PPO", (None, 60)),
     ],
@@ -118,6 +119,8 @@ def test_a_stop_criterion_that_is_no_limit_is_named_and_one_of_another_environme
     assert "target" not in text
     same = facts(stop=stop, settings={"evaluation_config": {"explore": False}})
     assert "target: 400" in space_text(same, {}, config="my_train.py")
+    reached = space_text(same, {}, config="my_train.py", floor=(450.0, "random policy"))
+    assert read_back(reached, same).environment.target is None and "which random actions reach" in reached
 
 
 def test_a_floor_has_as_many_digits_as_its_interval():
@@ -143,6 +146,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         assert "floor: " in written.stdout and "over 20 episodes" in written.stdout
         several = CliRunner().invoke(app, ["adopt", "my_train.py"])
         assert "2: PPO on CartPole-v1 (module level, other)" in str(several.exception)
+        assert "Fix: Add its number: my_train.py:1." in str(several.exception), "`adopt` has no option --config"
         planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
         straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:2", "--runners", "1,2"])
@@ -160,16 +164,13 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         (["--runners", "2,²"], "runners"),
         (["--runners", "1" * 5000], "runners"),
         (["--config-args", "it's"], "config-arguments"),
-        (["quickstart.yaml", "--runners", "1"], "two-spaces"),
+        (["quickstart.yaml"], "two-spaces"),
+        (["quickstart.yaml", "--runners", "1,2"], "option-of-config"),
     ],
 )
 def test_options_of_a_script_say_what_is_wrong(words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_train.py").write_text(SCRIPT)
-    result = CliRunner().invoke(app, ["run", "--dry-run", *words, "--config", "my_train.py"])
+    config = [] if code == "option-of-config" else ["--config", "my_train.py"]
+    result = CliRunner().invoke(app, ["run", "--dry-run", *words, *config])
     assert [fault.code for fault in result.exception.faults] == [code]
-
-
-def test_runners_alone_belong_to_a_script():
-    result = CliRunner().invoke(app, ["run", "--dry-run", "quickstart.yaml", "--runners", "1,2"])
-    assert [fault.code for fault in result.exception.faults] == ["option-of-config"]

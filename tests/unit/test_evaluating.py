@@ -135,16 +135,16 @@ def test_one_random_episode_is_no_floor():
 
 
 @pytest.mark.parametrize(
-    ("words", "video", "path"),
+    ("words", "video"),
     [
-        ([], None, "."),
-        (["--video"], "", "."),
-        (["--video", "--episodes", "2"], "", "."),
-        (["--video", "film.mp4"], "film.mp4", "."),
-        (["--video=film.mp4"], "film.mp4", "."),
+        ([], None),
+        (["--video"], ""),
+        (["--video", "--episodes", "2"], ""),
+        (["--video", "film.mp4"], "film.mp4"),
+        (["--video=film.mp4"], "film.mp4"),
     ],
 )
-def test_a_film_may_go_without_a_name(words, video, path, monkeypatch):
+def test_a_film_may_go_without_a_name(words, video, monkeypatch):
     asked = []
 
     def catch(each, *, on_numbers):
@@ -155,7 +155,7 @@ def test_a_film_may_go_without_a_name(words, video, path, monkeypatch):
     for line in ([".", *words], [*words, "."]):
         with pytest.raises(RecordError, match="enough"):
             CliRunner().invoke(cli.app, ["evaluate", *line], catch_exceptions=False)
-    assert [(each.video, str(each.path)) for each in asked] == [(video, path)] * 2
+    assert [(each.video, str(each.path)) for each in asked] == [(video, ".")] * 2
 
 
 # --- which policy ----------------------------------------------------------------------------------------------
@@ -210,42 +210,6 @@ def folder(tmp_path):
     made = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
     synthetic.append(made, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
     return made
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"trial": 1}, "no-policy"),
-        ({"trial": 7}, "no-such-trial"),
-        ({"space": "x"}, "own-space"),
-    ],
-)
-def test_an_option_that_does_not_fit_the_study_is_refused(folder, options, code):
-    with pytest.raises((RecordError, SpaceError)) as caught:
-        find_policy(folder.path, **options)
-    assert codes(caught.value) == [code]
-
-
-@pytest.mark.parametrize("place", ["nowhere", "."])
-def test_what_is_no_study_is_refused(tmp_path, place):
-    with pytest.raises(RecordError) as caught:
-        find_policy(tmp_path / place)
-    assert (caught.value.where, caught.value.code) == (str(tmp_path / place), "not-evaluable")
-
-
-def codes(error):
-    """Return the codes of an error, of a space error those of its faults."""
-    return [each.code for each in getattr(error, "faults", [error])]
-
-
-def test_a_checkpoint_alone_needs_its_space(tmp_path):
-    (tmp_path / "module_state.pkl").write_bytes(b"")
-    for options, code in (({}, "no-space"), ({"trial": 3, "space": "quickstart.yaml"}, "trial-of-checkpoint")):
-        with pytest.raises(SpaceError) as caught:
-            find_policy(tmp_path, **options)
-        assert codes(caught.value) == [code]
-    policy = find_policy(tmp_path, space="quickstart.yaml")
-    assert (policy.spec.environment.id, policy.setting["num_env_runners"]) == ("CartPole-v1", 1)
 
 
 # --- a random policy -------------------------------------------------------------------------------------------
@@ -304,18 +268,24 @@ def test_the_script_of_a_space_has_as_long_as_that_of_a_study(tmp_path, monkeypa
         ("quickstart.yaml --random --video", ["no-film-name"]),
         ("{checkpoint} --random", ["not-evaluable"]),
         ("{folder} --random", ["not-evaluable"]),
+        ("{folder}", ["not-evaluable"]),
         ("quickstart.yaml", ["not-evaluable"]),
         ("", ["no-study"]),
+        ("{study} --trial 1", ["no-policy"]),
+        ("{study} --trial 7", ["no-such-trial"]),
+        ("{study} --space x", ["own-space"]),
+        ("{checkpoint}", ["no-space"]),
+        ("{checkpoint} --trial 3 --space quickstart.yaml", ["trial-of-checkpoint"]),
     ],
 )
-def test_what_does_not_go_with_a_random_policy_is_refused(words, expected, folder, tmp_path):
+def test_what_does_not_go_together_is_refused(words, expected, folder, tmp_path):
     checkpoint = tmp_path / "mine"
     checkpoint.mkdir()
     (checkpoint / "module_state.pkl").write_bytes(b"")
     typed = words.format(study=folder.path, checkpoint=checkpoint, folder=tmp_path).split()
     with pytest.raises((RecordError, SpaceError)) as caught:
         CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
-    assert codes(caught.value) == expected
+    assert [each.code for each in getattr(caught.value, "faults", [caught.value])] == expected
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -328,3 +298,4 @@ def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tm
     )
     subject = find_policy(tmp_path, space=str(tmp_path / "space.yaml"))
     assert tuple(subject.setting) == subject.spec.parameter_names
+    assert subject.setting["num_env_runners"] == 2

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from study.adopted.patching import Change, _with_value, changes_of, patched_script
+from study.adopted.patching import Change, _unlike, _with_value, changes_of, patched_script
 from study.errors import RecordError
-from study.space.parsing import parse_space
 from study.space.script import ScriptFacts
-from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests.script_facts import facts
+from tests.script_facts import facts, script_spec
 
 SCRIPT = """#!/usr/bin/env python
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -51,32 +49,25 @@ def study_of(
     file = folder / "my_train.py"
     file.write_text(text, encoding=encoding)
     found = facts_of(file.read_bytes(), changes or {}, **values)
-    content = {
-        "config": str(file),
-        "script": found.model_dump(mode="json"),
-        "environment": {"floor": 0, "reference": 500, "target": 450},
-        "parameters": {"num_env_runners": [1, 2], "lr": {"low": 1e-5, "high": 1e-2}},
-        "budget": {"env_steps": 20_000},
-        "search": {"num_trials": 4},
-    }
-    return parse_space(Source(name="test", content=content, lines={})), dict(found.defaults)
+    return script_spec(found, config=str(file), budget={"env_steps": 20_000}), dict(found.defaults)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("c.training(lr=3e-4)", "c.training(lr=0.01)"),
-        ("c.training(gamma=0.9)", "c.training(gamma=0.9, lr=0.01)"),
+        ("c.training(gamma=0.9)", "c.training(lr=0.01, gamma=0.9)"),
         ("c.training()", "c.training(lr=0.01)"),
         ("c.lr = 3e-4", "c.lr = 0.01"),
         ("c.training(lr=[[0, 1.0], [10, 0.1]])", "c.training(lr=0.01)"),
         ("é = 1; c.training(lr=1, gamma=2)", "é = 1; c.training(lr=0.01, gamma=2)"),
-        ("c.training(\n    gamma=0.9,\n)", "c.training(\n    gamma=0.9,\n    lr=0.01,\n)"),
+        ("c.training(\n    gamma=0.9,\n)", "c.training(\n    lr=0.01,\n    gamma=0.9,\n)"),
         ("c.training(lr=1)\nc.training(lr=2)", "c.training(lr=1)\nc.training(lr=0.01)"),
-        ("c.training(x=(a if b else 2))", "c.training(x=(a if b else 2), lr=0.01)"),
-        ("c.training(x=(1, 2),  # two,\n)", "c.training(x=(1, 2), lr=0.01,  # two,\n)"),
+        ("c.training(x=(a if b else 2))", "c.training(lr=0.01, x=(a if b else 2))"),
+        ("c.training(  # two,\n    x=(1, 2),\n)", "c.training(  # two,\n    lr=0.01,\n    x=(1, 2),\n)"),
+        ("c.training(**more)", "c.training(lr=0.01, **more)"),
         ("\f\nx = 1\nc.training(lr=1)", "\f\nx = 1\nc.training(lr=0.01)"),
-        ("c.training(\r\n    gamma=1\r\n)", "c.training(\r\n    gamma=1,\r\n    lr=0.01\r\n)"),
+        ("c.training(\r\n    gamma=1\r\n)", "c.training(\r\n    lr=0.01,\r\n    gamma=1\r\n)"),
         ("c.training(lr=args.lr)", None),
         ("c = {'lr': 1}", None),
     ],
@@ -103,8 +94,8 @@ def test_the_patch_is_a_few_lines_that_patch_takes_and_that_say_what_the_trial_h
         "-    .env_runners(num_env_runners=1)",
         "+    .env_runners(num_env_runners=2)",
         "-        lr=3e-4,  # \u00fcberlegt",
-        "+        lr=0.01,  # \u00fcberlegt",
         "+        num_epochs=7,",
+        "+        lr=0.01,  # \u00fcberlegt",
     ]
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patched.diff, text=True, check=True)
     assert (tmp_path / "my_train.py").read_text() == patched.after
@@ -136,6 +127,14 @@ def test_what_the_script_computes_is_left_to_the_person_as_lines_to_add(text: st
     assert patched.after is None
     assert re.search(why, patched.why), patched.why
     assert patched.lines == "config.env_runners(num_env_runners=2)\nconfig.training(lr=0.01)\n"
+
+
+def test_a_patch_that_changes_another_setting_does_not_count() -> None:
+    """As where the script has `Defaults.lr = 3e-4`, and gives it to its environment, too."""
+    change = Change(parameter="lr", method="training", names=("lr",), value=0.01)
+    before, after = ({"values": {"lr": lr}, "settings": {"env_config": {"pace": lr}}} for lr in (3e-4, 0.01))
+    found = list(_unlike(facts(**before), facts(**after), (change,)))
+    assert found == ["env_config is {'pace': 0.01}, was {'pace': 0.0003}"]
 
 
 def test_a_script_that_was_changed_is_refused_and_one_that_must_not_run_is_not_run(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_trial_without_a_learning_rate_of_its_own_is_told_from_the_others() ->
     spec = script_spec(facts(**WITHOUT_LR, schedules=["lr"]), **one_runner())
     row: Any = SimpleNamespace(setting=runnable(spec, {"num_env_runners": 1}), num_env_runners=1, seed=3)
     assert design_of(spec).words_of(row) == "1 runner, batch 400, seed 3"
-    assert _CELLS["lr"](row) == number(None, ".2g")
+    assert _CELLS["lr"][1](row) == number(None, ".2g")
 
 
 def test_an_agent_is_named_as_its_environment_does() -> None:

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from study.cli.commands import app
 from study.errors import EngineError
-from study.seams import base
 from study.seams.base import ENGINES, Seam, has, mentions, parameters_of, require, seams_of, uses
 from study.seams.mlflow import create_database
 
@@ -35,14 +34,8 @@ ALLOWED = {
 
 def test_all_seams_hold_in_the_versions_that_are_tested():
     assert [(seam.name, missing) for seam in SEAMS if (missing := seam.missing())] == []
-    assert [seam.name for seam in SEAMS if not seam.is_tested] == []
-
-
-def test_seams_have_names_of_their_own_and_say_what_and_why():
-    assert len({seam.name for seam in SEAMS}) == len(SEAMS)
-    for seam in SEAMS:
-        assert seam.does and seam.why.endswith((".", "?")) and seam.needs, seam.name
-        assert seam.upstream == base.NONE_KNOWN or seam.upstream.startswith("https://github.com/"), seam.name
+    assert [seam.name for seam in SEAMS if not seam.is_tested or not seam.needs] == []
+    assert len({seam.name for seam in SEAMS}) == len(SEAMS), "a name is the code of a message"
 
 
 def test_checks_at_start_up_are_cheap():
