@@ -1,6 +1,6 @@
-"""The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports pandas, no engine.
+"""The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports no engine.
 
-A frame is checked against its declaration when it is built, so that what follows never asks whether a column is there,
+A frame is made by its declaration (`analysis.load.arrays`), so that what follows never asks whether a column is there,
 which unit it has, or whether a missing value is None, NaN, 0 or an empty text: it is NA.
 """
 
@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-import pandas as pd
-
-from study.errors import AnalysisError
 from study.metrics import METRICS, OF_TRIALS, Sum
 from study.space.parameters import PARAMETERS, SCALE
 
@@ -153,23 +150,3 @@ EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
     )
 )
 """One row per evaluation of the latest attempts."""
-
-
-def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
-    """Return `frame` if no required column has a gap.
-
-    Raises:
-        AnalysisError: A required value is missing; names the place, the run and the column.
-    """
-    for name in (each.name for each in columns.values() if each.required):
-        if frame[name].isna().any():
-            row = int(frame[name].isna().to_numpy().argmax())
-            run = "" if name == "trial" or pd.isna(frame["trial"].iloc[row]) else f", trial {frame['trial'].iloc[row]}"
-            raise AnalysisError(
-                where=where,
-                rule=f"row {row}{run}: column {name} must have a value",
-                got="none",
-                fix="Restore the source.",
-                code="empty-cell-of-column",
-            )
-    return frame

@@ -10,11 +10,11 @@ import pytest
 
 from analysis import load
 from analysis.load.arrays import frame_of
-from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS, check
+from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
 from analysis.load.foreign_settings import Settings, settings_of
 from analysis.load.rllib_names import METRICS, TIMERS, Keys
-from study.errors import AnalysisError, RecordError
+from study.errors import RecordError
 from study.space.variants import Variant, spec_of
 from tests import holdup, synthetic
 
@@ -144,20 +144,6 @@ def test_grid5000_clusters_are_told_apart():
     assert effective_part({"hostnames": ["gros-7"]}, {"scheduler": {"name": "oar", "job": "1"}}) == {
         "node_type": ["gros"]
     }
-
-
-def some_runs(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
-    return load.from_folder(folder.path).runs
-
-
-def test_a_required_value_must_be_there(tmp_path):
-    runs = some_runs(tmp_path)
-    assert {name: str(runs[name].dtype) for name in runs} == {name: each.dtype for name, each in RUN_COLUMNS.items()}
-    runs.loc[1, "status"] = pd.NA
-    with pytest.raises(AnalysisError, match="row 1, trial 1: column status must have a value"):
-        check(runs, RUN_COLUMNS, where="here")
 
 
 def test_absent_is_na_and_never_zero():
