@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, ratio_of_totals, scaled, sum_of
+from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, rate_of, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
 from analysis.scaling.selection import as_int, at_their_scale, select, texts
@@ -28,6 +28,7 @@ from analysis.scaling.targets import (
     to_target,
 )
 from study.statistics import Estimate
+from study.text import count
 
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
@@ -38,6 +39,8 @@ MOST_GROUPS = 50
 BEYOND = f"beyond the {MOST_GROUPS} settings with the most runs"
 UNKNOWN = "no fingerprint, scale or batch"
 SECONDS_PER_HOUR = 3600
+HARDWARE = ("cpu_model", "smt", "node_type")
+"""Fields of the fingerprint that say on what a run ran."""
 
 
 def goodput(
@@ -53,7 +56,8 @@ def goodput(
     ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
     horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
     finished without the target at its end. Where `targets.watched` has said since when, intervals hold the time
-    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total.
+    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total; of a
+    group whose runs were measured on several kinds of hardware, of those on the one with the most runs.
 
     Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
     censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
@@ -71,7 +75,7 @@ def goodput(
     num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
     unconfirmed = bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())
     runs = kept.reset_index(drop=True)
-    keys, status = _keys(runs), runs["status"].astype(object)
+    keys, status = setting_keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
     runs = at_their_scale(runs)
     over, known = status.isin(ENDED), keys.notna() & runs[["num_env_runners", BATCH]].notna().all(axis=1)
@@ -87,13 +91,16 @@ def goodput(
     excluded[BEYOND] += int(sizes[ranked[MOST_GROUPS:]].sum())
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
     groups: dict[str, GoodputGroup] = {}
+    num_elsewhere = 0
     for key, part in ended.groupby(keys[ended.index], sort=True):
-        timed = measured[keys[measured.index] == key]
+        clocked = measured[keys[measured.index] == key]
+        timed = _on_one_hardware(clocked)
         group = _group(part, timed, level=level, budget=budget)
         if group is None:
             excluded[NO_TARGET] += len(part)
         else:
             groups[str(key)] = group
+            num_elsewhere += len(clocked) - len(timed)
     named = zip(groups.values(), labels(list(groups)) if groups else (), strict=True)
     return Goodput(
         groups=tuple(
@@ -102,11 +109,21 @@ def goodput(
                 key=lambda group: (-len(group.rows), group.label),
             )
         ),
-        excluded={reason: count for reason, count in sorted(excluded.items()) if count},
+        excluded={reason: number for reason, number in sorted(excluded.items()) if number},
         n=sum(row.n for group in groups.values() for row in group.rows),
         n_failed=int((status == "failed").sum()),
-        notes=(CHOSEN_BY,) if unconfirmed and groups else (),
+        notes=(
+            *((CHOSEN_BY,) if unconfirmed and groups else ()),
+            *((f"Times leave out {count(num_elsewhere, 'measured run')} on other hardware.",) if num_elsewhere else ()),
+        ),
     )
+
+
+def _on_one_hardware(timed: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured runs on the hardware that most of them ran on: times of two kinds do not compare."""
+    kinds = [repr([fields(str(text)).get(name) for name in HARDWARE]) for text in timed["fingerprint"]]
+    most = min(Counter(kinds).items(), key=lambda kind: (-kind[1], kind[0]), default=("", 0))[0]
+    return timed[np.array([kind == most for kind in kinds], dtype=bool)]
 
 
 def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | None:
@@ -130,7 +147,7 @@ def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | 
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=targets.times.size)
 
 
-def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
+def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
     """Return, per run, the text that runs share which learn by one setting; NA without a fingerprint."""
 
     @cache
@@ -173,11 +190,11 @@ def _group(
         timed = measured[
             (measured[BATCH] == batch).fillna(False) & (measured["num_env_runners"] == scale).fillna(False)
         ]
-        efficiency = (
-            exact(1.0, n=of_cell.times.size, level=level)
-            if (batch, scale) == base
-            else _statistical_efficiency(targets[base], of_cell, horizon, level=level)
-        )
+        efficiency = None
+        if (batch, scale) == base:
+            efficiency = exact(1.0, n=of_cell.times.size, level=level)
+        elif targets[base].reached.any() and of_cell.reached.any():
+            efficiency = ratio_of_targets(targets[base], of_cell, horizon, level=level)
         steps = restricted(of_cell, horizon, level=level)
         trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"]))
         row = _row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level)
@@ -186,12 +203,6 @@ def _group(
     return GoodputGroup(
         label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows), resolution=int(resolution)
     )
-
-
-def _statistical_efficiency(base: Targets, cell: Targets, horizon: float, *, level: float) -> Estimate | None:
-    if not (base.reached.any() and cell.reached.any()):
-        return None
-    return ratio_of_targets(base, cell, horizon, level=level)
 
 
 def _row(
@@ -204,10 +215,7 @@ def _row(
     efficiency: Estimate | None,
     level: float,
 ) -> GoodputRow:
-    rate = None
-    if len(timed):
-        steps_done, seconds_used = timed["timed_env_steps"].astype(float), timed["timed_s"].astype(float)
-        rate = ratio_of_totals(steps_done, seconds_used, timed["block"].tolist(), level=level)
+    rate = rate_of(timed, level=level) if len(timed) else None
     cpus = as_int(timed, "num_cpus") if len(timed) else None
     seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
     cost = None if seconds is None or cpus is None else scaled(seconds, cpus)

@@ -128,6 +128,18 @@ def test_an_emulated_run_learns_as_a_real_one_but_has_no_clock():
     assert (group.rows[0].n, group.rows[0].n_timed) == (4, 2)
 
 
+def test_times_of_two_kinds_of_hardware_are_not_pooled():
+    frame = planted(Truth(cells=((2, 1024), (4, 1024)), blocks=3, **QUIET))
+    moved = (frame["num_env_runners"] == 4) & (frame["seed"] == 3)
+    frame["fingerprint"] = [fingerprint(1024, cpu_model="Faster" if each else "Planted CPU") for each in moved]
+    frame.loc[moved, "timed_s"] /= 10
+    found = goodput(frame)
+    base, row = found.groups[0].rows
+    assert (base.n_timed, row.n, row.n_timed) == (3, 3, 2)
+    assert row.env_steps_per_s.value == pytest.approx(Truth().rate(4, 1024))
+    assert found.notes == ("Times leave out 1 measured run on other hardware.",)
+
+
 def test_a_group_that_never_reached_its_target_is_counted():
     never = made(*planted(Truth(cells=((2, 1024),), steps_min=1e9)).to_dict("records"))
     result = goodput(never)
