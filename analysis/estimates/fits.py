@@ -27,8 +27,7 @@ from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl
 from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations, Selection, from_runs
 from analysis.models.rivals import MODELS, Answer, Model
 from analysis.scaling.fingerprint import BATCH
-from analysis.scaling.goodput import setting_keys
-from analysis.scaling.targets import ENDED, common_horizon, judged, to_target
+from analysis.scaling.goodput import ENDED, common_horizon, judged, setting_keys, to_target
 from study.errors import AnalysisError
 
 SEED = 20_251_121

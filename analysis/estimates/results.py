@@ -15,12 +15,11 @@ from analysis.estimates.settings import Setting, settings_of, small_scale
 from analysis.load import StudyData
 from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors
-from analysis.scaling.goodput import goodput
+from analysis.scaling.goodput import goodput, watched
 from analysis.scaling.phases import phases
 from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
 from analysis.scaling.selection import select
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
-from analysis.scaling.targets import watched
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 

@@ -27,8 +27,7 @@ from analysis.models.observations import Observations
 from analysis.models.phases import phase_times
 from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
 from analysis.scaling.drift import slope
-from analysis.scaling.goodput import product_of, restricted
-from analysis.scaling.targets import Targets
+from analysis.scaling.goodput import Targets, product_of, restricted
 from study import statistics
 from study.statistics import Estimate
 from tests.unit.test_models_planted import TRUTH, design, grid, planted, vector

@@ -8,10 +8,9 @@ from analysis.published import one_number
 from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors, slope
 from analysis.scaling.efficiency import serial_fraction
-from analysis.scaling.goodput import goodput
+from analysis.scaling.goodput import BEFORE, TIME_BEFORE, goodput, watched
 from analysis.scaling.phases import phases, stragglers
 from analysis.scaling.speed_up import strong_scaling
-from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
 from tests.planted import Truth, fingerprint
