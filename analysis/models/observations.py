@@ -96,7 +96,7 @@ class Observations:
 
     Attributes:
         cells: Where each run ran.
-        block: Number of each run's block, shape (runs,): runs of a cell in one block are one look at it, not several.
+        block: Number of each run's block, shape (runs,): runs of a cell in one block are one replicate, not several.
             None where each run is a block of its own.
         fingerprint: Of each run (`analysis.load`), shape (runs,); None where the runs are of no study.
     """
