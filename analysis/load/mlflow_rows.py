@@ -83,7 +83,7 @@ def our_runs(
         RecordError: A parameter is not of its type; names store, run and column.
         TrackingError: MLflow does not answer.
     """
-    sums = _timed(runs, iterations, where) if iterations else map(_implied, runs)
+    sums = _timed(runs, iterations, where) if iterations else [_implied(run) for run in runs]
     lines = [{"study": identity.name, **_line(run, where), **of_run} for run, of_run in zip(runs, sums, strict=True)]
     if spec is not None:
         _add_resources(lines, spec)
@@ -238,7 +238,9 @@ def _timed(runs: Sequence[StoredRun], iterations: Callable[[StoredRun], list[Row
             sums.add(number, slot, number, int(row["env_steps"] or 0), 0.0, row)
     columns = columns_of(sums.finish(len(runs)), np.arange(len(runs)))
     values = zip(*(each.tolist() for each in columns.values()), strict=True)
-    lines = [{name: _known(name, value) for name, value in zip(columns, row, strict=True)} for row in values]
+    lines: list[dict[str, Any]] = [
+        {name: _known(name, value) for name, value in zip(columns, row, strict=True)} for row in values
+    ]
     for line in lines:
         if line["timed_s"]:
             line["env_steps_per_s"] = line["timed_env_steps"] / line["timed_s"]
