@@ -220,13 +220,15 @@ def _closed(parent: StoredRun, session: int) -> StudyClosed | None:
 def _provenance(tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the nested provenance that the mirror flattened into tags."""
     result: dict[str, Any] = {}
-    for key, text in tags.items():
+    for key, text in sorted(tags.items()):
         if not key.startswith(_PREFIX):
             continue
         *parents, name = key.removeprefix(_PREFIX).split(".")
         node = result
         for each in parents:
-            node = node[each] = {**inner} if isinstance(inner := node.get(each), dict) else {}
+            if not isinstance(node.get(each), dict):  # a tag of that name that somebody has added
+                node[each] = {}
+            node = node[each]
         node[name] = (
             text if name in _TEXTS or parents[:1] in (["versions"], ["environment"], ["scheduler"]) else _value(text)
         )
