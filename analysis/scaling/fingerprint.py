@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from study.engine import engine_of
+from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.throughput import LEARNERS
 
@@ -49,8 +50,25 @@ ABSENT = "absent"
 
 @lru_cache(maxsize=4096)
 def fields(fingerprint: str) -> Mapping[str, Any]:
-    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`), the engine as one."""
-    return _with_engine(dict(_flat(orjson.loads(fingerprint))))
+    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`), the engine as one.
+
+    Raises:
+        AnalysisError: It is no JSON object.
+    """
+    try:
+        content = orjson.loads(fingerprint)
+    except orjson.JSONDecodeError:
+        content = None
+    if not isinstance(content, dict):
+        rule = "must be the JSON text of an object"
+        raise AnalysisError(
+            where="fingerprint",
+            rule=rule,
+            got=f"{fingerprint[:60]!r}",
+            fix="Load the runs by analysis.load.",
+            code="fingerprint-not-json",
+        )
+    return _with_engine(dict(_flat(content)))
 
 
 def _with_engine(content: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from analysis.scaling.efficiency import karp_flatt_trend, reading
 from analysis.scaling.fingerprint import differing, labels
 from analysis.scaling.selection import select
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
+from study.errors import AnalysisError
 from study.space.parsing import load_space
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 from tests.unit import tables_data
@@ -352,6 +353,8 @@ def test_differing_fields_are_told_by_their_dotted_names():
     two = json.dumps({"environment": {"id": "B", "kwargs": {}}, "lr": 1.0, "smt": False})
     assert differing(one, two) == {"environment.id": ("A", "B"), "smt": ("absent", False)}
     assert labels([one, two]) == ["environment A", "environment B, smt False"]
+    with pytest.raises(AnalysisError, match="must be the JSON text of an object"):
+        differing("[]", one)
 
 
 def test_the_general_contrast_has_satterthwaites_degrees():
