@@ -25,6 +25,8 @@ OF_A_WHOLE_TRAINING = frozenset(
     }
 )
 """Quantities that depend on how long trainings may be: no comparison across budgets."""
+JUDGED_BY = ("floor", "reference", "target")
+"""Returns in a space's `environment` by which a training is judged; in no fingerprint, as no time depends on them."""
 Key = tuple[int | None, str]
 
 
@@ -85,10 +87,10 @@ class Comparison:
         first = _alone(_by_workload(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
-            if self._other_length(study, quantity):
+            if self._other_terms(study, quantity):
                 continue
             for key, row in _alone(_by_workload(study, quantity)).items():
-                if key in first:
+                if key in first and first[key].base == row.base:
                     found.append(_ratio(name, first[key], row))
         if not found:
             why = (
@@ -107,36 +109,50 @@ class Comparison:
     def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
         """Return, for each cell of another study that has no equal one in the first, the fields that differ least.
 
-        A cell that a study ran in several ways, such as on one node and on two, is refused too. A study
-        whose trainings may be longer or shorter is refused as a whole where the quantity depends on that.
+        A cell that a study ran in several ways, such as on one node and on two, is refused too, and so is a quantity
+        such as a speed-up where it is relative to another number of runners than in the first study. A study whose
+        trainings may be longer or shorter, or are judged by other returns, is refused as a whole where the quantity
+        depends on that.
         """
         first = _by_workload(self.studies[0], quantity)
         found = [*_in_several_ways(self.names[0], first)]
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
             others = _by_workload(study, quantity)
-            if lengths := self._other_length(study, quantity):
-                found.append(f"{name}: {lengths}")
+            if terms := self._other_terms(study, quantity):
+                found.append(f"{name}: {terms}")
             else:
                 found += [*_in_several_ways(name, others), *_refusals(name, first, _alone(others))]
         return tuple(found)
 
-    def _other_length(self, study: Study, quantity: str) -> str | None:
-        """Return why trainings may differ in length, by the budgets; None where they do not, or it does not matter."""
-        one, two = (dict(each.data.sheet.get("budget") or {}) for each in (self.studies[0], study))
+    def _other_terms(self, study: Study, quantity: str) -> str | None:
+        """Return how trainings may differ in length, or in the returns that they are judged by.
+
+        None where they do not, or where it does not matter to the quantity.
+        """
         if quantity not in OF_A_WHOLE_TRAINING:
             return None
+        one, two = (_terms(each, "budget") for each in (self.studies[0], study))
         if not one or not two:  # read from an MLflow whose artifacts are away
             return "the budget of one of the two is not known"
-        if one == two and isinstance(lengths := one.get("iterations"), list) and len(lengths) > 1:
+        lengths = one.get("budget.iterations")
+        if one == two and isinstance(lengths, list) and len(lengths) > 1:
             return f"both have trainings of several lengths, budget.iterations {text_of(lengths)}"
-        if one == two:
-            return None
+        if quantity != "cpu_s_spent":
+            one, two = (
+                terms | _terms(each, "environment", JUDGED_BY) for terms, each in ((one, self.studies[0]), (two, study))
+            )
         fields = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-        shown = (f"budget.{name} {text_of(one.get(name))} and {text_of(two.get(name))}" for name in fields)
-        return f"{', '.join(shown)} differ"
+        shown = [f"{name} {text_of(one.get(name))} and {text_of(two.get(name))}" for name in fields]
+        return f"{', '.join(shown)} differ" if shown else None
 
     def __repr__(self) -> str:
         return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"
+
+
+def _terms(study: Study, section: str, names: Collection[str] | None = None) -> dict[str, object]:
+    """Return the entries of a section of a study's space, those of some names where these are given."""
+    content = study.data.sheet.get(section) or {}
+    return {f"{section}.{name}": value for name, value in content.items() if names is None or name in names}
 
 
 def _by_workload(study: Study, quantity: str) -> dict[Key, list[Row]]:
@@ -182,8 +198,11 @@ def _ratio(study: str, first: Row, row: Row) -> dict[str, object]:
     }
 
 
-def _refusals(name: str, first: Collection[Key], others: dict[Key, Row]) -> Iterator[str]:
+def _refusals(name: str, first: dict[Key, list[Row]], others: dict[Key, Row]) -> Iterator[str]:
     for (scale, text), row in others.items():
+        for one in first.get((scale, text), [])[:1]:
+            if one.base != row.base:
+                yield f"{_place(name, row)}: relative to {row.base}, not to {one.base} as in the first study"
         rivals = [fingerprint for runners, fingerprint in first if runners == scale]
         if not rivals or (scale, text) in first:
             continue

@@ -209,6 +209,17 @@ def as_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     return frame.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
 
 
+def _setting(run: _Run) -> dict[str, Any]:
+    return {
+        "num_env_runners": run.n,
+        "train_batch_size": run.batch,
+        "minibatch_size": MINIBATCH,
+        "num_epochs": EPOCHS,
+        "num_envs_per_env_runner": ENVS,
+        "lr": LEARNING_RATE,
+    }
+
+
 def _row(run: _Run) -> dict[str, object]:
     timed = run.iterations - WARMUP_ITERATIONS
     row: dict[str, object] = {
@@ -218,12 +229,7 @@ def _row(run: _Run) -> dict[str, object]:
         "status": "failed" if run.failed else "finished",
         "reason": "planted" if run.failed else None,
         "seed": run.seed,
-        "num_env_runners": run.n,
-        "num_envs_per_env_runner": ENVS,
-        "train_batch_size": run.batch,
-        "minibatch_size": MINIBATCH,
-        "num_epochs": EPOCHS,
-        "lr": LEARNING_RATE,
+        **_setting(run),
         "num_learners": 0,
         "num_cpus": run.n + 1,
         "num_nodes": 1,
@@ -297,14 +303,7 @@ def _opened(truth: Truth, num_trials: int) -> StudyOpened:
 
 
 def _trial(run: _Run) -> Iterator[Record]:
-    setting = {
-        "num_env_runners": run.n,
-        "train_batch_size": run.batch,
-        "minibatch_size": MINIBATCH,
-        "num_epochs": EPOCHS,
-        "num_envs_per_env_runner": ENVS,
-        "lr": LEARNING_RATE,
-    }
+    setting = _setting(run)
     yield replace(synthetic.started(run.trial, runners=run.n), seed=run.seed, setting=setting, proposed={})
     yield replace(
         synthetic.built(run.trial),

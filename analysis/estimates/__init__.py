@@ -3,11 +3,10 @@
 import pandas as pd
 
 from analysis.estimates.certificate import certificate_rows
-from analysis.estimates.frame import DTYPES, Basis, Cell, Row, frame_of, select
+from analysis.estimates.frame import DTYPES, QUANTITIES, Basis, Cell, Quantity, Row, frame_of, select
 from analysis.estimates.learning import learning_rows, target_rows
 from analysis.estimates.predictions import prediction_rows, rows_at
 from analysis.estimates.prices import price_rows, prices_of
-from analysis.estimates.quantities import QUANTITIES, Quantity
 from analysis.estimates.results import Results
 from analysis.estimates.throughput import Names, throughput_rows
 

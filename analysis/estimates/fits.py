@@ -23,14 +23,11 @@ from analysis.models.comparison import (
     leave_settings_out,
 )
 from analysis.models.iteration_time import IterationTimeFit, fit_iteration_time
-from analysis.models.laws import AmdahlFit, fit_amdahl
+from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl
 from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations, Selection, from_runs
 from analysis.models.rivals import MODELS, Answer, Model
-from analysis.models.usl import USLFit, fit_usl
-from analysis.scaling.fingerprint import BATCH, replaced
-from analysis.scaling.goodput import CLOCK_ONLY
-from analysis.scaling.selection import texts
-from analysis.scaling.targets import ENDED, common_horizon, judged, to_target
+from analysis.scaling.fingerprint import BATCH
+from analysis.scaling.goodput import ENDED, common_horizon, judged, setting_keys, to_target
 from study.errors import AnalysisError
 
 SEED = 20_251_121
@@ -204,10 +201,8 @@ def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[
     """
     runs = judged(runs)
     known = runs[runs["status"].isin(ENDED) & runs["fingerprint"].notna() & runs[BATCH].notna()]
-    pairs = zip(texts(known, "digest"), known["fingerprint"].astype(str), strict=True)
-    keys = [digest or replaced(text, (BATCH, *CLOCK_ONLY)) for digest, text in pairs]
     best: tuple[int, int, pd.DataFrame] | None = None
-    for _, part in known.assign(key=keys).groupby("key", sort=True):
+    for _, part in known.groupby(setting_keys(known), sort=True):
         num_batches = int(part.loc[part["env_steps_to_target"].notna(), BATCH].nunique())
         if num_batches > 1 and (best is None or (num_batches, len(part)) > best[:2]):
             best = (num_batches, len(part), part)

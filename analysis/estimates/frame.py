@@ -1,17 +1,18 @@
-"""The frame of estimates: one row per estimate of a study, its columns and how to select from it. Imports pandas.
+"""The frame of estimates: one row per estimate of a study, its quantities and columns, how to select. Imports pandas.
 
 An estimate is computed once, here; tables pivot this frame, figures draw it and sentences read it.
 """
 
+import csv
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.estimates.quantities import QUANTITIES
 from analysis.scaling.blocks import in_frame
 from analysis.scaling.results import GoodputRow, PhaseRow, ScalingRow
 from study.errors import AnalysisError
@@ -80,6 +81,8 @@ class Row:
     """Of its runs; empty: that of the study."""
     fingerprint: str = ""
     """Workload of its runs (`analysis.load`), by which studies are compared; empty where they are of several."""
+    base: str = ""
+    """What a ratio is relative to in words, such as `1 runner on 1 node`; empty where it is relative to nothing."""
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:
         """Return the row in the order of `DTYPES`."""
@@ -88,11 +91,17 @@ class Row:
         return kind, self.engine or engine, *astuple(self.cell), self.quantity, *numbers
 
 
-def rows_of(cell: Cell, estimates: Mapping[str, Estimate | None], **more: Any) -> Iterator[Row]:
-    """Yield a row for each estimate of a cell that exists."""
+def rows_of(
+    cell: Cell,
+    estimates: Mapping[str, Estimate | None],
+    *,
+    bases: Mapping[str, str] = MappingProxyType({}),
+    **more: Any,
+) -> Iterator[Row]:
+    """Yield a row for each estimate of a cell that exists; `bases`: quantity -> what it is relative to."""
     for quantity, estimate in estimates.items():
         if estimate is not None:
-            yield Row(cell=cell, quantity=quantity, estimate=estimate, **more)
+            yield Row(cell=cell, quantity=quantity, estimate=estimate, base=bases.get(quantity, ""), **more)
 
 
 def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
@@ -118,7 +127,7 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
     for name in names:
         if name not in QUANTITIES:
             raise unknown("quantity", name, QUANTITIES, code="unknown-quantity")
-    kept = frame[frame["quantity"].isin(names)] if names else frame
+    kept = frame if quantity is None else frame[frame["quantity"].isin(names)]
     for column, wanted in selection.items():
         if column not in DTYPES:
             raise unknown("column", column, DTYPES, code="unknown-column-of-estimates")
@@ -133,3 +142,26 @@ def unknown(what: str, name: object, known: Iterable[str], *, code: str) -> Anal
     near = difflib.get_close_matches(str(name), choices, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."
     return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix, code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What a row of the frame of estimates is an estimate of.
+
+    Attributes:
+        name: As in the column `quantity`.
+        unit: SI-like unit; `1` for pure numbers.
+        label: How people call it.
+        definition: One sentence.
+    """
+
+    name: str
+    unit: str
+    label: str
+    definition: str
+
+
+with Path(__file__).with_name("quantities.csv").open(newline="") as _file:
+    _ALL = [Quantity(**row) for row in csv.DictReader(_file)]
+QUANTITIES: Mapping[str, Quantity] = MappingProxyType({each.name: each for each in _ALL})
+"""Name -> quantity, in the order of a report."""

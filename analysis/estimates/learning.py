@@ -15,6 +15,7 @@ from analysis.scaling.fingerprint import fields
 from analysis.scaling.results import Goodput
 from analysis.scaling.selection import as_int, as_text
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
+from study.text import count
 
 
 def learning_rows(results: Results) -> Iterator[Row]:
@@ -37,6 +38,9 @@ def target_rows(results: Results) -> Iterator[Row]:
     names = arms_of_trials(runs, small=small_scale(results.data))
     runs = runs.set_index("trial", drop=False)
     for group in found.groups:
+        runners, batch = group.reference
+        base = f"{count(runners, 'runner')} at batch {batch:,}"
+        bases = dict.fromkeys(("statistical_efficiency", "goodput"), base)
         for row in group.rows:
             here = runs.loc[list(row.trials)]
             arms = {names.get(trial, "") for trial in row.trials}
@@ -51,7 +55,8 @@ def target_rows(results: Results) -> Iterator[Row]:
             }
             basis: Basis = "emulated" if _emulated(here) else "measured"
             text = as_text(here, "fingerprint") or ""
-            yield from rows_of(cell, estimates, basis=basis, engine=as_text(here, "engine") or "", fingerprint=text)
+            engine = as_text(here, "engine") or ""
+            yield from rows_of(cell, estimates, bases=bases, basis=basis, engine=engine, fingerprint=text)
 
 
 def _emulated(runs: pd.DataFrame) -> bool:

@@ -15,7 +15,6 @@ from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names, engine_in
 from analysis.models.derived import knee, runner_limit, throughput_ceiling
 from analysis.models.iteration_time import IterationTimeFit
-from analysis.models.observations import Cells
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -93,12 +92,9 @@ def _bounds(found: ModelResults, place: _Place) -> Iterator[Row]:
     if isinstance(verdict, str):
         return
     cell = place.cell(verdict.num_env_runners)
-    yield Row(cell=cell, quantity="fixed_share", estimate=verdict.fixed_share, engine=place.engine)
-    for quantity, estimate in (
-        ("most_speed_up", verdict.most_gain),
-        ("ceiling_env_steps_per_s", verdict.most_env_steps_per_s),
-    ):
-        yield Row(cell=cell, quantity=quantity, estimate=estimate, basis="extrapolated", engine=place.engine)
+    yield from rows_of(cell, {"fixed_share": verdict.fixed_share}, engine=place.engine)
+    bounds = {"most_speed_up": verdict.most_gain, "ceiling_env_steps_per_s": verdict.most_env_steps_per_s}
+    yield from rows_of(cell, bounds, basis="extrapolated", engine=place.engine)
 
 
 def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
@@ -145,13 +141,7 @@ def _scales(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterat
 
 def _at(found: ModelResults, fit: IterationTimeFit, place: _Place, scales: Sequence[int]) -> Iterator[Row]:
     for n, rate in zip(scales, predicted(found, fit, scales), strict=True):
-        yield Row(
-            cell=place.cell(n),
-            quantity="env_steps_per_s",
-            estimate=rate,
-            basis=place.basis(n),
-            engine=place.engine,
-        )
+        yield from rows_of(place.cell(n), {"env_steps_per_s": rate}, basis=place.basis(n), engine=place.engine)
 
 
 def predicted(found: ModelResults, fit: IterationTimeFit, scales: Sequence[int]) -> list[Estimate]:
@@ -164,30 +154,18 @@ def predicted(found: ModelResults, fit: IterationTimeFit, scales: Sequence[int])
 
 
 def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:
-    cell: Cells = found.cell
-    largest = max(place.measured)
+    cell, engine = found.cell, place.engine
+    here = place.cell(max(place.measured))
     for quantity, estimate in (
-        ("knee_num_env_runners", knee(fit, cell)[0]),
-        ("limit_num_env_runners", runner_limit(fit, cell)[0]),
+        ("knee_num_env_runners", knee(fit, cell)),
+        ("limit_num_env_runners", runner_limit(fit, cell)),
     ):
         if estimate is not None and place.near(estimate.value):
-            basis = place.basis(estimate.value)
-            yield Row(cell=place.cell(largest), quantity=quantity, estimate=estimate, basis=basis, engine=place.engine)
-    if (ceiling := throughput_ceiling(fit, cell)[0]) is not None:
-        yield Row(
-            cell=replace(place.cell(largest), train_batch_size=None),
-            quantity="ceiling_of_all_batches_env_steps_per_s",
-            estimate=ceiling,
-            basis="extrapolated",
-            engine=place.engine,
-        )
+            yield from rows_of(here, {quantity: estimate}, basis=place.basis(estimate.value), engine=engine)
+    ceiling = {"ceiling_of_all_batches_env_steps_per_s": throughput_ceiling(fit, cell)}
+    yield from rows_of(replace(here, train_batch_size=None), ceiling, basis="extrapolated", engine=engine)
     best = attempt(lambda: found.best_batches)
     for each in best if not isinstance(best, str) else ():
+        here = replace(place.cell(each.num_env_runners), train_batch_size=None)
         basis = "extrapolated" if each.extrapolated else "predicted"
-        yield Row(
-            cell=replace(place.cell(each.num_env_runners), train_batch_size=None),
-            quantity="best_train_batch_size",
-            estimate=each.train_batch_size,
-            basis=basis,
-            engine=place.engine,
-        )
+        yield from rows_of(here, {"best_train_batch_size": each.train_batch_size}, basis=basis, engine=engine)

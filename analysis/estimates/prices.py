@@ -43,10 +43,11 @@ def hours_of(rate: Estimate) -> Estimate:
 
 def _saved(found: Scaling | str, names: Names) -> Iterator[Row]:
     for group in found.groups if isinstance(found, Scaling) else ():
-        for before, row in zip(group.rows, group.rows[1:], strict=False):
-            if row.gain is None or before.num_cpus is None or row.num_cpus is None:
+        for row in group.rows:
+            cpus = None if row.before is None else group.rows[row.before].num_cpus
+            if row.gain is None or cpus is None or row.num_cpus is None:
                 continue
-            if (saved := cpu_hours_per_hour_saved(row.gain, before.num_cpus, row.num_cpus)) is not None:
+            if (saved := cpu_hours_per_hour_saved(row.gain, cpus, row.num_cpus)) is not None:
                 cell = Cell.of(row, names[group.fingerprint])
                 engine = engine_in(group.fingerprint)
                 yield Row(cell=cell, quantity="cpu_hours_per_hour_saved", estimate=saved, engine=engine)

@@ -5,18 +5,23 @@ A result that the data do not allow is the sentence that says so.
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import pandas as pd
+
+from analysis.estimates.certificate import certificate_of
+from analysis.estimates.fits import ModelResults
+from analysis.estimates.settings import Setting, settings_of, small_scale
 from analysis.load import StudyData
+from analysis.scaling.allocation import allocation
+from analysis.scaling.drift import anchors
+from analysis.scaling.goodput import goodput, watched
+from analysis.scaling.phases import phases
 from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
+from analysis.scaling.selection import select
+from analysis.scaling.speed_up import strong_scaling, weak_scaling
 from study.engine import engines_in_words
 from study.errors import AnalysisError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.estimates.fits import ModelResults
-    from analysis.estimates.settings import Setting
 
 T = TypeVar("T")
 
@@ -37,84 +42,62 @@ class Results:
         self.data = data
 
     @cached_property
-    def measured(self) -> "pd.DataFrame":
+    def measured(self) -> pd.DataFrame:
         """The runs whose times may be used (`analysis.scaling.selection`)."""
-        from analysis.scaling.selection import select
-
         return select(self.data.runs).runs
 
     @cached_property
     def strong(self) -> Scaling | str:
         """Strong scaling, batch fixed."""
-        from analysis.scaling.speed_up import strong_scaling
-
         return attempt(lambda: strong_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
     def weak(self) -> Scaling | str:
         """Weak scaling, steps per runner fixed."""
-        from analysis.scaling.speed_up import weak_scaling
-
         return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
     def drift(self) -> tuple[Drift, ...] | str:
         """Whether the machine stayed the same, by the cells that were run again and again."""
-        from analysis.scaling.drift import anchors
-
         return attempt(lambda: anchors(self.data.runs))
 
     @cached_property
     def phases(self) -> Phases | str:
         """Phases and POP tree."""
-        from analysis.scaling.phases import phases
-
         return attempt(lambda: phases(self.data.runs))
 
     @cached_property
     def allocation(self) -> tuple[AllocationRow, ...] | str:
         """Trials against runners."""
-        from analysis.scaling.allocation import allocation
-
         return attempt(lambda: allocation(self.data.runs))
 
     @cached_property
     def goodput(self) -> Goodput | str:
         """Steps, time and cost to target, as well as the evaluations know them."""
-        from analysis.scaling.goodput import goodput
-
         spec = self.data.spec
         return attempt(lambda: goodput(self.watched, budget=spec.budget.env_steps if spec else None))
 
     @cached_property
-    def watched(self) -> "pd.DataFrame":
+    def watched(self) -> pd.DataFrame:
         """The runs, and since when each is known to be at the target; as they are where none got there."""
-        from analysis.scaling.targets import watched
-
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].isna().all():
             return runs
         return watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
 
     @cached_property
-    def settings(self) -> "list[Setting]":
+    def settings(self) -> list[Setting]:
         """The settings that runs are judged by (`analysis.estimates.settings`)."""
-        from analysis.estimates.settings import settings_of, small_scale
-
         return settings_of(self.data.runs, small=small_scale(self.data))
 
     @cached_property
-    def models(self) -> "ModelResults":
+    def models(self) -> ModelResults:
         """What the models say; its properties raise where the runs do not allow them."""
-        from analysis.estimates.fits import ModelResults
-
         return ModelResults(self.data.runs)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | str:
         """The certificate of a hold-up study as JSON values."""
-        from analysis.estimates.certificate import certificate_of
-
         return certificate_of(self.data)
 
     @property

@@ -15,8 +15,8 @@ import pandas as pd
 
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import in_words
+from analysis.scaling.goodput import ENDED, judged
 from analysis.scaling.selection import at_their_scale, texts
-from analysis.scaling.targets import ENDED, judged
 from study.space.parameters import PARAMETERS, SCALE
 from study.text import count, number
 

@@ -11,12 +11,13 @@ import pandas as pd
 
 from analysis.estimates.frame import Cell, Row, rows_of
 from analysis.estimates.results import Results
-from analysis.scaling.blocks import ratio_of_totals
+from analysis.scaling.blocks import rate_of, ratio_of_totals
 from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels
 from analysis.scaling.phases import MOST_CELLS
-from analysis.scaling.results import Phases, Scaling
+from analysis.scaling.results import Phases, Scaling, ScalingRow
 from analysis.scaling.selection import as_int
 from study.statistics import Estimate
+from study.text import count
 
 LEVEL = 0.95
 _PLACE = ("fingerprint", "num_env_runners", "num_cpus", "num_nodes")
@@ -73,11 +74,10 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
             num_cpus=as_int(runs, "num_cpus"),
             train_batch_size=as_int(runs, BATCH),
         )
-        steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
-        iterations, blocks = runs["timed_iterations"].astype(float), runs["block"].tolist()
+        seconds, iterations = (runs[name].astype(float) for name in ("timed_s", "timed_iterations"))
         estimates: dict[str, Estimate | None] = {
-            "env_steps_per_s": ratio_of_totals(steps, seconds, blocks, level=LEVEL),
-            "iteration_time_s": ratio_of_totals(seconds, iterations, blocks, level=LEVEL),
+            "env_steps_per_s": rate_of(runs, level=LEVEL),
+            "iteration_time_s": ratio_of_totals(seconds, iterations, runs["block"].tolist(), level=LEVEL),
         }
         yield from rows_of(cell, estimates, engine=engine_in(text), fingerprint=text)
 
@@ -99,8 +99,17 @@ def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
                 "karp_flatt": row.karp_flatt,
                 "gain": row.gain,
             }
-            text = group.fingerprint
-            yield from rows_of(cell, estimates, engine=engine_in(text), fingerprint=text)
+            text, reference = group.fingerprint, next(each for each in group.rows if each.is_reference)
+            bases = dict.fromkeys(estimates, _in_words(reference))
+            if row.before is not None:
+                bases |= dict.fromkeys(("marginal_efficiency", "gain"), _in_words(group.rows[row.before]))
+            yield from rows_of(cell, estimates, bases=bases, engine=engine_in(text), fingerprint=text)
+
+
+def _in_words(row: ScalingRow) -> str:
+    """Return where a row of strong scaling ran, such as `4 runners on 2 nodes`."""
+    nodes = "" if row.num_nodes is None else f" on {count(row.num_nodes, 'node')}"
+    return f"{count(row.num_env_runners, 'runner')}{nodes}"
 
 
 def _weak(found: Scaling | str) -> Iterator[Row]:

@@ -5,8 +5,7 @@ data.runs, data.iterations(), data.evaluations(), data.sheet, data.problems
 """
 
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
-from analysis.load.folder import from_folder
-from analysis.load.source import open_study
+from analysis.load.folder import from_folder, open_study
 from analysis.load.study_data import Kind, StudyData
 
 __all__ = [

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
-from analysis.load.columns import Column, check
+from analysis.load.columns import Column
 from study.errors import RecordError
 
 _ALLOWED = {
@@ -32,11 +32,13 @@ def frame_of(values: Mapping[str, Values], columns: Mapping[str, Column], *, whe
 
     Raises:
         RecordError: A value is of another type than its column; names place, trial and column.
-        AnalysisError: A required value is missing.
     """
     rows = values["trial"]
-    data = {name: _array(column, values[name], rows, where) for name, column in columns.items()}
-    return check(pd.DataFrame(data, copy=False), columns, where=where)
+    frame = pd.DataFrame(
+        {name: _array(column, values[name], rows, where) for name, column in columns.items()}, copy=False
+    )
+    assert frame[[name for name, column in columns.items() if column.required]].notna().all(axis=None)
+    return frame
 
 
 def frame_of_lines(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:

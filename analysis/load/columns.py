@@ -1,6 +1,6 @@
-"""The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports pandas, no engine.
+"""The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports no engine.
 
-A frame is checked against its declaration when it is built, so that what follows never asks whether a column is there,
+A frame is made by its declaration (`analysis.load.arrays`), so that what follows never asks whether a column is there,
 which unit it has, or whether a missing value is None, NaN, 0 or an empty text: it is NA.
 """
 
@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-import pandas as pd
-
-from study.errors import AnalysisError
 from study.metrics import METRICS, OF_TRIALS, Sum
 from study.space.parameters import PARAMETERS, SCALE
 
@@ -19,7 +16,7 @@ Dtype = Literal["string", "Int64", "Float64", "category"]
 """pandas' nullable types; a category holds text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A declared column.
 
@@ -27,19 +24,15 @@ class Column:
         name: As in records and MLflow.
         unit: SI-like unit; `1` for pure numbers, empty for text.
         dtype: Its pandas type.
-        required: Whether every row has a value; else NA says that the quantity does not exist there.
         meaning: One line.
+        required: Whether every row has a value; else NA says that the quantity does not exist there.
     """
 
     name: str
     unit: str
     dtype: Dtype
-    required: bool = False
     meaning: str
-
-
-def _column(name: str, unit: str, dtype: Dtype, meaning: str, *, required: bool = False) -> Column:
-    return Column(name=name, unit=unit, dtype=dtype, required=required, meaning=meaning)
+    required: bool = False
 
 
 def _declared(columns: Iterable[Column]) -> Mapping[str, Column]:
@@ -62,22 +55,22 @@ def _recorded(name: str) -> Column:
     metric = METRICS[name]
     whole = name in _TRIAL_COUNTS if metric.grain == "trial" else metric.whole
     how = f" {_SUMS[metric.of_trial]}" if metric.of_trial else ""
-    return _column(name, metric.unit, "Int64" if whole else "Float64", f"{metric.meaning}{how}")
+    return Column(name, metric.unit, "Int64" if whole else "Float64", f"{metric.meaning}{how}")
 
 
 _RUN = (
-    _column("study", "", "string", "Name of the study.", required=True),
-    _column("trial", "1", "Int64", "Number in the plan, from 0.", required=True),
-    _column("attempt", "1", "Int64", "Which attempt is shown, the latest; earlier ones were interrupted."),
-    _column("status", "", "string", "finished, failed, interrupted or running.", required=True),
-    _column("reason", "", "string", "Why it failed or was interrupted."),
-    _column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
-    _column("variant", "", "string", "study, stock or measured, in a hold-up study."),
-    _column("digest", "", "string", "Identity of the setting without its scale, in a hold-up study."),
-    _column("anchor", "", "string", "The anchor, baseline, arm or cell that the trial comes from."),
-    _column("seed", "1", "Int64", "Seed; runs of different cells with one seed are a block."),
+    Column("study", "", "string", "Name of the study.", required=True),
+    Column("trial", "1", "Int64", "Number in the plan, from 0.", required=True),
+    Column("attempt", "1", "Int64", "Which attempt is shown, the latest; earlier ones were interrupted."),
+    Column("status", "", "string", "finished, failed, interrupted or running.", required=True),
+    Column("reason", "", "string", "Why it failed or was interrupted."),
+    Column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
+    Column("variant", "", "string", "study, stock or measured, in a hold-up study."),
+    Column("digest", "", "string", "Identity of the setting without its scale, in a hold-up study."),
+    Column("anchor", "", "string", "The anchor, baseline, arm or cell that the trial comes from."),
+    Column("seed", "1", "Int64", "Seed; runs of different cells with one seed are a block."),
     *(
-        _column(
+        Column(
             each.name,
             "1/step"
             if each.name == "lr"
@@ -91,30 +84,30 @@ _RUN = (
         )
         for each in PARAMETERS.values()
     ),
-    _column(
+    Column(
         "stands_for_runners", "1", "Int64", "Runners whose lanes fewer stock runners step; NA where it is no other."
     ),
-    _column("num_learners", "1", "Int64", "Learner processes; 0: the learner is in the main process."),
-    _column("num_cpus", "CPU", "Int64", "CPUs reserved: main process, runners and learners."),
-    _column("num_nodes", "1", "Int64", "Nodes that held processes of the trial."),
-    _column("nodes", "", "string", "Their addresses."),
-    _column("execution", "", "string", "real or emulated."),
-    _column(
+    Column("num_learners", "1", "Int64", "Learner processes; 0: the learner is in the main process."),
+    Column("num_cpus", "CPU", "Int64", "CPUs reserved: main process, runners and learners."),
+    Column("num_nodes", "1", "Int64", "Nodes that held processes of the trial."),
+    Column("nodes", "", "string", "Their addresses."),
+    Column("execution", "", "string", "real or emulated."),
+    Column(
         "engine",
         "",
         "string",
         "Runner and learner that were built, such as batched+lean or RLlib's own; NA where that is not known.",
     ),
-    _column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
-    _column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
+    Column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
+    Column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
     *(_recorded(name) for name in OF_TRIALS),
-    _column("max_iterations", "1", "Int64", "Training iterations that it was given, at most."),
-    _column("predicted_cpu_s", "CPU s", "Float64", "CPU seconds that it was expected to take."),
-    _column("checkpoint", "", "string", "Folder of its final policy."),
-    _column("learner_threads", "1", "Int64", "Threads of torch in the process that learns."),
-    _column("started", "s", "Float64", "When the attempt was started, seconds since the epoch."),
-    _column("ended", "s", "Float64", "When it ended, seconds since the epoch."),
-    _column(
+    Column("max_iterations", "1", "Int64", "Training iterations that it was given, at most."),
+    Column("predicted_cpu_s", "CPU s", "Float64", "CPU seconds that it was expected to take."),
+    Column("checkpoint", "", "string", "Folder of its final policy."),
+    Column("learner_threads", "1", "Int64", "Threads of torch in the process that learns."),
+    Column("started", "s", "Float64", "When the attempt was started, seconds since the epoch."),
+    Column("ended", "s", "Float64", "When it ended, seconds since the epoch."),
+    Column(
         "fingerprint",
         "",
         "category",
@@ -127,12 +120,12 @@ RUN_COLUMNS: Mapping[str, Column] = _declared(_RUN)
 
 ITERATION_COLUMNS: Mapping[str, Column] = _declared(
     (
-        _column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
-        _column("iteration", "1", "Int64", "From 1.", required=True),
-        _column("env_steps", "env steps", "Int64", "Environment steps trained on so far."),
-        _column("wall_time_s", "s", "Float64", "Training seconds so far."),
+        Column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
+        Column("iteration", "1", "Int64", "From 1.", required=True),
+        Column("env_steps", "env steps", "Int64", "Environment steps trained on so far."),
+        Column("wall_time_s", "s", "Float64", "Training seconds so far."),
         *(
-            _column(metric.name, metric.unit, "Float64", metric.meaning)
+            Column(metric.name, metric.unit, "Float64", metric.meaning)
             for metric in METRICS.values()
             if metric.grain == "iteration"
         ),
@@ -142,34 +135,14 @@ ITERATION_COLUMNS: Mapping[str, Column] = _declared(
 
 EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
     (
-        _column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
-        _column("env_steps", "env steps", "Int64", "Environment steps trained on before."),
-        _column("wall_time_s", "s", "Float64", "Training seconds before."),
-        _column("progress", "1", "Float64", "Share of the budget used, in [0, 1]."),
-        _column("eval_return", "return", "Float64", METRICS["eval_return"].meaning),
-        _column("num_episodes", "1", "Int64", "Episodes evaluated."),
-        _column("num_cut", "1", "Int64", "Episodes that did not end and were cut at the limit."),
-        _column("eval_time_s", "s", "Float64", METRICS["eval_time_s"].meaning),
+        Column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
+        Column("env_steps", "env steps", "Int64", "Environment steps trained on before."),
+        Column("wall_time_s", "s", "Float64", "Training seconds before."),
+        Column("progress", "1", "Float64", "Share of the budget used, in [0, 1]."),
+        Column("eval_return", "return", "Float64", METRICS["eval_return"].meaning),
+        Column("num_episodes", "1", "Int64", "Episodes evaluated."),
+        Column("num_cut", "1", "Int64", "Episodes that did not end and were cut at the limit."),
+        Column("eval_time_s", "s", "Float64", METRICS["eval_time_s"].meaning),
     )
 )
 """One row per evaluation of the latest attempts."""
-
-
-def check(frame: pd.DataFrame, columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
-    """Return `frame` if no required column has a gap.
-
-    Raises:
-        AnalysisError: A required value is missing; names the place, the run and the column.
-    """
-    for name in (each.name for each in columns.values() if each.required):
-        if frame[name].isna().any():
-            row = int(frame[name].isna().to_numpy().argmax())
-            run = "" if name == "trial" or pd.isna(frame["trial"].iloc[row]) else f", trial {frame['trial'].iloc[row]}"
-            raise AnalysisError(
-                where=where,
-                rule=f"row {row}{run}: column {name} must have a value",
-                got="none",
-                fix="Restore the source.",
-                code="empty-cell-of-column",
-            )
-    return frame

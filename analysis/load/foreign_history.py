@@ -1,6 +1,10 @@
 """The metric histories of one run of other people's RLlib script -> its iterations, raw times among them. Pure NumPy.
 
 What the history does not tell exactly stays NaN.
+
+RLlib reports every timer as an exponential mean m_t = (1 - c) m_(t-1) + c x_t with c = 0.01, begun by its first value.
+One slow first iteration still weighs a third of the value a hundred iterations later. The raw values can be had back:
+x_t = (m_t - (1 - c) m_(t-1)) / c.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,16 +16,21 @@ from numpy.typing import NDArray
 
 from analysis.load import rllib_names as names
 from analysis.load.foreign_settings import keys_of
-from analysis.load.smoothing import invert
+from study.statistics import FloatArray
 
-FloatArray = NDArray[np.float64]
 History = Callable[[str], Sequence[tuple[int, float]]]
 """Key -> (step, value) of every logged value, in their order; the later of equal steps comes later."""
 
 _PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s")
-_HUGE = 1e308
-"""MLflow stores infinity as the largest double."""
 _RAW = tuple(name for name in names.METRICS if name not in (names.ITERATION, names.EVAL_RETURN))
+RLLIB_COEFFICIENT = 0.01
+"""`ema_coeff` of `MetricsLogger.log_time`. Source: ray/rllib/utils/metrics/metrics_logger.py, Ray 2.60."""
+_DOUBLE, _SINGLE = 2.0**-53, 2.0**-24
+"""Relative rounding errors of the two floating-point formats."""
+_FEWEST = 3
+"""Different values of which digits are a sign."""
+_MOST_DECIMALS = 9
+"""Values that have no more decimals than this were rounded by whoever logged them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,11 +48,6 @@ class Iterations:
     values: dict[str, FloatArray]
     errors: dict[str, FloatArray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        """Whether iterations 1, 2, …, n are all there."""
-        return bool(np.array_equal(self.iteration, np.arange(1, len(self.iteration) + 1)))
 
     def rows(self, trial: int) -> Iterator[dict[str, Any]]:
         """Yield the iterations as rows; None where unknown."""
@@ -103,7 +107,7 @@ def _numbered(logged: Mapping[int, float] | None, steps: Sequence[int], notes: l
     for step in sorted(logged):
         number = logged[step]
         if np.isfinite(number) and number >= 1:
-            while numbers and numbers[next(reversed(numbers))] >= number:
+            while numbers and numbers[next(reversed(numbers))] >= int(number):
                 numbers.popitem()
                 set_back = True
             numbers[step] = int(number)
@@ -117,7 +121,7 @@ def _numbered(logged: Mapping[int, float] | None, steps: Sequence[int], notes: l
 
 def _aligned(logged: Mapping[int, float], steps: Sequence[int]) -> FloatArray:
     values = np.array([logged.get(step, np.nan) for step in steps], dtype=np.float64)
-    return np.where(np.abs(values) < _HUGE, values, np.nan)
+    return np.where(np.abs(values) < names.HUGE, values, np.nan)
 
 
 def _differences(result: Iterations) -> None:
@@ -136,7 +140,7 @@ def _invert(result: Iterations, name: str, key: str, smoothed: FloatArray, timer
     if not timer.smoothed:
         result.notes.append(f"{key} is a moving mean of RLlib's old stack: {name} is not known per iteration")
         return
-    inverted = invert(smoothed * timer.unit_s, result.iteration)
+    inverted = invert(smoothed, result.iteration)
     if not inverted.consistent:
         result.notes.append(f"{key} is no exponential mean of one value per iteration: {name} is not known")
         return
@@ -162,3 +166,71 @@ def _check_phases(result: Iterations) -> None:
             result.values.pop(name, None)
     elif len(phases) == len(_PHASES):
         result.values["rest_time_s"] = rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inverted:
+    """Raw values behind a smoothed series.
+
+    Attributes:
+        values: Shape (iterations,), in the unit of the series; NaN where the history does not tell.
+        errors: Bound of the absolute error of each value by rounding, same shape and unit; NaN where there is no value.
+    """
+
+    values: FloatArray
+    errors: FloatArray
+
+    @property
+    def complete(self) -> bool:
+        """Whether every iteration has its value."""
+        return not bool(np.isnan(self.values).any())
+
+    @property
+    def consistent(self) -> bool:
+        """Whether no value is negative beyond its error, which a time cannot be: else this was no such mean."""
+        known = ~np.isnan(self.values)
+        return bool((self.values[known] >= -self.errors[known]).all())
+
+
+def invert(smoothed: FloatArray, iterations: NDArray[np.int64]) -> Inverted:
+    """Return the raw values behind an exponential mean that its first value began.
+
+    A value needs the mean before it. After a gap in the iterations the first value is not known, nor is that of a
+    history that does not begin at iteration 1; nothing is invented for them.
+
+    Args:
+        smoothed: The reported means, shape (n,), >= 0; NaN where one is missing.
+        iterations: Training iteration of each, shape (n,), from 1, strictly increasing.
+
+    Returns:
+        Values and errors for the same iterations.
+    """
+    assert (np.diff(iterations, prepend=0) > 0).all()
+    keep = 1.0 - RLLIB_COEFFICIENT  # as RLlib computes it
+    before = np.concatenate([[np.nan], smoothed[:-1]]) if len(smoothed) else smoothed
+    follows = np.concatenate([[False], np.diff(iterations) == 1]) if len(iterations) else np.zeros(0, dtype=bool)
+    values = np.where(follows, (smoothed - keep * before) / RLLIB_COEFFICIENT, np.nan)
+    first = iterations == 1
+    values = np.where(first, smoothed, values)
+    relative, absolute = resolution(smoothed)
+    # Reported and previous mean carry the rounding of the format they were kept in. RLlib's own two products and one
+    # sum, and ours, round in double precision on top.
+    rounding = (relative + 4 * _DOUBLE) * (np.abs(smoothed) + keep * np.abs(before)) + absolute * (1 + keep)
+    errors = np.where(first, relative * np.abs(smoothed) + absolute, rounding / RLLIB_COEFFICIENT)
+    return Inverted(values=values, errors=np.where(np.isnan(values), np.nan, errors))
+
+
+def resolution(values: FloatArray) -> tuple[float, float]:
+    """Return the relative and the absolute error with which `values` were written down, judged by their digits.
+
+    Loggers keep double precision, single precision, or a few decimals. One value can look shorter than it is by chance,
+    several different ones hardly.
+    """
+    known = np.unique(values[~np.isnan(values) & (values != 0)])
+    if len(known) < _FEWEST:
+        return _DOUBLE, 0.0
+    for decimals in range(_MOST_DECIMALS + 1):
+        if np.array_equal(np.round(known, decimals), known):
+            return _DOUBLE, 0.5 * 10.0**-decimals
+    single = np.array_equal(known.astype(np.float32).astype(np.float64), known)
+    return (_SINGLE if single else _DOUBLE), 0.0

@@ -1,6 +1,5 @@
 """What other people's RLlib scripts told MLflow about a run -> our names of settings and resources. Pure."""
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -39,9 +38,9 @@ class Settings:
                     value = float(self._params[key])
                 except ValueError:
                     continue  # `None`, `auto`, a schedule
-                if math.isfinite(value):
+                if abs(value) < names.HUGE:
                     return value
-            if (key := self._in_metrics.first((name,))) is not None and math.isfinite(self._metrics[key]):
+            if (key := self._in_metrics.first((name,))) is not None and abs(self._metrics[key]) < names.HUGE:
                 return self._metrics[key]
         return None
 

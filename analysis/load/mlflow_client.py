@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from mlflow import MlflowClient
-from mlflow.entities import Experiment as StoredExperiment
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Experiment, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
 
@@ -25,6 +24,8 @@ from study.errors import TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.base import reason_of
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
+
+__all__ = ["HISTORIES_UP_TO", "Experiment", "Store", "StoredRun"]
 
 _PAGE = 1000
 """Runs per page of a search."""
@@ -38,15 +39,6 @@ _SETTINGS = CLIENT_SETTINGS | {
 """Environment of MLflow's client; what the person has set wins."""
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """An experiment of a store."""
-
-    id: str
-    name: str
-    active: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +76,11 @@ class Store:
 
     def experiments(self) -> list[Experiment]:
         """Return all experiments, deleted ones too."""
-        pages: Iterator[StoredExperiment] = self._pages(
-            lambda token: self._client.search_experiments(ViewType.ALL, max_results=_PAGE, page_token=token)
+        return list(
+            self._pages(
+                lambda token: self._client.search_experiments(ViewType.ALL, max_results=_PAGE, page_token=token)
+            )
         )
-        return [
-            Experiment(id=str(each.experiment_id), name=each.name, active=each.lifecycle_stage == "active")
-            for each in pages
-        ]
 
     def runs(self, experiment: Experiment, text: str = "") -> Iterator[StoredRun]:
         """Yield the active runs that match a search, page by page, the oldest first."""
@@ -99,14 +89,16 @@ class Store:
             _stored,
             self._pages(
                 lambda token: self._client.search_runs(
-                    [experiment.id], text, ViewType.ACTIVE_ONLY, _PAGE, order, page_token=token
+                    [experiment.experiment_id], text, ViewType.ACTIVE_ONLY, _PAGE, order, page_token=token
                 )
             ),
         )
 
     def has_runs(self, experiment: Experiment) -> bool:
         """Return whether an experiment has an active run."""
-        return bool(self._ask(lambda: self._client.search_runs([experiment.id], "", ViewType.ACTIVE_ONLY, 1)))
+        return bool(
+            self._ask(lambda: self._client.search_runs([experiment.experiment_id], "", ViewType.ACTIVE_ONLY, 1))
+        )
 
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Return all steps and values of one metric of one run, by step and time."""

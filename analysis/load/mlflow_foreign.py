@@ -73,7 +73,7 @@ def foreign_study(store: Store, experiment: Experiment, *, histories: bool | Non
         runs=frame,
         sheet=_sheet(experiment, runs, frame),
         problems=tuple(_problems(found, runs, frame, details, read=read)),
-        read_iterations=partial(_all_iterations, store, runs, where=where),
+        iterations=partial(_all_iterations, store, runs, where=where),
         read_evaluations=partial(_all_evaluations, store, runs, where=where),
     )
 
@@ -99,7 +99,7 @@ def _line(number: int, run: StoredRun, name: str, iterations: Iterations | None)
     def latest(metric: str) -> float | None:
         key = found.first(names.METRICS[metric])
         value = run.metrics[key] if key is not None else np.nan
-        return float(value) if np.isfinite(value) else None
+        return float(value) if abs(value) < names.HUGE else None
 
     iteration, steps = latest(names.ITERATION), latest("env_steps")
     return {
@@ -161,7 +161,7 @@ def _all_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> 
             continue
         steps = dict(store.history(run.id, steps_key)) if steps_key else {}
         for step, value in store.history(run.id, key):
-            if np.isfinite(value):
+            if abs(value) < names.HUGE:
                 at = steps.get(step)
                 lines.append({"trial": number, "env_steps": None if at is None else int(at), "eval_return": value})
     return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)

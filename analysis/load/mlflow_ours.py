@@ -3,23 +3,42 @@
 The records say more, and are to be preferred where they are at hand.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from datetime import datetime
 from functools import partial
+from typing import Any, get_args
 
 import pandas as pd
 
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
-from analysis.load.mlflow_details import iterations_of, our_evaluations, our_iterations
-from analysis.load.mlflow_rows import attempt_of, effective_of, our_runs
-from analysis.load.mlflow_sheet import identity_of, sessions_of
+from analysis.load.mlflow_rows import (
+    attempt_of,
+    effective_of,
+    iterations_of,
+    our_evaluations,
+    our_iterations,
+    our_runs,
+    whole,
+)
 from analysis.load.problems import label_problems, outcome_problems, session_problems
-from analysis.load.sheet import kind_of, spec_of, study_sheet
+from analysis.load.sheet import Session, kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
-from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, SUPERSEDED, TRIAL
+from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, STUDY_STATUS, SUPERSEDED, TRIAL
+from study.records.folder import FORMAT, StudyIdentity
+from study.records.records import StudyClosed, StudyOpened
+from study.records.shapes import misfit
+from study.space.plain import unfit
 from study.text import count
 
+_PREFIX = "provenance."
+_TEXTS = ("time", "hostname", "platform", "cpu_model")
+"""Entries of the provenance that are text; the others are JSON."""
+_MOST_SESSIONS = 1_000
+"""Sessions that are looked for, the last ones."""
 UNKNOWN = (
     "The study's artifact study.json cannot be read (artifacts live apart from the runs): the space is known by what "
     "its runs say, CPUs reserved are NA."
@@ -53,13 +72,15 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
             code="study-without-trials",
         )
     content = store.json_artifact(parent.id, "study.json")
-    identity = identity_of(parent, experiment.name, content)
+    if content is not None and not _is_identity(content):
+        content = None
+    identity = _identity_of(parent, experiment.name, content)
     spec, unread = (None, [UNKNOWN]) if content is None else spec_of(identity)
-    sessions = sessions_of(parent, store)
+    sessions = _sessions_of(parent, store)
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
     frame = our_runs(identity, spec, runs, sessions, partial(iterations_of, store) if read else None, where=where)
     counts = Counter(frame["status"])
-    planned = max(int(parent.tags.get("num_trials", 0)), len(runs))
+    planned = max(whole(parent, "num_trials") or 0, len(runs))
     return StudyData(
         name=identity.name,
         source=store.shown,
@@ -76,7 +97,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
             *_missing(frame, runs, read=read),
         ),
         spec=spec,
-        read_iterations=partial(our_iterations, store, runs, where=where),
+        iterations=partial(our_iterations, store, runs, where=where),
         read_evaluations=partial(our_evaluations, store, runs, where=where),
     )
 
@@ -86,10 +107,11 @@ def _latest(found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
     latest: dict[int, StoredRun] = {}
     gone = 0
     for run in found:
-        if {SUPERSEDED, DUPLICATE} & run.tags.keys() or not run.tags.get(TRIAL, "").isdecimal():
+        trial = whole(run, TRIAL)
+        if {SUPERSEDED, DUPLICATE} & run.tags.keys() or trial is None:
             gone += 1
             continue
-        other = latest.get(trial := int(run.tags[TRIAL]))
+        other = latest.get(trial)
         gone += other is not None
         if other is None or attempt_of(run) >= attempt_of(other):
             latest[trial] = run
@@ -131,3 +153,90 @@ def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> I
             f"iteration of {implied:,} runs follows from their latest values, since all their "
             "batches had one size. `analysis.open(…, histories=True)` reads the histories."
         )
+
+
+def _is_identity(content: Mapping[str, Any]) -> bool:
+    """Return whether an artifact is a study's identity, each entry of its type: artifacts are others' to change."""
+    needed = {item.name for item in fields(StudyIdentity) if item.default is MISSING}
+    return needed <= content.keys() and misfit(StudyIdentity, content) is None and not [*unfit(content["spec"])]
+
+
+def _identity_of(parent: StoredRun, name: str, content: Mapping[str, Any] | None) -> StudyIdentity:
+    """Return the study's identity, from its artifact if there is one, else as far as the tags tell."""
+    if content is not None:
+        return StudyIdentity(
+            **{item.name: content[item.name] for item in fields(StudyIdentity) if item.name in content}
+        )
+    return StudyIdentity(
+        format=FORMAT,
+        study_id=parent.tags[STUDY_ID],
+        name=name,
+        created=parent.start_time_s or 0.0,
+        tracking_uri="",
+        space=parent.tags.get("space", ""),
+        spec={
+            "environment": {"id": parent.params.get("environment")},
+            "algorithm": parent.params.get("algorithm"),
+            "description": parent.tags.get("description", ""),
+        },
+        digest=parent.tags.get("study.digest", ""),
+    )
+
+
+def _sessions_of(parent: StoredRun, store: Store) -> list[Session]:
+    """Return the drivers that worked on the study; at least the last one."""
+    last, planned = whole(parent, "session") or 1, whole(parent, "num_trials") or 0
+    found: list[Session] = []
+    for number in range(max(last - _MOST_SESSIONS, 0) + 1, last + 1):
+        content = store.json_artifact(parent.id, f"provenance_session_{number}.json")
+        if content is None or misfit(StudyOpened, content) is not None:
+            if number < last:
+                continue
+            content = {"provenance": _provenance(parent.tags)}
+            if misfit(StudyOpened, content) is not None:
+                content = {}
+        known = {name: content.get(name) or {} for name in ("cluster", "provenance")}
+        opened = StudyOpened(session=number, num_trials=planned, **known)
+        found.append(Session(opened=opened, started=_begun(opened, parent), last=None))
+    found[-1].last = parent.end_time_s
+    found[-1].closed = _closed(parent, last)
+    return found
+
+
+def _begun(opened: StudyOpened, parent: StoredRun) -> float:
+    try:
+        return datetime.fromisoformat(opened.provenance["time"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return parent.start_time_s or 0.0
+
+
+def _closed(parent: StoredRun, session: int) -> StudyClosed | None:
+    status, detail = parent.tags.get("status", ""), parent.tags.get("reason", "")
+    if status not in STUDY_STATUS or status not in get_args(StudyClosed.__annotations__["reason"]):
+        return None
+    return StudyClosed(session=session, reason=status, detail="" if detail == "none" else detail)  # type: ignore[arg-type]
+
+
+def _provenance(tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the nested provenance that the mirror flattened into tags."""
+    result: dict[str, Any] = {}
+    for key, text in sorted(tags.items()):
+        if not key.startswith(_PREFIX):
+            continue
+        *parents, name = key.removeprefix(_PREFIX).split(".")
+        node = result
+        for each in parents:
+            if not isinstance(node.get(each), dict):  # a tag of that name that somebody has added
+                node[each] = {}
+            node = node[each]
+        node[name] = (
+            text if name in _TEXTS or parents[:1] in (["versions"], ["environment"], ["scheduler"]) else _value(text)
+        )
+    return result
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,42 +1,63 @@
-"""The runs of a study of ours in MLflow -> the frame `runs`. Imports pandas, no engine."""
+"""The runs of a study of ours in MLflow -> its frames: a metric history is one request, made where it is needed."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import numpy as np
 import orjson
 import pandas as pd
 
 from analysis.load.arrays import frame_of_lines
-from analysis.load.columns import RUN_COLUMNS
+from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS
 from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
-from analysis.load.mlflow_client import StoredRun
-from analysis.load.mlflow_details import Row
+from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
+from analysis.load.timed_sums import TimedSums, columns_of
 from study.errors import RecordError
-from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
+from study.metrics import METRICS, WARMUP_ITERATIONS
 from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
 from study.records.records import TrialBuilt
-from study.records.shapes import misfit
+from study.records.shapes import LARGEST, misfit
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import spec_of
 
+_MOST_DIGITS = 9
+"""Of a number in a tag: nothing is counted further."""
 _NONE = "none"
 """What the mirror writes for an empty text."""
 _COUNTS = frozenset(name for name, column in RUN_COLUMNS.items() if column.dtype == "Int64")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 _BATCH = "train_batch_size"
-_FOLDS: Mapping[str, Callable[[Iterable[float]], float]] = {"total": math.fsum, "largest": max, "smallest": min}
 _FAR = 0.03
 """Relative difference from which the CPUs reserved cannot be those that the space gives."""
 _SHORT_S = 2.0
 """A trial's summary is made some milliseconds before its end is recorded: below this, a percent of the duration."""
+_CLOCK = "iteration_time_s"
+"""Every iteration has it: its history numbers the iterations."""
+_WALL_CLOCK = "wall_time_s"
+TIMED = (
+    _CLOCK,
+    "sampling_time_s",
+    "slowest_runner_time_s",
+    "learning_time_s",
+    "sync_time_s",
+    "train_batch_size_actual",
+    "cpu_pressure",
+    "peak_rss_mb",
+)
+"""What the means of a run need."""
+_ALL = tuple(name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored)
+_PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s")
+
+Row = dict[str, float | None]
+"""One iteration: metrics by name, `env_steps` among them."""
 
 
 def our_runs(
@@ -62,10 +83,8 @@ def our_runs(
         RecordError: A parameter is not of its type; names store, run and column.
         TrackingError: MLflow does not answer.
     """
-    lines = [
-        {"study": identity.name, **_line(run, where), **(_timed(iterations(run)) if iterations else _implied(run))}
-        for run in runs
-    ]
+    sums = _timed(runs, iterations, where) if iterations else [_implied(run) for run in runs]
+    lines = [{"study": identity.name, **_line(run, where), **of_run} for run, of_run in zip(runs, sums, strict=True)]
     if spec is not None:
         _add_resources(lines, spec)
     _add_fingerprints(lines, [effective_of(run) for run in runs], identity.spec, sessions)
@@ -84,10 +103,10 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
     nodes, effective = tags.get("nodes"), effective_of(run) or {}
     learners = effective.get(LEARNERS)
     return {
-        "trial": int(tags[TRIAL]),
+        "trial": whole(run, TRIAL),
         "attempt": attempt_of(run),
         "status": status,
-        "reason": tags.get("reason"),
+        "reason": tags.get("reason", "").strip() or None,
         "stage": params.get("stage"),
         "variant": params.get("variant"),
         "digest": params.get("setting"),
@@ -111,8 +130,13 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
 
 def attempt_of(run: StoredRun) -> int:
     """Return which attempt of its trial a run is; 1 where somebody has changed the tag."""
-    text = run.tags.get(ATTEMPT, "")
-    return int(text) if text.isdecimal() else 1
+    return whole(run, ATTEMPT) or 1
+
+
+def whole(run: StoredRun, tag: str) -> int | None:
+    """Return the whole number in a tag; None where there is none, or where somebody has changed it to another text."""
+    text = run.tags.get(tag, "")
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def effective_of(run: StoredRun) -> dict[str, Any] | None:
@@ -192,7 +216,10 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
         RecordError: It is no number.
     """
     try:
-        return int(text) if name in _COUNTS else float(text)
+        value = int(text) if name in _COUNTS else float(text)
+        if abs(value) > LARGEST and name in _COUNTS:
+            raise ValueError(f"beyond {LARGEST}")
+        return value
     except ValueError as error:
         raise RecordError(
             where=f"{where}: run {run.name!r} ({run.id})",
@@ -203,30 +230,28 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
         ) from error
 
 
-def _timed(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what the iterations after the warm-up add up to, in the order and by the rules of the ledger."""
-    timed = rows[WARMUP_ITERATIONS:]
-    line: dict[str, Any] = {"iterations": len(rows) or None, "timed_iterations": len(timed) if rows else None}
-    for name, how in OF_ITERATIONS.items():
-        told = [value for row in rows if (value := row.get(name)) is not None]
-        if told and how in _FOLDS:
-            value = _FOLDS[how](told)
-            line[name] = int(value) if METRICS[name].whole else value
-    if not timed:
-        return line
-    steps, seconds = (
-        sum(int(row.get("train_batch_size_actual") or 0) for row in timed),
-        _total(timed, "iteration_time_s"),
-    )
-    line |= {"timed_env_steps": steps, "timed_s": seconds}
-    line |= {"env_steps_per_s": steps / seconds} if seconds > 0 else {}
-    for name in (name for name, how in OF_ITERATIONS.items() if how == "mean"):
-        present = [row for row in timed if row.get(name) is not None]
-        line[name] = _total(present, name) / len(present) if present else None
-    pressures = [(row.get("cpu_pressure"), row.get("iteration_time_s")) for row in timed]
-    if seconds > 0 and all(pressure is not None for pressure, _ in pressures):
-        line["cpu_pressure"] = sum((pressure or 0.0) * (clock or 0.0) for pressure, clock in pressures) / seconds
-    return line
+def _timed(runs: Sequence[StoredRun], iterations: Callable[[StoredRun], list[Row]], where: str) -> list[dict[str, Any]]:
+    """Return what the iterations of each run add up to, by the rules of those in a folder."""
+    sums = TimedSums(where)
+    for slot, run in enumerate(runs):
+        for number, row in enumerate(iterations(run), start=1):
+            sums.add(number, slot, number, int(row["env_steps"] or 0), 0.0, row)
+    columns = columns_of(sums.finish(len(runs)), np.arange(len(runs)))
+    values = zip(*(each.tolist() for each in columns.values()), strict=True)
+    lines: list[dict[str, Any]] = [
+        {name: _known(name, value) for name, value in zip(columns, row, strict=True)} for row in values
+    ]
+    for line in lines:
+        if line["timed_s"]:
+            line["env_steps_per_s"] = line["timed_env_steps"] / line["timed_s"]
+    return lines
+
+
+def _known(name: str, value: float) -> float | None:
+    """Return a value of a column of sums; None where NaN or -1 stand for nothing."""
+    if name in _COUNTS:
+        return int(value) if value >= 0 else None
+    return None if math.isnan(value) else value
 
 
 def _implied(run: StoredRun) -> dict[str, Any]:
@@ -252,5 +277,74 @@ def _implied(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _total(rows: Sequence[Row], name: str) -> float:
-    return sum((row.get(name) or 0.0 for row in rows), 0.0)
+def iterations_of(store: Store, run: StoredRun, names: Sequence[str] = TIMED) -> list[Row]:
+    """Return the run's iterations in their order, with some metrics; one without a value there is absent.
+
+    The step of a point is the environment steps so far, which grow from iteration to iteration; what the end of a
+    trial adds has the last step again and is no iteration.
+    """
+    if _CLOCK not in run.metrics:
+        return []
+    rows: dict[int, Row] = {}
+    for name in (_CLOCK, *(name for name in names if name != _CLOCK)):
+        if name not in run.metrics:
+            continue
+        for step, value in store.history(run.id, name):
+            if name == _CLOCK:
+                rows.setdefault(step, {"env_steps": step})
+            if step in rows:
+                rows[step].setdefault(name, value)
+    ordered = [rows[step] for step in sorted(rows)]
+    for row in ordered:
+        row["rest_time_s"] = _rest(row)
+    return ordered
+
+
+def _rest(row: Mapping[str, float | None]) -> float | None:
+    """Return what is left of an iteration beside its phases: the mirror leaves it out since it follows from them."""
+    phases = [row.get(name) for name in _PHASES]
+    clock = row.get(_CLOCK)
+    if clock is None or any(value is None for value in phases):
+        return None
+    return clock - math.fsum(value for value in phases if value is not None)
+
+
+def our_iterations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
+    """Return one row per training iteration; what the mirror leaves out is NA.
+
+    Raises:
+        TrackingError: MLflow does not answer.
+    """
+    lines = [
+        {"trial": int(run.tags[TRIAL]), "iteration": number, **row}
+        for run in runs
+        for number, row in enumerate(iterations_of(store, run, (*_ALL, _WALL_CLOCK)), start=1)
+    ]
+    return frame_of_lines(lines, ITERATION_COLUMNS, where=where)
+
+
+def our_evaluations(store: Store, runs: Sequence[StoredRun], *, where: str) -> pd.DataFrame:
+    """Return one row per evaluation: its mean return, its step and the clock of the iteration before it.
+
+    MLflow holds no more of it.
+
+    Raises:
+        TrackingError: MLflow does not answer.
+    """
+    lines: list[dict[str, Any]] = []
+    for run in runs:
+        if "eval_return" not in run.metrics:
+            continue
+        clock: dict[int, float] = {}
+        for step, value in store.history(run.id, _WALL_CLOCK) if _WALL_CLOCK in run.metrics else ():
+            clock.setdefault(step, value)  # what the end of a trial adds has the last step again
+        lines += [
+            {
+                "trial": int(run.tags[TRIAL]),
+                "env_steps": step,
+                _WALL_CLOCK: clock.get(step),
+                "eval_return": value,
+            }
+            for step, value in store.history(run.id, "eval_return")
+        ]
+    return frame_of_lines(lines, EVALUATION_COLUMNS, where=where)

@@ -44,7 +44,7 @@ def _experiment(store: Store, name: str | None) -> Experiment:
         AnalysisError: There is none, or there are several and none was named.
     """
     known = store.experiments()
-    active = [each for each in known if each.active]
+    active = [each for each in known if each.lifecycle_stage == "active"]
     if name is None:
         used = [each for each in active if store.has_runs(each)]
         if len(used) == 1:

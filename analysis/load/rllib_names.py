@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
+HUGE = 1e308
+"""MLflow stores infinity as the largest double: no number of a run is as large."""
 ITERATION = "training_iteration"
 EVAL_RETURN = "eval_return"
 
@@ -20,13 +22,11 @@ class Timer:
 
     Attributes:
         keys: RLlib's names.
-        unit_s: Seconds per unit of its values.
         smoothed: Whether by the exponential mean of the new stack, which can be inverted; the old stack's windowed mean
             is told and left alone.
     """
 
     keys: tuple[str, ...]
-    unit_s: float = 1.0
     smoothed: bool = True
 
 
@@ -80,15 +80,15 @@ TIMERS: Mapping[str, tuple[Timer, ...]] = MappingProxyType(
     {
         "sampling_time_s": (
             Timer(keys=("timers/env_runner_sampling_timer",)),
-            Timer(keys=("timers/sample_time_ms",), unit_s=1e-3, smoothed=False),
+            Timer(keys=("timers/sample_time_ms",), smoothed=False),
         ),
         "learning_time_s": (
             Timer(keys=("timers/learner_update_timer",)),
-            Timer(keys=("timers/learn_time_ms",), unit_s=1e-3, smoothed=False),
+            Timer(keys=("timers/learn_time_ms",), smoothed=False),
         ),
         "sync_time_s": (
             Timer(keys=("timers/synch_weights",)),
-            Timer(keys=("timers/synch_weights_time_ms",), unit_s=1e-3, smoothed=False),
+            Timer(keys=("timers/synch_weights_time_ms",), smoothed=False),
         ),
     }
 )

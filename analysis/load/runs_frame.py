@@ -14,7 +14,7 @@ from analysis.load.details import Evaluations
 from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.record_scan import Scan
 from analysis.load.sheet import Session
-from analysis.load.timed_sums import TimedSums
+from analysis.load.timed_sums import TimedSums, columns_of
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -107,7 +107,7 @@ def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
         "num_learners": learners,
         **_of_built(trials),
         **_of_summaries(rows),
-        **_of_sums(trials),
+        **columns_of(trials.sums, trials.place),
     }
     values["fingerprint"], values["engine"] = _fingerprints(trials, learners)
     for parameter in PARAMETERS:
@@ -131,7 +131,7 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "num_cpus": lambda row: row.num_cpus,
         "execution": lambda row: row.execution,
         "timing": lambda row: _label(row)[0],
-        "timing_reason": lambda row: _label(row)[1],
+        "timing_reason": lambda row: _label(row)[1] or None,
         "max_iterations": lambda row: row.iterations,
         "predicted_cpu_s": lambda row: row.predicted_cpu_s,
         "checkpoint": lambda row: row.checkpoint,
@@ -139,14 +139,8 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "ended": lambda row: row.ended_at,
     }
     columns = {name: [each(row) for row in rows] for name, each in get.items()}
-    columns["timing_reason"] = [reason or None for reason in columns["timing_reason"]]
     counted = [row.columns() for row in rows]
     return columns | {name: [each[name] for each in counted] for name in _OF_EVALUATIONS}
-
-
-def _unsettled(row: TrialRow) -> bool:
-    """Return whether the whole trial has yet to decide on the label."""
-    return row.provisional and row.status == "running"
 
 
 def _learners(trials: Trials) -> list[Any]:
@@ -181,21 +175,6 @@ def _of_summaries(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
     return columns
 
 
-def _of_sums(trials: Trials) -> dict[str, Any]:
-    """Return what the iterations add up to, in the order of the rows; NaN and -1 where there is nothing."""
-    sums, place = trials.sums, trials.place
-    timed = sums.timed_iterations[place]
-    none = timed == 0
-    return {
-        "iterations": np.where(sums.iterations[place] > 0, sums.iterations[place], -1),
-        "timed_iterations": np.where(sums.iterations[place] > 0, timed, -1),
-        "timed_env_steps": np.where(none, -1, sums.timed_env_steps[place]),
-        "timed_s": np.where(none, np.nan, sums.timed_s[place]),
-        **{name: values[place] for name, values in sums.folded.items()},
-        "episode_len": sums.episode_len[place],
-    }
-
-
 def _fingerprints(trials: Trials, learners: Sequence[Any]) -> tuple[list[str], list[str | None]]:
     kinds = [
         (trials.session[row.trial], row.variant, row.execution, num_learners)
@@ -224,6 +203,6 @@ def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
 
 def _label(row: TrialRow) -> tuple[str | None, str]:
     """Return the timing label and its reason; none while the whole trial has yet to settle it."""
-    if _unsettled(row):
+    if row.provisional and row.status == "running":
         return None, f"not settled yet: {row.timing_reason}"
     return row.timing, row.timing_reason

@@ -39,8 +39,8 @@ class StudyData:
     problems: tuple[str, ...] = ()
     spec: StudySpec | None = field(default=None, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
-    read_iterations: Callable[[], pd.DataFrame] = field(repr=False)
-    """Reads what `iterations` returns."""
+    iterations: Callable[[], pd.DataFrame] = field(repr=False)
+    """Reads one row per training iteration, the columns of `ITERATION_COLUMNS`; `StudyError` if that cannot be read."""
     read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads what `evaluations` returns."""
     _read: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
@@ -55,14 +55,6 @@ class StudyData:
         if "://" not in self.source and (copy := StudyFolder(Path(self.source)).space_file).exists():
             return str(copy)
         return self.sheet.get("space") or None
-
-    def iterations(self) -> pd.DataFrame:
-        """Read one row per training iteration, the columns of `ITERATION_COLUMNS`.
-
-        Raises:
-            StudyError: The source cannot be read any more.
-        """
-        return self.read_iterations()
 
     def evaluations(self) -> pd.DataFrame:
         """Return one row per evaluation, the columns of `EVALUATION_COLUMNS`; read once, the caller's own copy.

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.load.arrays import check_numbers
 from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
-
-FloatArray = NDArray[np.float64]
+from study.statistics import FloatArray
 
 _WANTED = (*OF_ITERATIONS, "episode_len_sum")
 _HEAD = "slot", "iteration", "env_steps", "wall_time_s"
@@ -156,6 +155,25 @@ class TimedSums:
             added[_PLACE[name]] = _EMPTY.get(how, 0.0)
         self._sums = np.hstack([self._sums, added])
         self._present = np.pad(self._present, ((0, 0), room))
+
+
+def columns_of(sums: Sums, place: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return the columns of `RUN_COLUMNS` that iterations add up to; NaN and -1 where there is nothing.
+
+    Args:
+        sums: Of all attempts.
+        place: Of each row's attempt in them, shape (rows,).
+    """
+    timed = sums.timed_iterations[place]
+    none = timed == 0
+    return {
+        "iterations": np.where(sums.iterations[place] > 0, sums.iterations[place], -1),
+        "timed_iterations": np.where(sums.iterations[place] > 0, timed, -1),
+        "timed_env_steps": np.where(none, -1, sums.timed_env_steps[place]),
+        "timed_s": np.where(none, np.nan, sums.timed_s[place]),
+        **{name: values[place] for name, values in sums.folded.items()},
+        "episode_len": sums.episode_len[place],
+    }
 
 
 def _ratio(above: FloatArray, below: FloatArray, where: NDArray[np.bool_]) -> FloatArray:

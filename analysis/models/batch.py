@@ -12,11 +12,11 @@ import numpy.typing as npt
 from scipy import special
 
 from analysis.models.iteration_time import IterationTimeFit
-from analysis.models.observations import BoolArray, Cells
+from analysis.models.observations import Cells
 from analysis.models.regression import nonnegative, nonnegative_of_resamples
 from analysis.models.resampling import NUM_RESAMPLES, degrees_of_freedom, percentile_estimate, run_weights
 from study.errors import AnalysisError
-from study.statistics import Estimate, FloatArray
+from study.statistics import BoolArray, Estimate, FloatArray
 
 _ROUNDS = 12
 """Rounds of filling in what censored runs would have taken; it settles to 1e-3 within ten at half of them censored."""

@@ -1,19 +1,19 @@
-"""What a calibration of two minutes at one or two scales says: are more runners worth anything? Imports NumPy, SciPy.
+"""What a calibration of two minutes at one or two scales says: are more runners worth anything? Imports NumPy.
 
 No model is fitted. More runners shorten the sampling of the runners themselves and nothing else; what else an iteration
 takes does not get less with more runners, and so B over it is more than any number of runners can give.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from analysis.models.observations import IntArray, Observations
+from analysis.scaling.blocks import exponential
 from study.errors import AnalysisError
-from study.statistics import Estimate, FloatArray
+from study.statistics import Estimate, FloatArray, t_estimate, variance
 from study.text import count
 
 Bound = Literal["learner-bound", "overhead-bound", "runner-bound", "undecided"]
@@ -108,12 +108,10 @@ def _ratio(above: FloatArray, below: FloatArray, *, blocks: IntArray, level: flo
     value = float(above.sum() / below.sum())
     place = np.unique(blocks, return_inverse=True)[1].reshape(-1)
     logs = np.bincount(place, weights=np.log(above / below)) / np.bincount(place)
-    half = float("inf")
-    if logs.size > 1:
-        half = float(stats.t.ppf((1 + level) / 2, logs.size - 1) * logs.std(ddof=1) / np.sqrt(logs.size))
-    low = value * float(np.exp(-half)) if np.isfinite(half) else float("-inf")
-    high = value * float(np.exp(half)) if half < 700 else float("inf")
-    return Estimate(value=value, low=low, high=high, n=logs.size, level=level, method=_METHOD)
+    found = t_estimate(
+        float(np.log(value)), variance(logs) / logs.size, logs.size - 1, n=logs.size, level=level, method=_METHOD
+    )
+    return replace(exponential(found), value=value)
 
 
 MOST_SAID = 2.0

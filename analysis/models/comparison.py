@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.models.observations import FACTORS, BoolArray, Observations
+from analysis.models.observations import FACTORS, Observations
 from analysis.models.rivals import Model
 from study.errors import AnalysisError
-from study.statistics import FEWEST_RUNS, NUM_RESAMPLES, Estimate, FloatArray
+from study.statistics import FEWEST_RUNS, NUM_RESAMPLES, BoolArray, Estimate, FloatArray
 
 SMALL = 16
 """Most runners of the scales that predict the larger ones."""

@@ -25,72 +25,63 @@ MARGINAL_THRESHOLD = 0.5
 """Marginal efficiency below which a runner counts as not worth its CPU: a tenth more CPUs gives half a tenth more."""
 
 
-def throughput_ceiling(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
-    """Return 1 / [(E/L)(a/m + b/h) + c1/L + d1], which no number of runners and no batch exceeds, per cell.
+def throughput_ceiling(fit: IterationTimeFit, cell: Cells) -> Estimate | None:
+    """Return 1 / [(E/L)(a/m + b/h) + c1/L + d1], which no number of runners and no batch exceeds, for one cell.
 
     d1 stands here for all that costs main process and runners a fixed time per env step of the batch, gamma included.
 
     Returns:
         Env steps per second; None where the fit found no such cost.
     """
-    per_step_s = _per_step_s(fit.coefficients, cells)
-    draws = _per_step_s(fit.draws, cells)
+    per_step_s = float(_per_step_s(fit.coefficients, cell)[0])
+    if per_step_s <= 0:
+        return None
     with np.errstate(divide="ignore"):
-        rates = 1 / draws
-    return tuple(
-        fit.estimate(float(1 / each), rates[:, index]) if each > 0 else None for index, each in enumerate(per_step_s)
-    )
+        return fit.estimate(1 / per_step_s, 1 / _per_step_s(fit.draws, cell)[:, 0])
 
 
-def knee(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
-    """Return the n at which T_sample = T_connect + T_update, for each cell's batch and setting; not its own n.
+def knee(fit: IterationTimeFit, cell: Cells) -> Estimate | None:
+    """Return the n at which T_sample = T_connect + T_update, for one cell's batch and setting; not its own n.
 
     Returns:
         Runners, not whole; None where sampling takes no longer than learning with one runner already, or longer at
         every n up to `MOST_RUNNERS`.
     """
     grid = np.geomspace(1, MOST_RUNNERS, _POINTS)
-    found = []
-    for index in range(len(cells)):
-        along = _along(cells, index, grid)
-        value = _crossing(fit.times(along, whole_steps=False), grid)
-        draws = _crossing(fit.time_draws(along, whole_steps=False), grid)
-        found.append(fit.estimate(float(value), draws) if 1 < value < np.inf else None)
-    return tuple(found)
+    along = _along(cell, grid)
+    value = float(_crossing(fit.times(along, whole_steps=False), grid))
+    draws = _crossing(fit.time_draws(along, whole_steps=False), grid)
+    return fit.estimate(value, draws) if 1 < value < np.inf else None
 
 
-def runner_limit(fit: IterationTimeFit, cells: Cells) -> tuple[Estimate | None, ...]:
-    """Return the n beyond which one more runner is not worth its CPU, for each cell's batch and setting.
+def runner_limit(fit: IterationTimeFit, cell: Cells) -> Estimate | None:
+    """Return the n beyond which one more runner is not worth its CPU, for one cell's batch and setting.
 
     Worth it: d ln X / d ln P between n and n + 1 is at least `MARGINAL_THRESHOLD`, with P = n + 1 CPUs. More lanes than
     env steps of the batch can do nothing: the limit is B / k at most, whatever the model says.
 
     Args:
         fit: The model.
-        cells: Batch and setting; their own n is ignored.
+        cell: Batch and setting, one cell; its own n is ignored.
 
     Returns:
         None where every n up to `MOST_LIMIT` is worth it; without an upper end where that is so in some resamples.
     """
-    found = []
-    for index in range(len(cells)):
-        lanes = max(int(cells.train_batch_size[index] // cells.num_envs_per_env_runner[index]), 1)
-        cap = min(MOST_LIMIT, lanes)
-        scales = np.arange(1, cap + 2, dtype=np.float64)
-        growth = np.diff(np.log(1 + scales))
-        along = _along(cells, index, scales)
-        rate = along.train_batch_size / fit.times(along, whole_steps=False)["iteration"]
-        rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
-        # Behind the cap: no lane has a step left, or nobody has looked.
-        limits = np.append(scales[:cap], cap if cap == lanes else np.inf)
-        value, draws = limits[int(_last_worth(rate, growth))], limits[_last_worth(rates, growth)]
-        found.append(fit.estimate(float(value), draws) if np.isfinite(value) else None)
-    return tuple(found)
+    lanes = max(int(cell.train_batch_size[0] // cell.num_envs_per_env_runner[0]), 1)
+    cap = min(MOST_LIMIT, lanes)
+    scales = np.arange(1, cap + 2, dtype=np.float64)
+    growth = np.diff(np.log(1 + scales))
+    along = _along(cell, scales)
+    rate = along.train_batch_size / fit.times(along, whole_steps=False)["iteration"]
+    rates = along.train_batch_size / fit.time_draws(along, whole_steps=False)["iteration"]
+    # Behind the cap: no lane has a step left, or nobody has looked.
+    limits = np.append(scales[:cap], cap if cap == lanes else np.inf)
+    value, draws = float(limits[int(_last_worth(rate, growth))]), limits[_last_worth(rates, growth)]
+    return fit.estimate(value, draws) if np.isfinite(value) else None
 
 
-def _along(cells: Cells, index: int, scales: FloatArray) -> Cells:
-    one = cells.take(np.full(scales.size, index))
-    return replace(one, num_env_runners=scales)
+def _along(cell: Cells, scales: FloatArray) -> Cells:
+    return replace(cell.take(np.zeros(scales.size, dtype=np.int64)), num_env_runners=scales)
 
 
 def _per_step_s(coefficients: FloatArray, cells: Cells) -> FloatArray:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.models.observations import RUNNER_TIMES, Cells, Observations
-from analysis.models.phase_fits import solve, solve_resamples, unidentified
-from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times
+from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times, solve, solve_resamples, unidentified
 from analysis.models.resampling import (
     FEWEST_DEGREES,
     NUM_RESAMPLES,

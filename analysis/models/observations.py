@@ -6,20 +6,18 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from study.errors import AnalysisError
-from study.statistics import FloatArray
+from study.statistics import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 TIMES = ("iteration_time_s", "sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
 """Times that every run has."""
@@ -79,27 +77,6 @@ class Cells:
         assert all(bool((getattr(self, name) >= 1).all()) for name in FACTORS), "a cell counts from 1"
         assert (self.step_wait_s >= 0).all()
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        num_env_runners: npt.ArrayLike,
-        train_batch_size: npt.ArrayLike,
-        minibatch_size: npt.ArrayLike,
-        num_epochs: npt.ArrayLike,
-        num_envs_per_env_runner: npt.ArrayLike = 1,
-        num_learners: npt.ArrayLike = 1,
-        learner_threads: npt.ArrayLike = 1,
-        episode_len: npt.ArrayLike = float("nan"),
-        step_wait_s: npt.ArrayLike = 0.0,
-    ) -> "Cells":
-        """Return cells from numbers and arrays that are broadcast against each other."""
-        given = (num_env_runners, num_envs_per_env_runner, train_batch_size, minibatch_size, num_epochs)
-        more = (num_learners, learner_threads, episode_len, step_wait_s)
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (*given, *more)))
-        names = (field.name for field in fields(cls))
-        return cls(**{name: np.array(array) for name, array in zip(names, arrays, strict=True)})
-
     def __len__(self) -> int:
         return int(self.num_env_runners.size)
 
@@ -119,8 +96,7 @@ class Observations:
 
     Attributes:
         cells: Where each run ran.
-        label: What the runs have in common, for people.
-        block: Number of each run's block, shape (runs,): runs of a cell in one block are one look at it, not several.
+        block: Number of each run's block, shape (runs,): runs of a cell in one block are one replicate, not several.
             None where each run is a block of its own.
         fingerprint: Of each run (`analysis.load`), shape (runs,); None where the runs are of no study.
     """
@@ -133,7 +109,6 @@ class Observations:
     rest_time_s: FloatArray
     slowest_runner_time_s: FloatArray
     mean_runner_time_s: FloatArray
-    label: str = ""
     block: IntArray | None = None
     fingerprint: npt.NDArray[np.object_] | None = None
 
@@ -142,14 +117,7 @@ class Observations:
         assert shapes | {(len(self.cells),)} == {(len(self.cells),)}, "one time for each run"
         assert all(bool(np.isfinite(getattr(self, name)).all()) for name in TIMES)
         assert self.block is None or self.block.shape == (len(self.cells),)
-        if len(self.cells) == 0 or self.iteration_time_s.min() <= 0:
-            raise AnalysisError(
-                where="observations",
-                rule="needs at least one run, and iterations that take time",
-                got=f"{len(self.cells)} runs",
-                fix="Run a throughput study.",
-                code="no-observations",
-            )
+        assert len(self.cells) and (self.iteration_time_s > 0).all()
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -216,12 +184,11 @@ def from_runs(runs: "pd.DataFrame") -> Selection:
     numbers["minibatch_size"] = np.maximum(np.floor(numbers["minibatch_size"] / numbers["num_learners"]), 1.0)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0]))
     texts = runs["fingerprint"].to_numpy(dtype=object)
-    groups = tuple(_group(label, np.array(rows), numbers, waits_s, texts) for label, rows in ordered)
+    groups = tuple(_group(np.array(rows), numbers, waits_s, texts) for _, rows in ordered)
     return Selection(groups=groups, excluded=dict(excluded))
 
 
 def _group(
-    label: str,
     rows: IntArray,
     numbers: Mapping[str, FloatArray],
     waits_s: FloatArray,
@@ -233,7 +200,7 @@ def _group(
     seeds = numbers["seed"][rows]
     block = np.where(np.isfinite(seeds), seeds, -1.0 - rows).astype(np.int64)
     cells = Cells(**factors, step_wait_s=waits_s[rows])
-    return Observations(cells=cells, label=label, block=block, fingerprint=texts[rows], **times)
+    return Observations(cells=cells, block=block, fingerprint=texts[rows], **times)
 
 
 def _workload(fingerprint: str) -> tuple[str, float]:

@@ -259,38 +259,23 @@ def covariance(jacobian: FloatArray, residuals: FloatArray) -> FloatArray:
 def as_curve_data(
     num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike, *, least: int = 2
 ) -> tuple[FloatArray, FloatArray]:
-    """Return checked runners and throughputs, shape (runs,) each.
+    """Return runners and throughputs as arrays, shape (runs,) each, all > 0.
 
     Raises:
-        AnalysisError: The shapes differ, a number is not positive or there are fewer than `least` distinct scales.
+        AnalysisError: There are fewer than `least` distinct scales.
     """
     scales = np.asarray(num_env_runners, dtype=np.float64)
     rates = np.asarray(env_steps_per_s, dtype=np.float64)
-    if scales.ndim != 1 or scales.shape != rates.shape:
-        rule = "must have one throughput for each run"
-        raise AnalysisError(
-            where="env_steps_per_s",
-            rule=rule,
-            got=f"{rates.shape} for {scales.shape}",
-            fix="Pass one per run.",
-            code="throughput-of-other-shape",
-        )
-    for where, values in (("num_env_runners", scales), ("env_steps_per_s", rates)):
-        wrong = values[~(np.isfinite(values) & (values > 0))]
-        if wrong.size:
-            rule = "must be finite and > 0"
-            raise AnalysisError(
-                where=where,
-                rule=rule,
-                got=wrong[0],
-                fix="Leave out runs without a throughput.",
-                code="curve-value-not-positive",
-            )
+    assert scales.ndim == 1 and scales.shape == rates.shape
+    assert ((scales > 0) & (rates > 0) & np.isfinite(rates)).all()
     distinct = np.unique(scales).size
     if distinct < least:
-        rule = f"needs at least {least} different numbers of runners"
         raise AnalysisError(
-            where="num_env_runners", rule=rule, got=distinct, fix="Measure more scales.", code="too-few-scales"
+            where="num_env_runners",
+            rule=f"needs at least {least} different numbers of runners",
+            got=distinct,
+            fix="Measure more scales.",
+            code="too-few-scales",
         )
     return scales, rates
 

@@ -40,18 +40,18 @@ def run_weights(
     Source:
         Rao and Wu, JASA 83 (1988), the rescaling bootstrap for strata with few units.
     """
-    looks, look_of_run = _looks(cells, blocks)
-    weights = np.ones((num_resamples, looks.size))
-    numbers, counts = np.unique(looks, return_counts=True)
-    alone = np.flatnonzero(np.isin(looks, numbers[counts == 1]))
-    strata = [np.flatnonzero(looks == number) for number in numbers[counts > 1]]
+    replicates, replicate_of_run = _replicates(cells, blocks)
+    weights = np.ones((num_resamples, replicates.size))
+    numbers, counts = np.unique(replicates, return_counts=True)
+    alone = np.flatnonzero(np.isin(replicates, numbers[counts == 1]))
+    strata = [np.flatnonzero(replicates == number) for number in numbers[counts > 1]]
     for members in [*strata, alone]:
         size = members.size
         if size < 2:
             continue
         drawn = rng.multinomial(size - 1, np.full(size, 1 / size), size=num_resamples)
         weights[:, members] = drawn * (size / (size - 1))
-    return weights[:, look_of_run]
+    return weights[:, replicate_of_run]
 
 
 def block_levels(
@@ -97,19 +97,19 @@ def block_levels(
     return np.asarray(np.exp(rng.normal(size=num_resamples) * wider * means.std(ddof=1) / np.sqrt(count)))
 
 
-def _looks(
+def _replicates(
     cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the cell of each look, which is what a cell's runs in one block are, and the look of each run."""
+    """Return the cell of each replicate (the runs of one cell in one block), and the replicate of each run."""
     if blocks is None:
         return cells, np.arange(cells.size)
-    pairs, look = np.unique(np.column_stack([cells, blocks]), axis=0, return_inverse=True)
-    return pairs[:, 0], look.reshape(-1)
+    pairs, replicate = np.unique(np.column_stack([cells, blocks]), axis=0, return_inverse=True)
+    return pairs[:, 0], replicate.reshape(-1)
 
 
 def degrees_of_freedom(cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64] | None = None) -> int:
-    """Return how many looks tell of the scatter: those beyond the first of each cell, or of all that are alone."""
-    counts = np.unique(_looks(cells, blocks)[0], return_counts=True)[1]
+    """Return the degrees of freedom of the scatter: replicates beyond the first of each cell, or of all lone ones."""
+    counts = np.unique(_replicates(cells, blocks)[0], return_counts=True)[1]
     alone = int((counts == 1).sum())
     return int((counts[counts > 1] - 1).sum()) + max(alone - 1, 0)
 

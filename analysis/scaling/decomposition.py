@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from analysis.scaling.blocks import block_means, contrast, exponential, ratio_of_totals
+from analysis.scaling.blocks import block_means, contrast, exponential, rate_of
 from analysis.scaling.fingerprint import BATCH, differing, in_words, replaced, text_of
 from analysis.scaling.results import Cell, Decomposition
 from study.statistics import Estimate
@@ -85,7 +85,9 @@ def decompose(measured: pd.DataFrame, first: Cell, second: Cell, *, level: float
         second=replace(second, n=len(parts[3])),
         factor=" and ".join(map(in_words, difference)),
         values=_values(difference),
-        rates=tuple((replace(cell, n=len(part)), _rate(part, level)) for cell, part in zip(grid, parts, strict=True)),
+        rates=tuple(
+            (replace(cell, n=len(part)), rate_of(part, level=level)) for cell, part in zip(grid, parts, strict=True)
+        ),
         total=exponential(total),
         parallel=exponential(parallel),
         batch=exponential(batch),
@@ -127,11 +129,6 @@ def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
 def _runs_of(measured: pd.DataFrame, cell: Cell) -> pd.DataFrame:
     same = (measured["num_env_runners"] == cell.num_env_runners) & (measured["fingerprint"] == cell.fingerprint)
     return measured[same.fillna(False).astype(bool)]
-
-
-def _rate(part: pd.DataFrame, level: float) -> Estimate:
-    steps, seconds = part["timed_env_steps"].astype(float), part["timed_s"].astype(float)
-    return ratio_of_totals(steps, seconds, part["block"].tolist(), level=level)
 
 
 def _values(difference: Mapping[str, tuple[object, object]]) -> tuple[str, str]:

@@ -2,32 +2,26 @@
 
 A batch that is processed faster may need more env steps. Goodput counts env steps at their worth: throughput times
 statistical efficiency, in env steps of the reference batch per second.
+
+A target is looked for in evaluations. A run whose time to it is 50,000 env steps, the evaluation before being at none,
+got there anywhere in between; the columns `BEFORE` and `TIME_BEFORE` say since when.
 """
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, ratio_of_totals, scaled, sum_of
+from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, rate_of, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
 from analysis.scaling.selection import as_int, at_their_scale, select, texts
-from analysis.scaling.targets import (
-    CHOSEN_BY,
-    CONFIRM,
-    ENDED,
-    NOT_JUDGED,
-    Targets,
-    common_horizon,
-    judged,
-    ratio_of_targets,
-    to_target,
-)
-from study.statistics import Estimate
+from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
+from study.text import count
 
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
@@ -38,6 +32,37 @@ MOST_GROUPS = 50
 BEYOND = f"beyond the {MOST_GROUPS} settings with the most runs"
 UNKNOWN = "no fingerprint, scale or batch"
 SECONDS_PER_HOUR = 3600
+HARDWARE = ("cpu_model", "smt", "node_type")
+"""Fields of the fingerprint that say on what a run ran."""
+ENDED = ("finished", "failed")
+BEFORE = "env_steps_before_target"
+"""Column that `watched` adds: env steps at which a run was last seen below its target."""
+TIME_BEFORE = "time_before_target_s"
+"""The same in training seconds."""
+CONFIRM = "confirm"
+"""Stage of a hold-up study on seeds that nothing was chosen by."""
+NOT_JUDGED = "on seeds that settings were chosen by"
+CHOSEN_BY = f"Runs {NOT_JUDGED}: the best ones look better than they are."
+"""What must be said where there is no confirmation yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Censored steps of runs that ended."""
+
+    times: FloatArray
+    """Env steps to target, or those observed without it, shape (runs,), > 0."""
+    since: FloatArray
+    """Env steps at which each was last seen below the target, shape (runs,), in [0, times]."""
+    reached: BoolArray
+    """Shape (runs,)."""
+    failed: BoolArray
+    """Shape (runs,)."""
+
+    @property
+    def resolution(self) -> float:
+        """Env steps between the evaluation that found a run at the target and the one before, at most; 0 if exact."""
+        return float((self.times - self.since)[self.reached].max(initial=0.0))
 
 
 def goodput(
@@ -52,8 +77,9 @@ def goodput(
     from what only the clock sees. Once a hold-up study has confirmed, only its confirmation counts: the other stages
     ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
     horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
-    finished without the target at its end. Where `targets.watched` has said since when, intervals hold the time
-    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total.
+    finished without the target at its end. Where `watched` has said since when, intervals hold the time
+    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total; of a
+    group whose runs were measured on several kinds of hardware, of those on the one with the most runs.
 
     Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
     censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
@@ -71,7 +97,7 @@ def goodput(
     num_chosen_by = int(runs["status"].isin(ENDED).sum() - kept["status"].isin(ENDED).sum())
     unconfirmed = bool((kept["stage"].notna() & kept["stage"].ne(CONFIRM)).any())
     runs = kept.reset_index(drop=True)
-    keys, status = _keys(runs), runs["status"].astype(object)
+    keys, status = setting_keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
     runs = at_their_scale(runs)
     over, known = status.isin(ENDED), keys.notna() & runs[["num_env_runners", BATCH]].notna().all(axis=1)
@@ -87,13 +113,16 @@ def goodput(
     excluded[BEYOND] += int(sizes[ranked[MOST_GROUPS:]].sum())
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
     groups: dict[str, GoodputGroup] = {}
+    num_elsewhere = 0
     for key, part in ended.groupby(keys[ended.index], sort=True):
-        timed = measured[keys[measured.index] == key]
+        clocked = measured[keys[measured.index] == key]
+        timed = _on_one_hardware(clocked)
         group = _group(part, timed, level=level, budget=budget)
         if group is None:
             excluded[NO_TARGET] += len(part)
         else:
             groups[str(key)] = group
+            num_elsewhere += len(clocked) - len(timed)
     named = zip(groups.values(), labels(list(groups)) if groups else (), strict=True)
     return Goodput(
         groups=tuple(
@@ -102,11 +131,21 @@ def goodput(
                 key=lambda group: (-len(group.rows), group.label),
             )
         ),
-        excluded={reason: count for reason, count in sorted(excluded.items()) if count},
+        excluded={reason: number for reason, number in sorted(excluded.items()) if number},
         n=sum(row.n for group in groups.values() for row in group.rows),
         n_failed=int((status == "failed").sum()),
-        notes=(CHOSEN_BY,) if unconfirmed and groups else (),
+        notes=(
+            *((CHOSEN_BY,) if unconfirmed and groups else ()),
+            *((f"Times leave out {count(num_elsewhere, 'measured run')} on other hardware.",) if num_elsewhere else ()),
+        ),
     )
+
+
+def _on_one_hardware(timed: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured runs on the hardware that most of them ran on: times of two kinds do not compare."""
+    kinds = [repr([fields(str(text)).get(name) for name in HARDWARE]) for text in timed["fingerprint"]]
+    most = min(Counter(kinds).items(), key=lambda kind: (-kind[1], kind[0]), default=("", 0))[0]
+    return timed[np.array([kind == most for kind in kinds], dtype=bool)]
 
 
 def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | None:
@@ -130,7 +169,7 @@ def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | 
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=targets.times.size)
 
 
-def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
+def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
     """Return, per run, the text that runs share which learn by one setting; NA without a fingerprint."""
 
     @cache
@@ -173,11 +212,11 @@ def _group(
         timed = measured[
             (measured[BATCH] == batch).fillna(False) & (measured["num_env_runners"] == scale).fillna(False)
         ]
-        efficiency = (
-            exact(1.0, n=of_cell.times.size, level=level)
-            if (batch, scale) == base
-            else _statistical_efficiency(targets[base], of_cell, horizon, level=level)
-        )
+        efficiency = None
+        if (batch, scale) == base:
+            efficiency = exact(1.0, n=of_cell.times.size, level=level)
+        elif targets[base].reached.any() and of_cell.reached.any():
+            efficiency = ratio_of_targets(targets[base], of_cell, horizon, level=level)
         steps = restricted(of_cell, horizon, level=level)
         trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"]))
         row = _row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level)
@@ -186,12 +225,6 @@ def _group(
     return GoodputGroup(
         label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows), resolution=int(resolution)
     )
-
-
-def _statistical_efficiency(base: Targets, cell: Targets, horizon: float, *, level: float) -> Estimate | None:
-    if not (base.reached.any() and cell.reached.any()):
-        return None
-    return ratio_of_targets(base, cell, horizon, level=level)
 
 
 def _row(
@@ -204,10 +237,7 @@ def _row(
     efficiency: Estimate | None,
     level: float,
 ) -> GoodputRow:
-    rate = None
-    if len(timed):
-        steps_done, seconds_used = timed["timed_env_steps"].astype(float), timed["timed_s"].astype(float)
-        rate = ratio_of_totals(steps_done, seconds_used, timed["block"].tolist(), level=level)
+    rate = rate_of(timed, level=level) if len(timed) else None
     cpus = as_int(timed, "num_cpus") if len(timed) else None
     seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
     cost = None if seconds is None or cpus is None else scaled(seconds, cpus)
@@ -233,3 +263,86 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     if second.method == BY_DEFINITION:
         return first
     return exponential(sum_of(logarithm(first), logarithm(second, power=power)))
+
+
+def judged(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the confirmation, all runs where there is none: the other stages ran on seeds chosen by."""
+    confirmed = runs["stage"].eq(CONFIRM).fillna(False).astype(bool)
+    return runs[confirmed] if confirmed.any() else runs
+
+
+def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
+    """Return the runs with `BEFORE` and `TIME_BEFORE`, the last evaluation before the target; 0 where there is none.
+
+    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
+    the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
+    Where the clock of that evaluation is not known, `TIME_BEFORE` is 0 too: an interval then holds more than it need.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        evaluations: One row per evaluation.
+        target: Return that counts as solved; None where it is not known, and the last evaluation then never counts.
+    """
+    hits = runs.set_index("trial")["env_steps_to_target"].astype("Float64")
+    trial, steps = evaluations["trial"], evaluations["env_steps"].astype("Float64")
+    hit = trial.map(hits).astype("Float64").fillna(np.inf)
+    last = steps == steps.groupby(trial).transform("max")
+    at_target = evaluations["eval_return"] >= target if target is not None else last
+    below = (steps < hit) & ~(np.isinf(hit) & last & at_target)
+    before = evaluations[below.fillna(False)].groupby("trial")[["env_steps", "wall_time_s"]].max().astype("Float64")
+    steps_before, time_before = (runs["trial"].map(before[clock]).fillna(0.0) for clock in before)
+    return runs.assign(**{BEFORE: steps_before, TIME_BEFORE: time_before})
+
+
+def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
+    """Return when each run that ended reached its target.
+
+    A failed run did not leave by chance: it is written as not reached at the horizon. One that finished without the
+    target is censored at the steps that it trained for.
+
+    Args:
+        runs: One row per trial; others than finished and failed ones are left out. Without the column `BEFORE` the
+            times count as exact.
+        horizon: Env steps at which restricted means are cut: at most `common_horizon`.
+    """
+    ended = runs[runs["status"].isin(ENDED)]
+    failed = (ended["status"] == "failed").to_numpy(dtype=bool, na_value=False)
+    steps = ended["env_steps_to_target"].to_numpy(dtype=np.float64, na_value=np.nan)
+    trained = ended["env_steps"].to_numpy(dtype=np.float64, na_value=horizon)
+    reached = ~failed & np.isfinite(steps)
+    times = np.where(reached, steps, np.where(failed, horizon, trained))
+    since = times
+    if BEFORE in ended:
+        before = ended[BEFORE].to_numpy(dtype=np.float64, na_value=0.0)
+        since = np.where(failed, times, np.minimum(before, times))
+    order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
+    return Targets(times=times[order], since=since[order], reached=reached[order], failed=failed[order])
+
+
+def ratio_of_targets(first: Targets, second: Targets, horizon: float, *, level: float) -> Estimate:
+    """Return restricted mean steps to target of `first` over those of `second`; the interval holds the resolution."""
+    known = all(bool((each.since == each.times).all()) for each in (first, second))
+    return ratio_of_restricted_means(
+        first.times,
+        first.reached,
+        second.times,
+        second.reached,
+        horizon=horizon,
+        level=level,
+        first_since=None if known else first.since,
+        second_since=None if known else second.since,
+    )
+
+
+def common_horizon(parts: Iterable[pd.DataFrame]) -> float | None:
+    """Return the env steps up to which all parts were watched: the least of their longest finished runs.
+
+    None where no part has a finished run. A part whose runs all failed does not shorten it.
+    """
+    longest = []
+    for part in parts:
+        finished = part[part["status"] == "finished"]
+        steps = finished[["env_steps", "env_steps_to_target"]].to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.isfinite(steps).any():
+            longest.append(float(np.nanmax(steps)))
+    return min(longest) if longest else None

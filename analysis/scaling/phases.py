@@ -1,7 +1,7 @@
 """Where an iteration's time goes, and the POP tree of its parallel efficiency. Imports NumPy, pandas and pure parts."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +50,6 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
         runs: One row per trial (`analysis.load`).
         level: Nominal coverage of the intervals, in (0, 1).
 
-
     Source:
         POP Centre of Excellence, parallel efficiency metrics (load balance, transfer, serialisation).
     """
@@ -75,7 +74,7 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
 
 
 def stragglers(table: Phases) -> Iterator[tuple[PhaseRow, Estimate]]:
-    """Yield the cells whose slowest runner surely takes more than `STRAGGLING` times the mean one's time, and how many.
+    """Yield, with that ratio, the cells whose slowest runner surely takes over `STRAGGLING` times the mean one's time.
 
     Surely: the lower end of the interval is above the limit; without an interval the value is.
     """
@@ -115,7 +114,7 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
             strict=True,
         )
     )
-    residual = np.abs(iteration - clocked)
+    residual, whole = np.abs(iteration - clocked), iteration.sum()
 
     def over(above: FloatArray, below: FloatArray) -> Estimate:
         return ratio_of_totals(above, below, blocks, level=level)
@@ -131,7 +130,7 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
         n_failed=n_failed,
         seconds=seconds,
         shares={name: over(total, iteration) for name, total in by_phase.items()},
-        closure=None if unknown else closure(by_phase, iteration),
+        closure=None if unknown else float(abs(sum(each.sum() for each in by_phase.values()) - whole) / whole),
         unexplained=over(residual, iteration),
         unexplained_median=float(np.median(residual / iteration)),
         load_balance=_at_most_one(over(mean, slowest)),
@@ -139,16 +138,6 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
         phase=_at_most_one(over(sampling, iteration)),
         useful=_at_most_one(over(mean, iteration)),
     )
-
-
-def closure(by_phase: Mapping[str, FloatArray], iteration: FloatArray) -> float:
-    """Return |sum of the phases - iteration| / iteration, total over total.
-
-    Args:
-        by_phase: Seconds per run of each phase, shape (runs,).
-        iteration: Seconds per run of the iterations, shape (runs,), > 0.
-    """
-    return float(abs(sum(total.sum() for total in by_phase.values()) - iteration.sum()) / iteration.sum())
 
 
 def _at_most_one(estimate: Estimate) -> Estimate:

@@ -57,11 +57,14 @@ class ScalingRow:
     efficiency_p: Estimate | None
     """Per CPU: S P_ref / P; None where environments wait, as their processes may share cores."""
     marginal: Estimate | None
-    """d ln X / d ln P from the row before; None at the smallest scale and where P did not grow."""
+    """d ln X / d ln P from the row `before`; None without one and where P did not grow."""
     karp_flatt: Estimate | None
     """(1/S - 1/p) / (1 - 1/p) with p = n / n_ref; None in weak scaling and where p <= 1."""
     gain: Estimate | None = None
-    """X(n) over X at the next smaller scale; None at the smallest."""
+    """X(n) over X of the row `before`; None without one."""
+    before: int | None = None
+    """Place in the group of the row that `marginal` and `gain` compare with: the next smaller scale, on as many nodes
+    if it ran so, else on the nearest number of nodes. None at the smallest scale."""
     is_reference: bool = False
 
 
@@ -228,7 +231,7 @@ class GoodputGroup:
     label: str
     horizon: int
     """Env steps at which the restricted means are cut."""
-    reference: tuple[int, int | None]
+    reference: tuple[int, int]
     """num_env_runners and train_batch_size of the row with statistical efficiency 1."""
     rows: tuple[GoodputRow, ...]
     resolution: int = 0
@@ -244,7 +247,7 @@ class Goodput:
     n: int
     n_failed: int
     notes: tuple[str, ...] = ()
-    """What must be said of the seeds."""
+    """What must be said of the seeds, and of the hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,6 @@ from study.space.variants import SHARED
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
 """Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
 BESIDE = "ran beside other trials of its cell"
-MEASURED = ("measured",)
-"""Timing labels that say something about scaling (principle 2 of the design)."""
-
 KEPT = (
     "status",
     "timing",
@@ -57,8 +54,8 @@ class Selection:
     failed: pd.DataFrame
 
 
-def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bool = True) -> Selection:
-    """Return the runs whose times may be used: finished, timed, and with a label among `timings`.
+def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
+    """Return the runs whose times may be used: finished, timed, and with the label `measured`.
 
     A run is counted under the first reason that holds: its status, its timing label, no timed iteration, no
     fingerprint, other trials at its side (`analysis.scaling.allocation` is for those of an allocation). Runs with the
@@ -66,7 +63,6 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
 
     Args:
         runs: One row per trial (`analysis.load`).
-        timings: Labels that are let in.
         alone: Whether trials that ran beside others of their cell are left out.
     """
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
@@ -83,7 +79,7 @@ def select(runs: pd.DataFrame, *, timings: tuple[str, ...] = MEASURED, alone: bo
         (~timed, "no timed iterations"),
     ):
         reason[holds] = text
-    unfit = ~np.isin(timing, timings)
+    unfit = timing != "measured"
     reason[unfit] = timing[unfit]
     unfinished = status != "finished"
     reason[unfinished] = status[unfinished]

@@ -1,5 +1,6 @@
 """Strong and weak scaling: speed-up and efficiency at equal workload, or a refusal. Imports pandas and pure parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.scaling import guard
-from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, ratio_of_totals, scaled
+from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, rate_of, ratio_of_totals, scaled
 from analysis.scaling.efficiency import efficiency, karp_flatt, karp_flatt_trend, marginal, reading
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
 from analysis.scaling.results import Kind, Scaling, ScalingGroup, ScalingRow
@@ -69,7 +70,8 @@ def _scaling(
     excluded = dict(selection.excluded)
     scales = measured.groupby("key", sort=False)["num_env_runners"]
     several = measured["key"].map(scales.nunique()) > 1
-    _count(excluded, ALONE, int((~several).sum()))
+    if num_alone := int((~several).sum()):
+        excluded[ALONE] = num_alone
     inside = measured[several.astype(bool)]
     parts = {str(key): part for key, part in inside.groupby("key", sort=True)}
     names = dict(zip(parts, labels(list(parts)), strict=True)) if parts else {}
@@ -107,11 +109,6 @@ def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
     parts = [fingerprints[known], *(runs.loc[known, name] for name in names)]
     result[known] = [key(str(text), int(b), int(n)) for text, b, n in zip(*parts, strict=True)]
     return result
-
-
-def _count(excluded: dict[str, int], reason: str, number: int) -> None:
-    if number:
-        excluded[reason] = number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +154,9 @@ def _group(
     chosen = base.num_env_runners
     rows = []
     for index, scale in enumerate(scales):
-        before = scales[index - 1] if index else None
-        first_of_scale = before is None or before.num_env_runners != scale.num_env_runners
+        first_of_scale = not index or scales[index - 1].num_env_runners != scale.num_env_runners
         n_failed = int((failed["num_env_runners"] == scale.num_env_runners).sum()) if first_of_scale else 0
-        rows.append(_row(kind, scale, before, base, n_failed=n_failed, level=level))
+        rows.append(_row(kind, index, scales, n_failed=n_failed, level=level))
     trend, text = None, ""
     if kind == "strong":
         above = [base, *(scale for scale in scales if scale.num_env_runners > chosen)]
@@ -184,7 +180,20 @@ def _group(
     )
 
 
-def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_failed: int, level: float) -> ScalingRow:
+def _before(scales: Sequence[_Scale], scale: _Scale) -> int | None:
+    """Return the place of the next smaller scale: of several rows the one with the most similar number of nodes."""
+
+    def nearness(place: int) -> tuple[int, int]:
+        other = scales[place]
+        return other.num_env_runners, -abs((other.num_nodes or 0) - (scale.num_nodes or 0))
+
+    smaller = (place for place, other in enumerate(scales) if other.num_env_runners < scale.num_env_runners)
+    return max(smaller, key=nearness, default=None)
+
+
+def _row(kind: Kind, index: int, scales: Sequence[_Scale], *, n_failed: int, level: float) -> ScalingRow:
+    scale, base, place = scales[index], scales[0], _before(scales, scales[index])
+    before = None if place is None else scales[place]
     runs, n = scale.runs, len(scale.runs)
     blocks = runs["block"].tolist()
     steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
@@ -202,7 +211,7 @@ def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_fa
         n_failed=n_failed,
         train_batch_size=as_int(runs, BATCH),
         env_steps_per_iteration=float(steps.sum() / iterations.sum()),
-        env_steps_per_s=ratio_of_totals(steps, seconds, blocks, level=level),
+        env_steps_per_s=rate_of(runs, level=level),
         iteration_time_s=ratio_of_totals(seconds, iterations, blocks, level=level),
         speed_up=speed_up,
         efficiency_n=efficiency(speed_up, resources=scale.num_env_runners, reference=base.num_env_runners),
@@ -213,9 +222,8 @@ def _row(kind: Kind, scale: _Scale, before: _Scale | None, base: _Scale, *, n_fa
         if before is None or waits
         else marginal(scale.rates, before.rates, num_cpus=scale.num_cpus, num_cpus_before=before.num_cpus, level=level),
         karp_flatt=karp_flatt(speed_up, p) if kind == "strong" else None,
-        gain=None
-        if before is None or before.num_env_runners == scale.num_env_runners
-        else exponential(contrast((scale.rates, before.rates), (1.0, -1.0), level=level)),
+        gain=None if before is None else exponential(contrast((scale.rates, before.rates), (1.0, -1.0), level=level)),
+        before=place,
         is_reference=scale is base,
     )
 

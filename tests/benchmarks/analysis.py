@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +50,6 @@ KINDS_WRITTEN = (StudyOpened, TrialStarted, TrialBuilt, Iteration, TrialEnded, S
 NAMES_OF = {kind: [item.name for item in fields(kind)] for kind in KINDS_WRITTEN}
 NAMES = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
 SPEC = spec()
-EFFECTIVE: dict[str, Any] = {
-    "num_epochs": 10,
-    "grad_clip_by": "global_norm",
-    "optimizer": "Adam",
-    "num_parameters": 9476,
-    "device": "cpu",
-    "learner_class": "LeanPPOLearner",
-    "torch_threads_learner": 1,
-    "module_class": "DefaultPPOTorchRLModule",
-    "num_learners": 0,
-    "normalize_actions": True,
-    "clip_actions": False,
-    "torch_threads_main": 1,
-    "torch_threads_runner": 1,
-    "omp_num_threads_main": "1",
-    "omp_num_threads_runner": "1",
-    "algorithm_class": "MeasuredPPO",
-    "runner_class": "BatchedEnvRunner",
-    "standardization": "steps",
-    "fallbacks": [],
-    "hostnames": ["n0"],
-}
 
 
 def records(trials: int, iterations: int) -> Iterator[Record]:
@@ -81,7 +59,7 @@ def records(trials: int, iterations: int) -> Iterator[Record]:
     yield StudyOpened(session=1, num_trials=trials, cluster=synthetic.CLUSTER, provenance=provenance)
     for trial in range(trials):
         yield from one_trial(trial, iterations, rng)
-    yield StudyClosed(session=1, reason="complete")
+    yield synthetic.closed()
 
 
 def one_trial(trial: int, iterations: int, rng: random.Random) -> Iterator[Record]:
@@ -97,26 +75,10 @@ def one_trial(trial: int, iterations: int, rng: random.Random) -> Iterator[Recor
         "gamma": 0.99,
         "lambda": 0.95,
     }
-    yield TrialStarted(
-        trial=trial,
-        attempt=1,
-        seed=block,
-        setting=setting,
-        proposed={"lr": setting["lr"]},
-        iterations=iterations,
-        anchor=None,
-        optuna_number=trial,
-        num_cpus=runners + 1,
-    )
-    yield TrialBuilt(
-        trial=trial,
-        attempt=1,
-        startup_time_s=3.0,
-        effective=EFFECTIVE | setting | {"seed": block},
-        processes_per_node={"n0": runners + 1},
-        timing="measured",
-        timing_reason="a core for each process",
-    )
+    begun = synthetic.started(trial, runners=runners)
+    yield replace(begun, seed=block, setting=setting, proposed={"lr": setting["lr"]}, iterations=iterations)
+    built = synthetic.built(trial)
+    yield replace(built, effective=built.effective | setting | {"seed": block}, timing="measured")
     wall = 0.0
     for number in range(1, iterations + 1):
         sampling, learning = 8.0 / runners * rng.uniform(0.95, 1.05), rng.uniform(0.9, 1.1)
@@ -136,17 +98,9 @@ def one_trial(trial: int, iterations: int, rng: random.Random) -> Iterator[Recor
             trial=trial, attempt=1, iteration=number, env_steps=BATCH * number, wall_time_s=wall, metrics=metrics
         )
     rate = BATCH * iterations / wall
-    yield TrialEnded(
-        trial=trial,
-        attempt=1,
-        status="finished",
-        reason="",
-        summary={"wall_time_s": wall, "env_steps": BATCH * iterations, "env_steps_per_s": rate, "final_return": 100.0}
-        | {"score": 0.5, "startup_time_s": 3.0, "cpu_s_reserved": 30.0 * (runners + 1), "cpu_s_spent": wall},
-        checkpoint=None,
-        timing="measured",
-        timing_reason="a core for each process",
-    )
+    summary = {"wall_time_s": wall, "env_steps": BATCH * iterations, "env_steps_per_s": rate, "final_return": 100.0}
+    summary |= {"score": 0.5, "startup_time_s": 3.0, "cpu_s_reserved": 30.0 * (runners + 1), "cpu_s_spent": wall}
+    yield replace(synthetic.ended(trial), summary=summary, checkpoint=None, timing="measured")
 
 
 def write_records(folder: Path, trials: int, iterations: int) -> Path:

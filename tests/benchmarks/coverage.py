@@ -22,14 +22,12 @@ from analysis.models.calibration import verdict
 from analysis.models.comparison import _median
 from analysis.models.derived import throughput_ceiling
 from analysis.models.iteration_time import fit_iteration_time
-from analysis.models.laws import AmdahlFit, fit_amdahl
+from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl, usl_peak, usl_throughput
 from analysis.models.observations import Observations
 from analysis.models.phases import phase_times
-from analysis.models.usl import USLFit, fit_usl, usl_peak, usl_throughput
 from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
 from analysis.scaling.drift import slope
-from analysis.scaling.goodput import product_of, restricted
-from analysis.scaling.targets import Targets
+from analysis.scaling.goodput import Targets, product_of, restricted
 from study import statistics
 from study.statistics import Estimate
 from tests.unit.test_models_planted import TRUTH, design, grid, planted, vector
@@ -240,7 +238,7 @@ def ceiling(rng: Rng, n: int) -> tuple[Estimate | None, float]:
     seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
     fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
     truth = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
-    return throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),)))[0], truth
+    return throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),))), truth
 
 
 def bound(rng: Rng, n: int) -> tuple[Estimate, float]:

@@ -210,12 +210,45 @@ def test_deleted_and_superseded_runs_are_left_out(mirrored, uri):
     assert any("earlier attempts" in problem for problem in after.problems)
 
 
-def test_a_changed_number_of_an_attempt_costs_no_study(mirrored, uri):
+@pytest.mark.parametrize(
+    ("which", "tag", "texts"),
+    [
+        ("study.role` = 'study", "session", ("x", "0", "-1", "9" * 5000)),
+        ("study.role` = 'study", "num_trials", ("many",)),
+        ("study.trial` = '0", "study.attempt", ("first", "9" * 5000)),
+        ("study.trial` = '1", "reason", ("", "\n")),
+        ("study.trial` = '1", "study.trial", ("9" * 30,)),
+    ],
+)
+def test_a_changed_tag_costs_no_study(mirrored, uri, which, tag, texts):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("demo")
-    run, *_ = client.search_runs([experiment.experiment_id], "tags.`study.trial` = '0'")
-    client.set_tag(run.info.run_id, "study.attempt", "first")
-    assert load.open_study(uri).runs["attempt"][0] == 1
+    (run,) = client.search_runs([experiment.experiment_id], f"tags.`{which}'")
+    for text in texts:
+        client.set_tag(run.info.run_id, tag, text)
+        runs = load.open_study(uri).runs
+        assert len(runs) == (3 if tag == "study.trial" else 4)
+        assert runs["attempt"].tolist()[:1] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "missing"),
+    [
+        ("provenance_session_2", {"cluster": [1], "provenance": [1]}, False),
+        ("provenance_session_2", {"provenance": {"git": "x", "time": 7}}, False),
+        ("provenance_session_1", {"provenance": {"git": {"commit": 7}}}, False),
+        ("study", {"spec": []}, True),
+        ("study", {"created": "x"}, True),
+        ("study", {"name": 7}, True),
+    ],
+)
+def test_an_artifact_that_somebody_has_changed_is_not_believed(mirrored, uri, tmp_path, name, changes, missing):
+    (file,) = (tmp_path / "mlruns").rglob(f"{name}.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    data = load.open_study(uri)
+    assert any("study.json cannot be read" in problem for problem in data.problems) == missing
+    assert data.sheet["commit"] == "abc"
+    assert len(data.runs) == 4
 
 
 def test_studies_of_one_name_are_told_apart_by_their_ids(mirrored, tmp_path, uri):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
-from analysis.scaling.rerun import Rerun
+from analysis.scaling.guard import Rerun
 from analysis.status import StatusReader
 from study.cli.report import report
 from study.cli.status import show

@@ -103,7 +103,7 @@ def study(rows: list[dict[str, Any]], **changes: Any) -> StudyData:
         "source": "studies/invented",
         "kind": "search",
         "sheet": {"environment": {"id": "Waiting-v0"}, "versions": {"ray": "2.60.0"}, "commit": "abc"},
-        "read_iterations": nothing,
+        "iterations": nothing,
         "read_evaluations": no_evaluations,
     }
     return StudyData(runs=as_frame(rows), **(values | changes))

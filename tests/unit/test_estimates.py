@@ -11,6 +11,7 @@ import pytest
 
 import analysis
 from analysis.estimates import QUANTITIES
+from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
@@ -19,7 +20,7 @@ from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from tests.planted import Truth, planted_folder
+from tests.planted import Truth, as_frame, planted_folder
 from tests.unit import tables_data
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
@@ -186,6 +187,7 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
     assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
     assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
     assert study.estimates(["knee_num_env_runners", "limit_num_env_runners"])["value"].le(16).all()
+    assert study.estimates([]).empty
     with pytest.raises(AnalysisError) as raised:
         study.predict(17)
     assert raised.value.code == "too-far-to-predict"
@@ -233,6 +235,16 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
     study = Study(tables_data.study([*chosen, *others], kind="throughput"))
     bound = one(study, "fixed_share")
     assert (bound["workload"], bound["num_cpus"]) == ("learners 1", 10)
+
+
+def test_steps_to_the_target_with_rllibs_own_learner_are_of_another_setting():
+    rows = [
+        tables_data.run(10 * batch + seed, batch=batch, seed=seed, env_steps_to_target=20_000, env_steps=50_000)
+        | {"digest": "abc", "variant": variant, "stage": "confirm"}
+        for batch, variant in ((800, "study"), (1600, "study"), (3200, "stock"))
+        for seed in (1, 2)
+    ]
+    assert sorted(set(_steps_by_batch(as_frame(rows))[0])) == [800.0, 1600.0]
 
 
 def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
@@ -284,6 +296,39 @@ def test_returns_of_trainings_of_another_length_are_refused(studies):
     with pytest.raises(AnalysisError, match=r"budget.env_steps .* and 1,000,000 differ"):
         both.ratios("score")
     assert "budget" not in " ".join(both.refusals("env_steps_per_s"))
+
+
+def judged(*, target: float, steps: int) -> Study:
+    """Return a search whose five runs got to their target after so many env steps."""
+    rows = [
+        tables_data.run(seed, seed=seed, env_steps=50_000, env_steps_to_target=steps, final_return=490.0, score=1.0)
+        for seed in range(5)
+    ]
+    environment = {"id": "Waiting-v0", "floor": 0, "reference": 500, "target": target}
+    sheet = {"environment": environment, "budget": {"env_steps": 50_000}}
+    return Study(tables_data.study(rows, sheet=sheet))
+
+
+def test_trainings_that_are_judged_by_other_returns_are_refused():
+    both = analysis.compare([judged(target=200, steps=10_000), judged(target=475, steps=30_000)])
+    for quantity in ("steps_to_target", "solved_share", "score", "final_return"):
+        with pytest.raises(AnalysisError, match=r"environment\.target 200 and 475 differ"):
+            both.ratios(quantity)
+    alike = analysis.compare([judged(target=475, steps=10_000), judged(target=475, steps=30_000)])
+    assert alike.ratios("steps_to_target")["ratio"].tolist() == pytest.approx([3.0])
+    assert alike.refusals("steps_to_target") == ()
+
+
+def test_speed_ups_over_other_scales_have_no_ratio():
+    """The same times: over one runner 8 give 5.57, over two 2.96, and neither is 1.88 times as fast as the other."""
+    whole, cut = (Study(tables_data.study(tables_data.amdahl(each))) for each in ((1, 2, 4, 8), (2, 4, 8)))
+    both = analysis.compare([whole, cut])
+    for quantity in ("speed_up", "efficiency_per_runner", "efficiency_per_cpu", "karp_flatt"):
+        with pytest.raises(AnalysisError, match="relative to 2 runners on 1 node, not to 1 runner on 1 node"):
+            both.ratios(quantity)
+    assert both.ratios("env_steps_per_s")["ratio"].tolist() == pytest.approx([1.0] * 3)
+    assert both.ratios("gain")["num_env_runners"].tolist() == [4, 8]  # over 2 and over 4 in both
+    assert analysis.compare([whole, whole]).refusals("speed_up") == ()
 
 
 @pytest.mark.parametrize(

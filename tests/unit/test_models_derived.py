@@ -40,13 +40,34 @@ def steps_to_target(rng, noise=0.15, batches=BATCHES):
     return LEAST * (1 + batches / CRITICAL) * np.exp(rng.normal(-(noise**2) / 2, noise, batches.size))
 
 
+CEILING = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
+"""Env steps per second of `SETTING` that no number of runners exceeds, from `TRUTH`."""
+
+
+def meeting():
+    """Return the n at which sampling takes as long as learning, in the setting `LONGER`."""
+
+    def gap(n):
+        times = true_times(grid((n,), LONGER))
+        return float(times["sampling"][0] - times["learning"][0])
+
+    return optimize.brentq(gap, 1, 500)
+
+
+def limit():
+    """Return the first n after which one runner more is not worth its CPU, in the setting `SETTING`."""
+    scales = np.arange(1, 200)
+    rates = 4000 / true_times(grid(tuple(scales), SETTING))["iteration"]
+    worth = np.diff(np.log(rates)) / np.diff(np.log(1 + scales))
+    return scales[np.flatnonzero(worth < 0.5)[0]]
+
+
 def test_the_ceiling_is_the_printed_formula(exact, noisy):
     cell = grid((46,), SETTING)
-    expected = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
-    (ceiling,) = throughput_ceiling(exact, cell)
-    assert ceiling.value == pytest.approx(expected, rel=1e-3)
-    (estimate,) = throughput_ceiling(noisy, cell)
-    assert estimate.low < expected < estimate.high
+    ceiling = throughput_ceiling(exact, cell)
+    assert ceiling.value == pytest.approx(CEILING, rel=1e-3)
+    estimate = throughput_ceiling(noisy, cell)
+    assert estimate.low < CEILING < estimate.high
     # Nothing gets above it: not 10,000 runners with a batch of a million.
     huge = grid((10_000,), ((4, 1_000_000, 256, 4),), step_wait_s=0.0)
     assert 1_000_000 / exact.iteration_time_s(huge)[0] < ceiling.value
@@ -55,58 +76,49 @@ def test_the_ceiling_is_the_printed_formula(exact, noisy):
 def test_two_learners_with_two_threads_lift_the_ceiling(exact):
     cell = grid((46,), SETTING, num_learners=2, learner_threads=2)
     expected = 1 / (2 * (9e-4 / 256 + 1.6e-6 / 2) + 4e-6 + 2e-6 + 1e-6)
-    assert throughput_ceiling(exact, cell)[0].value == pytest.approx(expected, rel=1e-3)
+    assert throughput_ceiling(exact, cell).value == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_knee_is_where_sampling_and_learning_meet(exact, noisy):
-    cell = grid((1,), LONGER)
-
-    def gap(n):
-        times = true_times(grid((n,), LONGER))
-        return float(times["sampling"][0] - times["learning"][0])
-
-    expected = optimize.brentq(gap, 1, 500)
-    (found,) = knee(exact, cell)
+    cell, expected = grid((1,), LONGER), meeting()
+    found = knee(exact, cell)
     assert found.value == pytest.approx(expected, rel=0.01)
-    (estimate,) = knee(noisy, cell)
+    estimate = knee(noisy, cell)
     assert estimate.low < expected < estimate.high
 
 
 def test_where_sampling_is_never_as_fast_as_learning_or_always_there_is_no_knee(exact):
-    assert knee(exact, grid((1,), ((64, 4000, 32, 30),), step_wait_s=0.0)) == (None,)
-    assert knee(exact, grid((1,), ((1, 100_000, 100_000, 1),), step_wait_s=1000.0)) == (None,)
+    assert knee(exact, grid((1,), ((64, 4000, 32, 30),), step_wait_s=0.0)) is None
+    assert knee(exact, grid((1,), ((1, 100_000, 100_000, 1),), step_wait_s=1000.0)) is None
 
 
 def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy):
-    scales = np.arange(1, 200)
-    rates = 4000 / true_times(grid(tuple(scales), SETTING))["iteration"]
-    worth = np.diff(np.log(rates)) / np.diff(np.log(1 + scales))
-    expected = scales[np.flatnonzero(worth < 0.5)[0]]
-    (found,) = runner_limit(exact, grid((1,), SETTING))
+    expected = limit()
+    found = runner_limit(exact, grid((1,), SETTING))
     assert found.value == expected
-    (estimate,) = runner_limit(noisy, grid((1,), SETTING))
+    estimate = runner_limit(noisy, grid((1,), SETTING))
     assert estimate.low <= expected <= estimate.high
 
 
 def test_a_search_that_finds_no_limit_names_none(exact, monkeypatch):
     monkeypatch.setattr(derived, "MOST_LIMIT", 20)
-    assert runner_limit(exact, grid((1,), SETTING)) == (None,)
+    assert runner_limit(exact, grid((1,), SETTING)) is None
 
 
 def test_where_some_resamples_find_no_limit_its_interval_has_no_upper_end(noisy, monkeypatch):
-    (whole,) = runner_limit(noisy, grid((1,), SETTING))
+    whole = runner_limit(noisy, grid((1,), SETTING))
     assert whole.low < whole.value < whole.high
     monkeypatch.setattr(derived, "MOST_LIMIT", int(whole.value))
-    (cut,) = runner_limit(noisy, grid((1,), SETTING))
+    cut = runner_limit(noisy, grid((1,), SETTING))
     assert (cut.value, cut.high) == (whole.value, math.inf)
     assert cut.low == whole.low
 
 
 def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
     waiting = grid((1,), ((8, 384, 96, 4),), step_wait_s=0.5)
-    (found,) = runner_limit(noisy, waiting)
+    found = runner_limit(noisy, waiting)
     assert (found.value, found.high) == (48, 48)
-    (one,) = runner_limit(noisy, grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5))
+    one = runner_limit(noisy, grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5))
     assert one.value == 1
 
 

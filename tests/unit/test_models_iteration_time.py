@@ -12,12 +12,12 @@ from analysis.models.phases import INDEX, UNKNOWNS, design, phase_times, straggl
 from analysis.models.regression import nonnegative, nonnegative_of_resamples
 from analysis.models.resampling import degrees_of_freedom, percentile_estimate, run_weights
 from study.errors import AnalysisError
-from tests.unit.test_models_planted import TRUTH, grid, planted, vector
+from tests.unit.test_models_planted import TRUTH, cells_of, grid, planted, vector
 
 
 def one(**given):
     defaults = {"num_env_runners": 1, "train_batch_size": 1000, "minibatch_size": 100, "num_epochs": 3}
-    return Cells.of(**(defaults | given))
+    return cells_of(**(defaults | given))
 
 
 def iteration(truth, cells):

@@ -31,6 +31,15 @@ def vector(truth):
     return coefficients
 
 
+def cells_of(**given):
+    """Return cells from numbers and arrays that are broadcast against each other."""
+    usual = {"num_envs_per_env_runner": 1, "num_learners": 1, "learner_threads": 1}
+    usual |= {"episode_len": float("nan"), "step_wait_s": 0.0}
+    given = usual | given
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=float)) for each in given.values()))
+    return Cells(**{name: np.array(each) for name, each in zip(given, arrays, strict=True)})
+
+
 def grid(
     scales=SCALES, settings=((1, 4000, 128, 10), (4, 4000, 256, 4), (8, 8000, 512, 10), (2, 2000, 128, 4)), **rest
 ):
@@ -38,7 +47,7 @@ def grid(
     rows = np.array([(n, *setting) for n in scales for setting in settings], dtype=float)
     n, k, batch, size, epochs = rows.T
     given = {"episode_len": 200.0, "step_wait_s": 0.002} | rest
-    return Cells.of(
+    return cells_of(
         num_env_runners=n,
         num_envs_per_env_runner=k,
         train_batch_size=batch,

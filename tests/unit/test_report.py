@@ -34,7 +34,7 @@ def data(rows=({"status": "finished", "timing": "measured"},), *, kind="search",
         runs=runs,
         sheet=sheet or {},
         problems=problems,
-        read_iterations=pd.DataFrame,
+        iterations=pd.DataFrame,
         read_evaluations=pd.DataFrame,
     )
 

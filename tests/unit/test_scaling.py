@@ -21,6 +21,7 @@ from analysis.scaling.speed_up import strong_scaling, weak_scaling
 from study.adopted.loading import load_space
 from study.errors import AnalysisError
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
+from tests.unit import tables_data
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
 STRONG = Truth(**QUIET)
@@ -28,23 +29,9 @@ SQUARE = ((16, 2000), (32, 2000), (16, 8000), (32, 8000))
 
 
 def run(n, seconds, *, seed=1, batch=1000, iterations=4, **changes):
-    row = {
-        "study": "made",
-        "trial": 0,
-        "status": "finished",
-        "timing": "measured",
-        "seed": seed,
-        "num_env_runners": n,
-        "num_cpus": n + 1,
-        "num_nodes": 1,
-        "train_batch_size": batch,
-        "minibatch_size": 64,
-        "timed_iterations": iterations,
-        "timed_env_steps": iterations * batch,
-        "timed_s": iterations * seconds,
-        "fingerprint": fingerprint(batch),
-    }
-    return row | changes
+    counted = {"timed_iterations": iterations, "timed_env_steps": iterations * batch, "timed_s": iterations * seconds}
+    given = {**counted, "fingerprint": fingerprint(batch), "timing": "measured", **changes}
+    return tables_data.run(0, runners=n, batch=batch, seed=seed, iteration_time_s=seconds, **given)
 
 
 def made(*rows):
@@ -184,6 +171,16 @@ def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():
     rows = [run(2, 4.0), run(4, 2.0), run(4, 3.0, num_nodes=2)]
     found = [(row.num_nodes, row.speed_up.value) for row in only(strong_scaling(made(*rows))).rows]
     assert found == [(1, 1.0), (1, pytest.approx(2.0)), (2, pytest.approx(4 / 3))]
+
+
+def test_a_gain_is_over_the_next_smaller_scale_on_as_many_nodes():
+    """A node more makes each iteration twice as long: compared with a row of other nodes, eight would gain nothing."""
+    cells = ((4, 1, 4.0), (4, 2, 8.0), (8, 1, 2.0), (8, 2, 4.0), (16, 3, 3.0))
+    rows = [run(n, seconds, num_nodes=nodes, seed=seed) for n, nodes, seconds in cells for seed in (1, 2)]
+    found = only(strong_scaling(made(*rows))).rows
+    assert [row.before for row in found] == [None, None, 0, 1, 3]
+    assert [row.gain and row.gain.value for row in found] == [None, None, *map(pytest.approx, (2, 2, 4 / 3))]
+    assert found[2].marginal.value == pytest.approx(np.log(2) / np.log(9 / 5)) == pytest.approx(found[3].marginal.value)
 
 
 def test_a_growing_overhead_shows_as_a_rising_fraction():

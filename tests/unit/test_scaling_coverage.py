@@ -7,9 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from analysis.scaling.blocks import contrast
 from analysis.scaling.phases import phases
 from analysis.scaling.speed_up import strong_scaling
 from tests.planted import Truth, planted_runs, sham
@@ -95,37 +93,3 @@ def test_a_sham_of_a_strong_effect_is_more_than_three_blocks_forgive():
 
 def test_a_sham_shows_no_effect_in_a_few_repetitions():
     assert silent(Truth(cells=SCALES, blocks=5), 20) >= 13 / 20
-
-
-def simulated(blocks, repetitions, *, noise=0.05, block_noise=0.1, level=0.95):
-    """Return coverage of ln 2 by the paired t on logs, and by the bootstrap of the ratio of medians."""
-    rng, hits = np.random.default_rng(11), Counter()
-    for _ in range(repetitions):
-        block = rng.normal(0, block_noise, blocks)
-        ours, theirs = (base + block + rng.normal(0, noise, blocks) for base in (np.log(2), 0.0))
-        found = contrast([dict(enumerate(ours)), dict(enumerate(theirs))], (1.0, -1.0), level=level)
-        hits["t"] += found.low <= np.log(2) <= found.high
-        index = rng.integers(0, blocks, (999, blocks))
-        ratios = np.median(np.exp(ours)[index], axis=1) / np.median(np.exp(theirs)[index], axis=1)
-        low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
-        hits["ratio of medians"] += low <= 2 <= high
-        paired = np.median(np.exp(ours - theirs)[index], axis=1)
-        low, high = np.quantile(paired, [(1 - level) / 2, (1 + level) / 2])
-        hits["median of ratios"] += low <= 2 <= high
-    return {name: count / repetitions for name, count in hits.items()}
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("blocks", [3, 5, 10])
-def test_the_paired_t_covers_as_its_docstring_says(blocks):
-    quoted = {3: (95, 74, 74), 5: (95, 94, 94), 10: (95, 97, 93)}
-    shares = simulated(blocks, 2_000)
-    found = [100 * shares[name] for name in ("t", "ratio of medians", "median of ratios")]
-    assert found == pytest.approx(quoted[blocks], abs=2), shares
-
-
-def test_a_bootstrap_of_medians_cannot_reach_its_level_at_three_blocks():
-    # Its ends are observed ratios, and three of them hold their median in 1 - 2 / 2^3 of samples.
-    assert 1 - 2 * stats.binom.cdf(0, 3, 0.5) == 0.75
-    shares = simulated(3, 300)
-    assert shares["median of ratios"] < 0.85 < 0.9 < shares["t"]

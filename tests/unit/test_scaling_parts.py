@@ -8,10 +8,9 @@ from analysis.published import one_number
 from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors, slope
 from analysis.scaling.efficiency import serial_fraction
-from analysis.scaling.goodput import goodput
+from analysis.scaling.goodput import BEFORE, TIME_BEFORE, goodput, watched
 from analysis.scaling.phases import phases, stragglers
 from analysis.scaling.speed_up import strong_scaling
-from analysis.scaling.targets import BEFORE, TIME_BEFORE, watched
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
 from tests.planted import Truth, fingerprint
@@ -126,6 +125,18 @@ def test_an_emulated_run_learns_as_a_real_one_but_has_no_clock():
     frame.loc[emulated, "timing"] = "emulated"
     (group,) = goodput(frame).groups
     assert (group.rows[0].n, group.rows[0].n_timed) == (4, 2)
+
+
+def test_times_of_two_kinds_of_hardware_are_not_pooled():
+    frame = planted(Truth(cells=((2, 1024), (4, 1024)), blocks=3, **QUIET))
+    moved = (frame["num_env_runners"] == 4) & (frame["seed"] == 3)
+    frame["fingerprint"] = [fingerprint(1024, cpu_model="Faster" if each else "Planted CPU") for each in moved]
+    frame.loc[moved, "timed_s"] /= 10
+    found = goodput(frame)
+    base, row = found.groups[0].rows
+    assert (base.n_timed, row.n, row.n_timed) == (3, 3, 2)
+    assert row.env_steps_per_s.value == pytest.approx(Truth().rate(4, 1024))
+    assert found.notes == ("Times leave out 1 measured run on other hardware.",)
 
 
 def test_a_group_that_never_reached_its_target_is_counted():
