@@ -17,7 +17,7 @@ from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.records import Line, StudyOpened, Timing, read_lines
 from study.space.parameters import SCALE, Value
 from study.space.variants import STAGES, THROUGHPUT
@@ -241,10 +241,10 @@ def _running(row: TrialRow, moment: float) -> RunningTrial:
 
 
 def _best(rows: Sequence[TrialRow]) -> tuple[Best, ...]:
-    """Return the best full trial of each scale; short trials, for the clock, have no score worth a rank."""
-    scored = [row for row in rows if row.status == "finished" and row.summary.get("score") is not None]
+    """Return the best full trial of each scale; short trials, for the clock, have no result worth a rank."""
+    judged = [row for row in rows if row.status == "finished" and result_of(row) is not None]
     # In a hold-up study a trial with a limit of iterations is a short one; elsewhere the limit is the budget.
-    full = [row for row in scored if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
+    full = [row for row in judged if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
     tuned = {*PLACED, *(name for row in full for name in row.proposed)} - {SCALE}
     values: dict[str, set[Value | None]] = {
         name: {row.setting.get(name) for row in full} for row in full[:1] for name in row.setting if name in tuned
