@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables.numbers import estimate
+from study.text import listed
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -61,6 +62,12 @@ def told_apart(workloads: Sequence[str]) -> list[str]:
     parts = [each.split(", ") for each in workloads]
     common = set(parts[0]).intersection(*parts) if len(parts) > 1 else set()
     return [", ".join(part for part in each if part not in common) for each in parts]
+
+
+def drawn_of(scales: Sequence[int], drawn: Sequence[int]) -> str:
+    """Return which numbers of runners a picture has room for; empty where it has them all."""
+    few = listed([str(each) for each in drawn])
+    return f"Of {len(scales)} numbers of runners {few} are drawn." if len(drawn) < len(scales) else ""
 
 
 def sentence(text: str) -> str:
