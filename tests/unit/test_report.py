@@ -243,7 +243,10 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
-    (tmp_path / "figures" / "efficiency.svg").write_text("of an earlier report")
+    (tmp_path / "tables").mkdir()
+    stale = [tmp_path / "figures" / "efficiency.svg", tmp_path / "tables" / "prices.csv"]
+    for file in stale:
+        file.write_text("of an earlier report")
     (tmp_path / "figures" / "mine.svg").write_text("somebody's own")
     files = write(small, tmp_path, ("html", "md", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
@@ -252,7 +255,7 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("md", "csv", "tex")}
     pictures = {f"figures/importance.{form}" for form in ("svg", "png", "csv", "pdf")}
     assert names == {"report.html", "report.md", *forms, *pictures}
-    assert not (tmp_path / "figures" / "efficiency.svg").exists()
+    assert not any(file.exists() for file in stale)
     assert (tmp_path / "figures" / "mine.svg").exists()
     with (tmp_path / "tables" / "T2.csv").open() as lines:
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
