@@ -8,7 +8,7 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import capital, clocks_counted, interval, known, run_again, runners, said, to_copy
+from analysis.answers.words import capital, clocks_counted, interval, known, percent, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
@@ -221,9 +221,8 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
     arm = content["arms"][f"winner@{target}"]
     if arm["solved"] == (n := arm["n"]):
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
-        yield Unknown(
-            text=f"how rarely it misses the target: none of {n} test runs did, but up to {missing:.0%} of runs may."
-        )
+        few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
+        yield Unknown(text=f"how rarely it misses the target: {few}.")
 
 
 def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:

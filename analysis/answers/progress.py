@@ -1,6 +1,7 @@
 """What can be said of a study that has no answer yet: how far it is, and what to do. Pure."""
 
 import shlex
+from pathlib import Path
 
 from analysis.answers.answer import Answer, Unknown
 from analysis.load.study_data import StudyData
@@ -26,10 +27,13 @@ def complete(data: StudyData) -> bool:
 
 
 def resume(data: StudyData) -> str:
-    """Return the command that goes on with a study; empty where its space is not known."""
-    if data.space_file is None:
+    """Return the command that goes on with a study; empty where it is complete or its space is not known."""
+    if data.space_file is None or complete(data):
         return ""
-    return shlex.join(["python", "run_study.py", *as_options(data.space_file), "--name", data.name, "--resume"])
+    place = ["--name", data.name]
+    if "://" not in data.source:
+        place += ["--out", str(Path(data.source).parent)]
+    return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
 
 
 def unfinished(data: StudyData) -> tuple[Unknown, ...]:
