@@ -228,7 +228,7 @@ def _notes(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small:
     for check in content["verdict"]["checks"].values():
         value = estimate_of(check["value"])
         found = "" if value is None else f": {in_words(value)}"
-        note = f" ({check['note']})" if check["note"] else ""
+        note = f" ({_with_names(check['note'], small)})" if check["note"] else ""
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
     yield f"Against the baselines: {_with_names(content['comparisons']['sentence'], small)}."
     yield from (_with_names(note, small) for note in content["notes"])

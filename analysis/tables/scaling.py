@@ -297,11 +297,11 @@ def trials_against_runners(results: Results) -> Table:
 
 
 def _best_allocation(found: Sequence[AllocationRow]) -> str:
-    rows = [(row, row.relative) for row in found if row.relative is not None]
+    fewest, *others = found
+    rows = [(row, row.relative) for row in others if row.relative is not None]
     if not rows:
         return "Only one way to spend the CPUs was measured: nothing to compare it with."
     best, relative = max(rows, key=lambda pair: pair[1].value)
-    fewest = min(found, key=lambda row: row.num_trials)
     return (
         f"On the same CPUs {best.num_trials} trials of {best.num_env_runners} runners step {in_words(relative)} times "
         f"as fast as {fewest.num_trials} of {fewest.num_env_runners}."
