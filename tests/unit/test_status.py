@@ -123,7 +123,7 @@ def test_trials_of_a_dead_driver_do_not_run(folder):
     synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0))
     status = read_status(folder.path)
     assert (status.driver, status.running, status.left) == ("gone", (), None)
-    assert status.advice[0].text.startswith("The driver is gone without a word")
+    assert status.advice[0].text.startswith("The driver ended without saying so")
     assert status.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
     assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
 
