@@ -36,21 +36,15 @@ def number(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def with_interval(value: float, low: float, high: float, n: int, *, unit: str = "") -> str:
-    """Return "1.93 [1.90, 1.96] env steps/s (n=5)", or "(n=1, no interval)" where an end is not known."""
-    unit = f" {unit}" if unit else ""
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return f"{number(value)}{unit} (n={n}, no interval)"
-    shown, interval = estimate(value, low, high, digits=3)
-    return f"{shown} {interval}{unit} (n={n})"
-
-
 def of_row(row: "pd.Series[Any]", *, unit: str = "") -> str:
-    """Return a row of the frame of estimates in words, as `with_interval` does."""
-    low, high = (np.nan if pd.isna(row[end]) else float(row[end]) for end in ("low", "high"))
+    """Return a row of the frame of estimates: "1.93 [1.90, 1.96] env steps/s (n=5)", or "(n=1, no interval)"."""
+    value, unit = float(row["value"]), f" {unit}" if unit else ""
     if pd.isna(row["n"]):
-        return f"{number(float(row['value']))}{f' {unit}' if unit else ''} by definition"
-    return with_interval(float(row["value"]), low, high, int(row["n"]), unit=unit)
+        return f"{number(value)}{unit} by definition"
+    shown, interval = estimate(value, row["low"], row["high"], digits=3)
+    if not interval:
+        return f"{number(value)}{unit} (n={int(row['n'])}, no interval)"
+    return f"{shown} {interval}{unit} (n={int(row['n'])})"
 
 
 def told_apart(workloads: Sequence[str]) -> list[str]:
