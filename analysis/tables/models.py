@@ -246,7 +246,7 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
             note=_rivals([f"n = {scales}"] if close else [], [efficiency, *(other for _, other in close)]),
         )
     for last, row in itertools.pairwise(rows):
-        share = row.marginal
+        share = row.marginal if row.num_env_runners > last.num_env_runners else None
         if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             scales = f"from {last.num_env_runners} to {counted(row.num_env_runners, 'runner')}"
             yield Advice(

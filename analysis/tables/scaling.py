@@ -102,11 +102,6 @@ APART = Layout(
     ),
     definitions=(words.CPUS, words.THROUGHPUT, words.MEASURED),
 )
-CLOCKS = {
-    "oversubscribed": "oversubscribed: more processes than cores.",
-    "emulated": "emulated: the lanes of all runners stepped in few processes: their learning, not their clock.",
-    "tainted": "tainted: the trial failed, a runner was lost, a sample dropped, or others worked on its nodes.",
-}
 ALLOCATION = Layout(
     key="T4",
     title="Trials against runners: the same CPUs, spent side by side",
@@ -249,7 +244,7 @@ def not_measured(results: Results) -> Table:
         n=len(apart),
         n_failed=int((apart["status"] == FAILED).sum()),
         excluded={"measured: see T2": len(runs) - len(apart)},
-        notes=(CLOCKS[name] for name in CLOCKS if name in counts),
+        notes=(f"{name}: {meaning}." for name, meaning in words.CLOCKS.items() if name in counts),
         values={column.name: [row[column.name] for row in rows] for column in APART.columns},
     )
 
