@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -18,7 +18,6 @@ from analysis.answers.words import (
     in_words,
     interval,
     known,
-    minutes,
     run_again,
     runners,
     to_copy,
@@ -27,13 +26,13 @@ from analysis.answers.words import (
 from analysis.estimates import Results, Row
 from analysis.estimates.settings import Setting, learning_runs
 from analysis.load.study_data import StudyData
-from analysis.tables.cells import TableColumn
+from analysis.tables import columns
 from analysis.tables.numbers import intervals_overlap
-from analysis.tables.table import Table, estimate_columns, make_frame
+from analysis.tables.table import Layout, Table
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from study.text import count, listed
+from study.text import count, duration, listed
 
 NEW_SEEDS = 5
 """Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""
@@ -188,54 +187,43 @@ def _rows(by_scale: Mapping[int, Candidate], found: list[Candidate], failed: lis
     best = [by_scale.get(scale) for scale in scales]
     lost = {scale: [each for each in failed if each.num_env_runners == scale] for scale in scales}
     many = any(len(each.trials) > 1 for each in by_scale.values())
-    judged = any(each.solved is not None for each in found)
-    columns = [
-        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
-        TableColumn(name="setting", unit="", label="best setting", meaning="The values that differ in this study."),
-        TableColumn(
-            name="final_return",
-            unit="1",
-            label="return",
-            meaning="Interquartile mean of the final returns.",
-            estimate=many,
-        ),
-        TableColumn(name="n", unit="1", label="runs", meaning="Runs of this setting at this scale."),
-    ]
-    returns = [each and each.final_return for each in best]
-    frame: dict[str, Any] = {
-        "num_env_runners": scales,
-        "setting": ["none: every run failed" if each is None else each.words(most=4) for each in best],
-        **(
-            estimate_columns("final_return", returns)
-            if many
-            else {"final_return": [each and each.value for each in returns]}
-        ),
-        "n": [
-            sum(len(each.runs) for each in lost[scale]) if one is None else len(one.trials)
-            for scale, one in zip(scales, best, strict=True)
-        ],
-    }
-    if judged:
-        columns.append(
-            TableColumn(
-                name="solved",
-                unit="",
-                label="settings that solved it",
-                meaning="Settings of which every run ended at the target, of those tried here.",
-            )
-        )
-        counts = {scale: [each.solved for each in found if each.num_env_runners == scale] for scale in scales}
-        frame["solved"] = [f"{sum(map(bool, some))} of {len(some) + len(lost[n])}" for n, some in counts.items()]
-    runs, num_failed = _counted(found, failed)
-    return Table(
+    kind = columns.estimate("final_return", "1", "return", "Interquartile mean of the final returns.")
+    layout = Layout(
         key="answer",
         title="The best setting with each number of runners",
-        frame=make_frame(frame),
-        columns=tuple(columns),
+        columns=(
+            columns.count("num_env_runners", "runners", "Environment runners."),
+            columns.text("setting", "best setting", "The values that differ in this study."),
+            replace(kind, estimate=many),
+            columns.count("n", "runs", "Runs of this setting at this scale."),
+            columns.text(
+                "solved",
+                "settings that solved it",
+                "Settings of which every run ended at the target, of those tried here.",
+            ),
+        ),
+        first=("setting", "final_return"),
+    )
+    returns = [each and each.final_return for each in best]
+    solved = {scale: [each.solved for each in found if each.num_env_runners == scale] for scale in scales}
+    judged = any(each.solved is not None for each in found)
+    runs, num_failed = _counted(found, failed)
+    return layout.table(
+        scales,
+        "The best setting of each scale.",
         n=runs,
         n_failed=num_failed,
-        conclusion="The best setting of each scale.",
-        first=("setting", "final_return"),
+        values={
+            "num_env_runners": scales,
+            "setting": ["none: every run failed" if each is None else each.words(most=4) for each in best],
+            "final_return": returns if many else [each and each.value for each in returns],
+            "n": [
+                sum(len(each.runs) for each in lost[scale]) if one is None else len(one.trials)
+                for scale, one in zip(scales, best, strict=True)
+            ],
+            "solved": [f"{sum(map(bool, some))} of {len(some) + len(lost[scale])}" for scale, some in solved.items()],
+        },
+        hidden=() if judged else ("solved",),
     )
 
 
@@ -245,7 +233,8 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
         order = "whether the order would be the same with other seeds" if len(found) > 1 else "how much seeds matter"
         ended = data.runs.set_index("trial").loc[list(best.trials)]
         seconds = (ended["ended"] - ended["started"]).dropna().mean() * NEW_SEEDS
-        lasts = f"; {NEW_SEEDS} more of the best one take {minutes(float(seconds))}" if pd.notna(seconds) else ""
+        time = "" if pd.isna(seconds) else duration(max(float(seconds), 1.0))
+        lasts = f"; {NEW_SEEDS} more of the best one take about {time}" if time else ""
         yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
     if data.spec is not None and data.spec.environment.target is None:
         yield Unknown(text="whether this return is good: the space names no `environment.target`.")

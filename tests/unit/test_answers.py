@@ -172,9 +172,10 @@ def test_one_number_of_runners_has_the_rate_of_all_its_runs(seeds, fact):
 
 @pytest.mark.parametrize(("planned", "commands"), [(3, 1), (2, 0)])
 def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, planned, commands):
-    rows = [run(trial, status="failed", timing="tainted") for trial in range(2)]
+    rows = [run(trial, status="failed", timing="tainted", reason="") for trial in range(2)]
     sheet = {"space": "mine.yaml", "num_trials": planned}
     answer = Study(built_study(rows, source=str(tmp_path / "invented"), sheet=sheet)).answer()
+    assert answer.facts == ("First reason: no reason was recorded",)
     found = [each.command for each in answer.unknown if each.command]
     assert found == [f"python run_study.py --space mine.yaml --name invented --out {tmp_path} --resume"] * commands
 
