@@ -8,18 +8,29 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import capital, clocks_counted, interval, known, run_again, runners, said, to_copy
+from analysis.answers.words import capital, clocks_counted, interval, known, percent, run_again, runners, said, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table, estimate_columns, make_frame
+from analysis.tables import columns
+from analysis.tables.table import Layout, Table
 from study.space.parameters import SCALE
 from study.text import listed
 
 MOST_BROKEN = 3
 """Broken rules that the answer names."""
+ROWS = Layout(
+    key="answer",
+    title="The chosen setting and the others, on test seeds",
+    columns=(
+        columns.text("arm", "setting", "What was run."),
+        columns.count("num_env_runners", "runners", "Environment runners."),
+        columns.estimate("final_return", "1", "return", "Interquartile mean."),
+        columns.text("solved", "", "Test runs that end at the target."),
+        columns.count("steps", "steps to the target", "Mean; up to the horizon."),
+    ),
+)
 
 
 def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
@@ -172,28 +183,18 @@ def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) ->
 
 def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
     values = list(arms.values())
-    columns = (
-        TableColumn(name="arm", unit="", label="setting", meaning="What was run."),
-        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
-        TableColumn(name="final_return", unit="1", label="return", meaning="Interquartile mean.", estimate=True),
-        TableColumn(name="solved", unit="", meaning="Test runs that end at the target."),
-        TableColumn(name="steps", unit="1", label="steps to the target", meaning="Mean; up to the horizon."),
-    )
-    frame = {
-        "arm": [arm_in_words(each["name"], small) for each in values],
-        "num_env_runners": [each["scale"] for each in values],
-        **estimate_columns("final_return", [estimate_of(each["iqm_final_return"]) for each in values]),
-        "solved": [f"{each['solved']} of {each['n']}" for each in values],
-        "steps": [_steps(each) for each in values],
-    }
-    return Table(
-        key="answer",
-        title="The chosen setting and the others, on test seeds",
-        frame=make_frame(frame),
-        columns=columns,
+    return ROWS.table(
+        values,
+        "The arms of the confirmation.",
         n=sum(each["n"] for each in values),
         n_failed=sum(each["n_failed"] for each in values),
-        conclusion="The arms of the confirmation.",
+        values={
+            "arm": [arm_in_words(each["name"], small) for each in values],
+            "num_env_runners": [each["scale"] for each in values],
+            "final_return": [estimate_of(each["iqm_final_return"]) for each in values],
+            "solved": [f"{each['solved']} of {each['n']}" for each in values],
+            "steps": [_steps(each) for each in values],
+        },
     )
 
 
@@ -221,9 +222,8 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
     arm = content["arms"][f"winner@{target}"]
     if arm["solved"] == (n := arm["n"]):
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
-        yield Unknown(
-            text=f"how rarely it misses the target: none of {n} test runs did, but up to {missing:.0%} of runs may."
-        )
+        few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
+        yield Unknown(text=f"how rarely it misses the target: {few}.")
 
 
 def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:

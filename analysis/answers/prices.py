@@ -1,28 +1,39 @@
 """The price list: what a million steps cost with each number of runners, measured or predicted. Selects; no engine."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.estimates import Row
 from analysis.scaling.blocks import scaled
+from analysis.tables import columns
 from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table, estimate_columns, make_frame
+from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 
 MOST_ROWS = 12
-PRICES: Mapping[str, str] = {
-    "env_steps_per_s": "steps/s",
-    "hours_per_million_steps": "hours per million steps",
-    "cpu_hours_per_million_steps": "CPU-hours per million steps",
-    "cpu_hours_per_hour_saved": "CPU-hours more for each hour saved (negative: fewer)",
-}
-"""Quantity -> heading of its column."""
-BASES: Mapping[str, str] = {
-    "measured": "measured",
-    "predicted": "predicted",
-    "extrapolated": "predicted",
-}
-"""Basis of a row -> what a reader is told."""
+PRICES = (
+    columns.estimate("env_steps_per_s", "1", "steps/s", "Environment steps per second."),
+    columns.estimate(
+        "hours_per_million_steps",
+        "1",
+        "hours per million steps",
+        "Hours of training for a million environment steps.",
+    ),
+    columns.estimate(
+        "cpu_hours_per_million_steps",
+        "1",
+        "CPU-hours per million steps",
+        "Those hours times the CPUs reserved.",
+    ),
+    columns.estimate(
+        "cpu_hours_per_hour_saved",
+        "1",
+        "CPU-hours more for each hour saved (negative: fewer)",
+        "CPU-hours more over hours less, against the next smaller measured scale.",
+    ),
+)
+"""The prices of a million steps; where a CPU-hour has a price, their cost stands before the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,43 +88,49 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
         workload: Whose prices.
         price_per_cpu_hour: In any currency; None, or 0: without costs.
     """
-    found = {quantity: workload.at(quantity) for quantity in PRICES}
+    found = {column.name: workload.at(column.name) for column in PRICES}
     rates = found["env_steps_per_s"]
     scales = sorted(rates)
     while len(scales) > MOST_ROWS and (more := [n for n in scales if rates[n].basis != "measured"]):
         scales.remove(more[-2] if len(more) > 1 else more[-1])
-    columns = [
-        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
-        TableColumn(name="num_cpus", unit="1", label="CPUs", meaning="CPUs reserved: one per process."),
-    ]
-    frame: dict[str, list[object]] = {
-        "num_env_runners": [*scales],
-        "num_cpus": [rates[n].cell.num_cpus for n in scales],
+    values: dict[str, list[Any]] = {
+        name: [rows[n].estimate if n in rows else None for n in scales] for name, rows in found.items()
     }
-
-    def add(name: str, label: str, meaning: str, values: Sequence[Estimate | None]) -> None:
-        if any(each is not None for each in values):
-            columns.append(TableColumn(name=name, unit="1", label=label, meaning=meaning, estimate=True))
-            frame.update(estimate_columns(name, values))
-
-    for quantity, label in PRICES.items():
-        values = [found[quantity][n].estimate if n in found[quantity] else None for n in scales]
-        add(quantity, label, MEANINGS[quantity], values)
-        if quantity == "cpu_hours_per_million_steps" and price_per_cpu_hour:
-            costs = [None if each is None else scaled(each, price_per_cpu_hour) for each in values]
-            add("cost", "cost per million", f"CPU-hours at {price_per_cpu_hour:g} each.", costs)
-    columns.append(TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."))
-    frame["basis"] = [BASES.get(rates[n].basis, rates[n].basis) for n in scales]
     batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
-    return Table(
+    layout = Layout(
         key="prices",
         title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch})",
-        frame=make_frame(frame),
-        columns=tuple(columns),
-        n=sum(rates[n].estimate.n for n in scales if rates[n].basis == "measured"),
-        conclusion="Prices of a million environment steps.",
-        first=("num_cpus", *PRICES),
+        columns=(
+            columns.count("num_env_runners", "runners", "Environment runners."),
+            columns.count("num_cpus", "CPUs", "CPUs reserved: one per process."),
+            *PRICES[:3],
+            *_cost("cost per million", price_per_cpu_hour),
+            PRICES[3],
+            columns.text("basis", "known by", "How the row is known."),
+        ),
+        first=("num_cpus", *found),
     )
+    return layout.table(
+        scales,
+        "Prices of a million environment steps.",
+        n=sum(rates[n].estimate.n for n in scales if rates[n].basis == "measured"),
+        values=values
+        | {
+            "num_env_runners": scales,
+            "num_cpus": [rates[n].cell.num_cpus for n in scales],
+            "cost": _costs(values["cpu_hours_per_million_steps"], price_per_cpu_hour),
+            "basis": ["measured" if rates[n].basis == "measured" else "predicted" for n in scales],
+        },
+    )
+
+
+def _cost(label: str, price_per_cpu_hour: float | None) -> Iterator[TableColumn]:
+    if price_per_cpu_hour:
+        yield columns.estimate("cost", "1", label, f"CPU-hours at {price_per_cpu_hour:g} each.")
+
+
+def _costs(cpu_hours: Sequence[Estimate | None], price_per_cpu_hour: float | None) -> list[Estimate | None]:
+    return [scaled(each, price_per_cpu_hour) if each and price_per_cpu_hour else None for each in cpu_hours]
 
 
 def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) -> Table | None:
@@ -135,35 +152,24 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
         return None
     hours = [scaled(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
     costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
-    columns = [
-        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
-        TableColumn(name="train_batch_size", unit="1", label="batch", meaning="Env steps per iteration."),
-        TableColumn(name="setting", unit="", meaning="What tells this setting from the others."),
-        TableColumn(name="hours", unit="1", label="hours to the target", meaning="Training.", estimate=True),
-        TableColumn(name="cpu_hours", unit="1", label="CPU-hours to the target", meaning="Reserved.", estimate=True),
-    ]
-    frame: dict[str, list[object]] = {
-        name: [key[place] for key, _ in known] for place, name in enumerate(each.name for each in columns[:3])
-    }
-    frame |= estimate_columns("hours", hours) | estimate_columns("cpu_hours", costs)
-    if price_per_cpu_hour:
-        meaning = f"CPU-hours at {price_per_cpu_hour:g} each."
-        columns.append(TableColumn(name="cost", unit="1", meaning=meaning, estimate=True))
-        frame |= estimate_columns("cost", [each and scaled(each, price_per_cpu_hour) for each in costs])
-    return Table(
+    layout = Layout(
         key="prices",
         title="What reaching the target costs, the soonest first",
-        frame=make_frame(frame),
-        columns=tuple(columns),
-        n=sum(each.n for each in hours),
-        conclusion="Prices of reaching the target, measured.",
+        columns=(
+            columns.count("num_env_runners", "runners", "Environment runners."),
+            columns.count("train_batch_size", "batch", "Env steps per iteration."),
+            columns.text("setting", "", "What tells this setting from the others."),
+            columns.estimate("hours", "1", "hours to the target", "Training."),
+            columns.estimate("cpu_hours", "1", "CPU-hours to the target", "Reserved."),
+            *_cost("", price_per_cpu_hour),
+        ),
         first=("train_batch_size", "setting", "hours", "cpu_hours"),
     )
-
-
-MEANINGS: Mapping[str, str] = {
-    "env_steps_per_s": "Environment steps per second.",
-    "hours_per_million_steps": "Hours of training for a million environment steps.",
-    "cpu_hours_per_million_steps": "Those hours times the CPUs reserved.",
-    "cpu_hours_per_hour_saved": "CPU-hours more over hours less, against the next smaller measured scale.",
-}
+    names = ("num_env_runners", "train_batch_size", "setting")
+    return layout.table(
+        known,
+        "Prices of reaching the target, measured.",
+        n=sum(each.n for each in hours),
+        values={name: [key[place] for key, _ in known] for place, name in enumerate(names)}
+        | {"hours": hours, "cpu_hours": costs, "cost": _costs(costs, price_per_cpu_hour)},
+    )

@@ -1,6 +1,7 @@
 """What can be said of a study that has no answer yet: how far it is, and what to do. Pure."""
 
 import shlex
+from pathlib import Path
 
 from analysis.answers.answer import Answer, Unknown
 from analysis.load.study_data import StudyData
@@ -26,10 +27,13 @@ def complete(data: StudyData) -> bool:
 
 
 def resume(data: StudyData) -> str:
-    """Return the command that goes on with a study; empty where its space is not known."""
-    if data.space_file is None:
+    """Return the command that goes on with a study; empty where it is complete or its space is not known."""
+    if data.space_file is None or complete(data):
         return ""
-    return shlex.join(["python", "run_study.py", *as_options(data.space_file), "--name", data.name, "--resume"])
+    place = ["--name", data.name]
+    if "://" not in data.source:
+        place += ["--out", str(Path(data.source).parent)]
+    return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
 
 
 def unfinished(data: StudyData) -> tuple[Unknown, ...]:
@@ -42,19 +46,11 @@ def unfinished(data: StudyData) -> tuple[Unknown, ...]:
 
 def nothing_yet(data: StudyData, missing: str) -> Answer:
     """Return the answer of a study from which nothing can be said."""
-    runs = data.runs
+    runs, sentence, facts = data.runs, f"No answer yet: {progress(data)}.", []
     if len(runs) and bool((runs["status"] == "failed").all()):
-        reasons = runs["reason"].dropna()
-        first = str(reasons.iloc[0]).splitlines()[0][:160] if len(reasons) else "no reason was recorded"
+        lines = (line for reason in runs["reason"].dropna() for line in str(reason).splitlines())
+        first = next(lines, "no reason was recorded")[:160]
         count = f"All {len(runs):,} trials failed" if len(runs) > 1 else "The only trial failed"
-        return Answer(
-            kind=data.kind,
-            sentence=f"{count}, so that nothing was learnt from this study.",
-            facts=(f"First reason: {first}",),
-            unknown=(Unknown(text=missing, command=resume(data)),),
-        )
-    return Answer(
-        kind=data.kind,
-        sentence=f"No answer yet: {progress(data)}.",
-        unknown=(Unknown(text=missing, command=resume(data)),),
-    )
+        sentence, facts = f"{count}, so that nothing was learnt from this study.", [f"First reason: {first}"]
+    unknown = (Unknown(text=missing, command=resume(data)),)
+    return Answer(kind=data.kind, sentence=sentence, facts=tuple(facts), unknown=unknown)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -18,22 +18,21 @@ from analysis.answers.words import (
     in_words,
     interval,
     known,
-    minutes,
     run_again,
     runners,
     to_copy,
     took,
 )
 from analysis.estimates import Results, Row
-from analysis.estimates.settings import learning_runs
+from analysis.estimates.settings import Setting, learning_runs
 from analysis.load.study_data import StudyData
-from analysis.tables.cells import TableColumn
-from analysis.tables.numbers import overlap
-from analysis.tables.table import Table, estimate_columns, make_frame
+from analysis.tables import columns
+from analysis.tables.numbers import intervals_overlap
+from analysis.tables.table import Layout, Table
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from study.text import count, listed
+from study.text import count, duration, listed
 
 NEW_SEEDS = 5
 """Runs of the best setting that the recommended command starts: the fewest of which a mean has a useful interval."""
@@ -73,6 +72,7 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
     """Return what a search says: which setting learnt best at each scale."""
     data = results.data
     found = candidates(results, rows)
+    failed = [each for each in results.settings if each.failed.all() and each.runs["final_return"].isna().all()]
     if not found:
         return nothing_yet(data, "which setting learns best: no trial has ended with a return.")
     best = found[0]
@@ -83,9 +83,9 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
         kind=data.kind,
         sentence=_sentence(found, target),
         setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
-        facts=tuple(_facts(found, data, results.engine)),
-        numbers=tuple(_numbers(best, found, target)),
-        rows=_rows([by_scale[scale] for scale in sorted(by_scale)], found),
+        facts=tuple(_facts(found, failed, data, results.engine)),
+        numbers=tuple(_numbers(best, found, failed, target)),
+        rows=_rows(by_scale, found, failed),
         prices=target_prices(rows, price_per_cpu_hour)
         or (price_list(workload, price_per_cpu_hour) if workload else None),
         unknown=(*unfinished(data), *_unknown(best, found, data)),
@@ -138,16 +138,18 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
     return f"The best setting has {where}: return {known(best.final_return)}{solved}."
 
 
-def _facts(found: list[Candidate], data: StudyData, engine: str) -> Iterator[str]:
-    best, several = found[0], len(found) > 1
+def _facts(found: list[Candidate], failed: list[Setting], data: StudyData, engine: str) -> Iterator[str]:
+    best, tried = found[0], len(found) + len(failed)
     seeds = "one run" if len(best.trials) == 1 else f"{len(best.trials)} runs"
     reached = "" if best.num_solved is None else f"; {best.num_solved or 'none'} of them ended at the target"
-    if several:
-        yield f"It is the best of {len(found):,} that were tried, by {seeds}{reached if len(best.trials) > 1 else ''}."
+    if tried > 1:
+        yield f"It is the best of {tried:,} that were tried, by {seeds}{reached if len(best.trials) > 1 else ''}."
     else:
         yield f"It is the only one that was tried, in {seeds}{reached if len(best.trials) > 1 else ''}."
+    if failed:
+        yield f"Of {len(failed):,} of them every run failed."
     if len(best.trials) > 1:
-        equal = [each for each in found[1:] if overlap(each.final_return, best.final_return)]
+        equal = [each for each in found[1:] if intervals_overlap(each.final_return, best.final_return)]
         if equal:
             yield f"{_others(equal)} cannot be told from it: their intervals overlap."
     elif equal := [each for each in found[1:] if each.place[:2] == best.place[:2]]:
@@ -161,67 +163,67 @@ def _others(found: list[Candidate]) -> str:
     return f"{len(found):,} others" if len(found) > 1 else "One other"
 
 
-def _numbers(best: Candidate, found: list[Candidate], target: float | None) -> Iterator[Number]:
+def _numbers(best: Candidate, found: list[Candidate], failed: list[Setting], target: float | None) -> Iterator[Number]:
     many = len(best.trials) > 1
     note = interval(best.final_return) if many else "one run, no interval"
     yield Number(label="return", text=known(best.final_return), note=note)
     if target is not None:
         solved = sum(bool(each.solved) for each in found)
-        yield Number(label="settings solved in every run", text=f"{solved} of {len(found)}", note=f"return {target:g}")
-    runs = sum(len(each.trials) for each in found)
-    yield Number(label="runs behind this", text=f"{runs:,}", note=f"{sum(each.num_failed for each in found)} failed")
+        text = f"{solved} of {len(found) + len(failed)}"
+        yield Number(label="settings solved in every run", text=text, note=f"return {target:g}")
+    runs, lost = _counted(found, failed)
+    yield Number(label="runs behind this", text=f"{runs:,}", note=f"{lost:,} failed")
 
 
-def _rows(best: list[Candidate], found: list[Candidate]) -> Table:
-    many = any(len(each.trials) > 1 for each in best)
-    judged = any(each.solved is not None for each in found)
-    columns = [
-        TableColumn(name="num_env_runners", unit="1", label="runners", meaning="Environment runners."),
-        TableColumn(name="setting", unit="", label="best setting", meaning="The values that differ in this study."),
-        TableColumn(
-            name="final_return",
-            unit="1",
-            label="return",
-            meaning="Interquartile mean of the final returns.",
-            estimate=many,
-        ),
-        TableColumn(name="n", unit="1", label="runs", meaning="Runs of this setting at this scale."),
-    ]
-    frame: dict[str, Any] = {
-        "num_env_runners": [each.num_env_runners for each in best],
-        "setting": [each.words(most=4) for each in best],
-        **(
-            estimate_columns("final_return", [each.final_return for each in best])
-            if many
-            else {"final_return": [each.final_return.value for each in best]}
-        ),
-        "n": [len(each.trials) for each in best],
-    }
-    if judged:
-        columns.append(
-            TableColumn(
-                name="solved",
-                unit="",
-                label="settings that solved it",
-                meaning="Settings of which every run ended at the target, of those tried here.",
-            )
-        )
-        counts = {
-            scale: [each.solved for each in found if each.num_env_runners == scale]
-            for scale in (each.num_env_runners for each in best)
-        }
-        frame["solved"] = [
-            f"{sum(map(bool, counts[each.num_env_runners]))} of {len(counts[each.num_env_runners])}" for each in best
-        ]
-    return Table(
+def _counted(found: list[Candidate], failed: list[Setting]) -> tuple[int, int]:
+    """Return how many runs there are, and how many of them failed."""
+    lost = sum(len(each.runs) for each in failed)
+    return sum(len(each.trials) for each in found) + lost, sum(each.num_failed for each in found) + lost
+
+
+def _rows(by_scale: Mapping[int, Candidate], found: list[Candidate], failed: list[Setting]) -> Table:
+    """Return the best setting of each number of runners; where every run failed, that."""
+    scales = sorted({*by_scale, *(each.num_env_runners for each in failed)})
+    best = [by_scale.get(scale) for scale in scales]
+    lost = {scale: [each for each in failed if each.num_env_runners == scale] for scale in scales}
+    many = any(len(each.trials) > 1 for each in by_scale.values())
+    kind = columns.estimate("final_return", "1", "return", "Interquartile mean of the final returns.")
+    layout = Layout(
         key="answer",
         title="The best setting with each number of runners",
-        frame=make_frame(frame),
-        columns=tuple(columns),
-        n=sum(len(each.trials) for each in found),
-        n_failed=sum(each.num_failed for each in found),
-        conclusion="The best setting of each scale.",
+        columns=(
+            columns.count("num_env_runners", "runners", "Environment runners."),
+            columns.text("setting", "best setting", "The values that differ in this study."),
+            replace(kind, estimate=many),
+            columns.count("n", "runs", "Runs of this setting at this scale."),
+            columns.text(
+                "solved",
+                "settings that solved it",
+                "Settings of which every run ended at the target, of those tried here.",
+            ),
+        ),
         first=("setting", "final_return"),
+    )
+    returns = [each and each.final_return for each in best]
+    solved = {scale: [each.solved for each in found if each.num_env_runners == scale] for scale in scales}
+    judged = any(each.solved is not None for each in found)
+    runs, num_failed = _counted(found, failed)
+    return layout.table(
+        scales,
+        "The best setting of each scale.",
+        n=runs,
+        n_failed=num_failed,
+        values={
+            "num_env_runners": scales,
+            "setting": ["none: every run failed" if each is None else each.words(most=4) for each in best],
+            "final_return": returns if many else [each and each.value for each in returns],
+            "n": [
+                sum(len(each.runs) for each in lost[scale]) if one is None else len(one.trials)
+                for scale, one in zip(scales, best, strict=True)
+            ],
+            "solved": [f"{sum(map(bool, some))} of {len(some) + len(lost[scale])}" for scale, some in solved.items()],
+        },
+        hidden=() if judged else ("solved",),
     )
 
 
@@ -231,12 +233,14 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
         order = "whether the order would be the same with other seeds" if len(found) > 1 else "how much seeds matter"
         ended = data.runs.set_index("trial").loc[list(best.trials)]
         seconds = (ended["ended"] - ended["started"]).dropna().mean() * NEW_SEEDS
-        lasts = f"; {NEW_SEEDS} more of the best one take {minutes(float(seconds))}" if pd.notna(seconds) else ""
+        time = "" if pd.isna(seconds) else duration(max(float(seconds), 1.0))
+        lasts = f"; {NEW_SEEDS} more of the best one take about {time}" if time else ""
         yield Unknown(text=f"{order} ({runs}{lasts}).", command=_more_seeds(best, data))
     if data.spec is not None and data.spec.environment.target is None:
         yield Unknown(text="whether this return is good: the space names no `environment.target`.")
     if edges := _edges(best, data):
-        text = f"whether a better value lies beyond the range: the best {listed(edges)} at its end."
+        lie = "lies at the end of its range" if len(edges) == 1 else "lie at the ends of their ranges"
+        text = f"whether a better value lies beyond: of the best setting, {listed(edges)} {lie}."
         yield Unknown(text=text)
     told = clocks_in_words(learning_runs(data.runs))
     if told:
@@ -281,5 +285,5 @@ def _edges(best: Candidate, data: StudyData) -> list[str]:
         if domain.log:
             low, high, at = math.log(low), math.log(high), math.log(at)
         if high > low and min(at - low, high - at) / (high - low) <= EDGE:
-            found.append(in_words({name: best.setting[name]}) + " lies")
+            found.append(in_words({name: best.setting[name]}))
     return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 
@@ -27,9 +26,10 @@ from analysis.estimates.predictions import MOST_EXTRAPOLATED
 from analysis.load.study_data import StudyData
 from analysis.models.derived import MARGINAL_THRESHOLD
 from analysis.scaling.results import Scaling
-from analysis.tables.numbers import overlap
+from analysis.tables.numbers import intervals_overlap
 from study.engine import other_engine
 from study.space.parameters import SCALE
+from study.text import count
 
 PHASES = {
     "share_sample": "sampling",
@@ -46,19 +46,19 @@ LANES = "num_envs_per_env_runner"
 def throughput_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
     """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale."""
     data, workload = results.data, main_workload(rows)
-    if workload is None:
-        return _not_comparable(data, results)
-    prices = price_list(workload, price_per_cpu_hour)
     rates = [row for row in rows if row.quantity == "env_steps_per_s" and row.basis == "measured"]
+    if workload is None:
+        return _not_comparable(results, rates)
+    prices = price_list(workload, price_per_cpu_hour)
     fastest, mine = (
         max(some, key=lambda row: row.estimate.value)
         for some in (rates, [row for row in rates if row in workload.rows])
     )
-    chosen = mine if overlap(mine.estimate, fastest.estimate) else fastest
+    chosen = mine if intervals_overlap(mine.estimate, fastest.estimate) else fastest
     return Answer(
         kind=data.kind,
         sentence=f"{_speed_up(workload)} {_more_help(workload)}",
-        setting=_setting(results, chosen),
+        setting=to_copy(_setting(results, chosen)),
         setting_is="the fastest measured",
         facts=tuple(_facts(data, workload, chosen, fastest)),
         numbers=tuple(_numbers(workload)),
@@ -81,7 +81,9 @@ def _speed_up(workload: Workload) -> str:
 def _more_help(workload: Workload) -> str:
     """Return whether more runners would help, as far as it was measured or is predicted nearby."""
     marginal = workload.at("marginal_efficiency")
-    for before, scale in pairwise(workload.scales):
+    # A scale that ran on several numbers of CPUs has several rows: from one to the next no runner was added.
+    placed_once = sum(row.quantity == "speed_up" for row in workload.rows) == len(workload.scales)
+    for before, scale in pairwise(workload.scales) if placed_once else ():
         share = marginal[scale].estimate if scale in marginal else None
         if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             gives = known(share, digits=2)
@@ -95,17 +97,12 @@ def _more_help(workload: Workload) -> str:
     return f"More than {most} were not tried{predicted}."
 
 
-def _setting(results: Results, chosen: Row) -> str:
-    """Return the line to copy of a measured cell."""
-    runs = results.data.runs
-    run = runs[runs["fingerprint"].eq(chosen.fingerprint) & runs[SCALE].eq(chosen.cell.num_env_runners or 0)].iloc[0]
-    return to_copy({SCALE: chosen.cell.num_env_runners} | _typed(run, runs))
-
-
-def _typed(run: "pd.Series[Any]", runs: pd.DataFrame) -> dict[str, int]:
-    """Return the values of a run that stand beside its number of runners."""
+def _setting(results: Results, chosen: Row) -> dict[str, int]:
+    """Return what a person types for a measured cell."""
+    runs, scale = results.data.runs, chosen.cell.num_env_runners or 0
+    run = runs[runs["fingerprint"].eq(chosen.fingerprint) & runs[SCALE].eq(scale)].iloc[0]
     names = (LANES, *TYPED) if runs[LANES].nunique() > 1 else TYPED
-    return {name: int(run[name]) for name in names if pd.notna(run[name])}
+    return {SCALE: scale} | {name: int(run[name]) for name in names if pd.notna(run[name])}
 
 
 def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> Iterator[str]:
@@ -125,8 +122,8 @@ def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> It
     rate = chosen.estimate
     equal = "" if chosen is fastest else f"; {_place(fastest)} are as fast, within the error"
     yield (
-        f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second ({interval(rate)}, {rate.n} runs){equal}"
-        f"{cheap if len(costs) > 1 else ''}."
+        f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second "
+        f"({interval(rate)}, {count(rate.n, 'run')}){equal}{cheap if len(costs) > 1 else ''}."
     )
     if len(workload.scales) > 1 and (gained := _gained(workload)):
         yield gained
@@ -182,25 +179,25 @@ def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
         )
 
 
-def _not_comparable(data: StudyData, results: Results) -> Answer:
+def _not_comparable(results: Results, rates: Sequence[Row]) -> Answer:
     """Return what can be said where no two scales ran equal work with a measured clock."""
-    runs = data.runs
-    rates = runs[runs["timing"].eq("measured").fillna(False)].dropna(subset=["env_steps_per_s"])
-    told = clocks_in_words(runs)
-    if rates.empty:
-        return nothing_yet(data, f"how fast real runners are: {told or 'no trial has a measured clock'}.")
-    fastest = rates.iloc[int(rates["env_steps_per_s"].to_numpy(float).argmax())]
-    setting = _typed(fastest, runs)
+    data = results.data
+    if not rates:
+        told = clocks_in_words(data.runs) or "no trial has a measured clock"
+        return nothing_yet(data, f"how fast real runners are: {told}.")
+    fastest = max(rates, key=lambda row: row.estimate.value)
+    rate, setting = fastest.estimate, _setting(results, fastest)
     found = results.strong
     commands = [each.command for each in found.refusals if each.command] if isinstance(found, Scaling) else []
     missing = "how speed grows with the runners: no two scales ran equal work with a measured clock."
+    one = "It is one run: nothing says what another one would give."
     return Answer(
         kind=data.kind,
-        sentence=f"{runners(int(fastest[SCALE]))} with {in_words(setting)} ran fastest: "
-        f"{said(float(fastest['env_steps_per_s']))} steps a second.",
-        setting=to_copy({SCALE: int(fastest[SCALE]), **setting}),
+        sentence=f"{runners(setting[SCALE])} with {in_words({k: v for k, v in setting.items() if k != SCALE})} ran "
+        f"fastest: {known(rate)} steps a second.",
+        setting=to_copy(setting),
         setting_is="the fastest measured",
-        facts=("It is one run: nothing says what another one would give.",),
+        facts=(one if rate.n == 1 else f"These are {rate.n} runs, {interval(rate)}.",),
         unknown=(Unknown(text=missing, command=(commands or [""])[0]), *unfinished(data)),
         figure="throughput",
     )

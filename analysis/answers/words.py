@@ -13,7 +13,7 @@ from analysis.scaling.fingerprint import in_words as called
 from analysis.tables.numbers import fixed
 from study.space.space_file import as_options
 from study.statistics import Estimate
-from study.text import count, duration, listed
+from study.text import count, listed
 
 MOST_NAMED = 3
 """Values that a sentence names."""
@@ -152,8 +152,3 @@ def took(data: StudyData) -> str:
     if (data.runs["timing"] == "oversubscribed").any():
         return f"The study reserved {hours}, some of CPUs that several processes shared"
     return f"The study took {hours}"
-
-
-def minutes(seconds: float) -> str:
-    """Return `about 12 min`."""
-    return f"about {duration(max(seconds, 1.0))}"

@@ -57,14 +57,16 @@ def throughput(study: "Study") -> Figure:
     caption = [
         "Env steps over seconds after the warm-up, with 95 % intervals over runs of equal work. Dotted: ideal, from "
         "the smallest scale of the first line.",
-        "Hollow marks on a dotted line: predicted by the iteration-time model." if _predicted(frame) else "",
+        "Hollow marks on a dotted line: predicted by the iteration-time model."
+        if frame["kind"].eq("predicted").any()
+        else "",
         _ceiling(study.estimates("ceiling_env_steps_per_s"), frame),
         left_out,
         _unmeasured(study.trials),
         f"Engine: {study.engine}.",
     ]
     name = str(low["series"]) if frame["series"].nunique() > 1 else ""
-    title = _gain(_line(gains, str(low["workload"])), name)
+    title = _gain(gains[gains["workload"] == low["workload"]].sort_values("num_env_runners"), name)
     ideal = [(n, float(low["value"]) * float(n / low["num_env_runners"])) for n in (low["num_env_runners"], high)]
     alt = _alt(frame, "env steps/s")
     frame = _with_ideal(frame, ideal)
@@ -212,10 +214,6 @@ def _with_ideal(frame: pd.DataFrame, points: "Sequence[tuple[int, float]]") -> p
     return pd.concat([frame, rows.astype({"num_env_runners": "Int64", "value": "Float64"})], ignore_index=True)
 
 
-def _line(estimates: pd.DataFrame, workload: str) -> pd.DataFrame:
-    return estimates[estimates["workload"] == workload].sort_values("num_env_runners")
-
-
 def _where(frame: pd.DataFrame, same: dict[str, object]) -> pd.DataFrame:
     kept = frame
     for name, value in same.items():
@@ -231,10 +229,6 @@ def _gain(gains: pd.DataFrame, name: str) -> str:
         f"{last['num_env_runners']} runners make {number(last['value'], 2)} times as many steps per second as "
         f"{first['num_env_runners']}, where {number(ideal, 2)} is ideal{f' ({name})' if name else ''}"
     )
-
-
-def _predicted(frame: pd.DataFrame) -> bool:
-    return bool((frame["kind"] == "predicted").any())
 
 
 def _ceiling(found: pd.DataFrame, scaled: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from analysis.estimates.curves import clocked
 from analysis.estimates.settings import Setting, learning_runs, settings_of
 from analysis.figures import painting, style
 from analysis.figures.figure import Figure, absent
-from analysis.figures.words import number, of_row, sentence
+from analysis.figures.words import drawn_of, number, of_row, sentence
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
         for setting in sorted(found, key=lambda each: each.order):
             best.setdefault(setting.num_env_runners, setting)
         scales = style.evenly(sorted(best), style.MAX_SERIES if curves else MOST_ROWS)
-        rest = len(found) - len(scales)
-        words = f"{count(rest, 'other setting')} of these numbers of runners learnt less, or slower." if rest else ""
-        return [best[scale] for scale in scales], found, words
+        rest = sum(each.num_env_runners in scales for each in found) - len(scales)
+        others = f"{count(rest, 'other setting')} of these numbers of runners learnt less, or slower." if rest else ""
+        return [best[scale] for scale in scales], found, f"{drawn_of(sorted(best), scales)} {others}".strip()
     compared = [each for each in arms if each.name != WINNER or each.num_env_runners == holdup.target_scale]
     chosen = compared if curves else arms
     chosen = sorted(chosen, key=lambda each: (each.name != WINNER, "own runner" in each.name, each.num_env_runners))

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -53,8 +52,12 @@ def lines(
                 marker=so.Nominal([style.MARKS[looks[name]] for name in present], order=present),
                 linestyle=so.Nominal(dashes, order=present),
             ).on(ax).plot()
-        _ideal(ax, frame)
-        _fit(ax, frame, finest, proportional=proportional)
+        ideal = frame[frame["kind"] == "ideal"]
+        ax.plot(ideal["num_env_runners"], ideal["value"], color=style.GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
+        style.runner_axis(ax, frame["num_env_runners"])
+        factor = 0.0 if proportional and ax.get_xscale() == "log" else np.inf
+        seen = frame[["value", "low", "high"]].astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        style.value_axis(ax, "y", seen, finest=finest, factor=factor)
         ax.set_ylabel(label)
         if panel:
             ax.text(0, 1.02, style.wrapped(panel, 32), transform=ax.transAxes, fontsize=8.5, va="bottom")
@@ -65,22 +68,6 @@ def lines(
                 for name, row in last.iterrows()
             ]
             style.end_labels(ax, ends)
-
-
-def _fit(ax: Axes, frame: pd.DataFrame, finest: float | None, *, proportional: bool) -> None:
-    """Fit both axes to the data."""
-    style.runner_axis(ax, frame["num_env_runners"])
-    factor = 0.0 if proportional and ax.get_xscale() == "log" else np.inf
-    style.value_axis(ax, "y", _numbers(frame[["value", "low", "high"]]), finest=finest, factor=factor)
-
-
-def _ideal(ax: Axes, frame: pd.DataFrame) -> None:
-    ideal = frame[frame["kind"] == "ideal"]
-    ax.plot(ideal["num_env_runners"], ideal["value"], color=style.GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
-
-
-def _numbers(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    return frame.astype("Float64").to_numpy(np.float64, na_value=np.nan)
 
 
 ROW_LABEL = 24

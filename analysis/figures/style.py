@@ -160,8 +160,9 @@ def plain_numbers(axis: Any) -> None:
 
 
 def wrapped(text: str, width: int = _LABEL) -> str:
-    """Return a text in lines that fit; a word longer than a line is broken."""
-    return "\n".join(textwrap.wrap(text, width)) or text
+    """Return a text in lines that fit; a word longer than a line is broken, a number and its % are not."""
+    kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    return "\n".join(textwrap.wrap(kept, width)).replace("\N{NO-BREAK SPACE}", " ") or text
 
 
 def end_labels(ax: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:

@@ -14,7 +14,7 @@ from analysis.estimates.settings import learning_runs
 from analysis.figures import style
 from analysis.figures.figure import Figure, absent
 from analysis.figures.learning import NO_LEARNING, seeds
-from analysis.figures.words import number, sentence
+from analysis.figures.words import drawn_of, number, sentence
 from analysis.scaling.fingerprint import in_words
 from study.text import count, listed
 
@@ -63,9 +63,7 @@ def cost_return_front(study: "Study") -> Figure:
         f"beats in both. Not drawn, for lack of a return: {count(failed, 'failed run')}.",
         "CPU-seconds of emulated runs are those of the emulation." if emulated else "",
         f"{count(beyond, 'run')} far below the others: arrows at the lower edge." if beyond else "",
-        f"Of {len(scales)} numbers of runners {listed([str(each) for each in drawn])} are drawn."
-        if len(drawn) < len(scales)
-        else "",
+        drawn_of(scales, drawn),
         seeds(study),
         f"Engine: {study.engine}.",
     ]
@@ -138,7 +136,8 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
     if not any(found.values.values()):
         why = f"No number of runners has {found.fewest} ended trials with different results; fewer would be noise."
         return absent("importance", IMPORTANCE, f"{why} Fix: add trials, for instance with --resume --trials.")
-    scales = style.evenly([scale for scale in sorted(found.values) if found.values[scale]])
+    known = [scale for scale in sorted(found.values) if found.values[scale]]
+    scales = style.evenly(known)
     rows = [
         {"num_env_runners": scale, "parameter": name, "importance": value, "n": found.runs.get(scale, 0)}
         for scale in scales
@@ -162,7 +161,7 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
         "PED-ANOVA: what tells the better half of the trials from the rest, at that number of runners alone; sum 1. "
         "Computed from trials that a sampler chose, so it ranks parameters and has no interval; it says nothing of "
         f"values that were never proposed. Trials: {listed([f'{n} with {scale}' for scale, n in _trials(frame)])}. "
-        f"Engine: {engine}."
+        f"{drawn_of(known, scales)} Engine: {engine}."
     )
     last = tops.iloc[-1]
     name = in_words(last["parameter"])
@@ -175,7 +174,7 @@ def importance(found: Importance | str, *, engine: str) -> Figure:
         key="importance",
         title=title,
         alt=" ".join(parts),
-        caption=caption,
+        caption=" ".join(caption.split()),
         frame=frame,
         painter=_bars,
         height_in=max(1.0 + 0.14 * len(frame) + 0.12 * len(means), 1.6),

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables.numbers import estimate
+from study.text import listed
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -35,21 +36,15 @@ def number(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def with_interval(value: float, low: float, high: float, n: int, *, unit: str = "") -> str:
-    """Return "1.93 [1.90, 1.96] env steps/s (n=5)", or "(n=1, no interval)" where an end is not known."""
-    unit = f" {unit}" if unit else ""
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return f"{number(value)}{unit} (n={n}, no interval)"
-    shown, interval = estimate(value, low, high, digits=3)
-    return f"{shown} {interval}{unit} (n={n})"
-
-
 def of_row(row: "pd.Series[Any]", *, unit: str = "") -> str:
-    """Return a row of the frame of estimates in words, as `with_interval` does."""
-    low, high = (np.nan if pd.isna(row[end]) else float(row[end]) for end in ("low", "high"))
+    """Return a row of the frame of estimates: "1.93 [1.90, 1.96] env steps/s (n=5)", or "(n=1, no interval)"."""
+    value, unit = float(row["value"]), f" {unit}" if unit else ""
     if pd.isna(row["n"]):
-        return f"{number(float(row['value']))}{f' {unit}' if unit else ''} by definition"
-    return with_interval(float(row["value"]), low, high, int(row["n"]), unit=unit)
+        return f"{number(value)}{unit} by definition"
+    shown, interval = estimate(value, row["low"], row["high"], digits=3)
+    if not interval:
+        return f"{number(value)}{unit} (n={int(row['n'])}, no interval)"
+    return f"{shown} {interval}{unit} (n={int(row['n'])})"
 
 
 def told_apart(workloads: Sequence[str]) -> list[str]:
@@ -61,6 +56,12 @@ def told_apart(workloads: Sequence[str]) -> list[str]:
     parts = [each.split(", ") for each in workloads]
     common = set(parts[0]).intersection(*parts) if len(parts) > 1 else set()
     return [", ".join(part for part in each if part not in common) for each in parts]
+
+
+def drawn_of(scales: Sequence[int], drawn: Sequence[int]) -> str:
+    """Return which numbers of runners a picture has room for; empty where it has them all."""
+    few = listed([str(each) for each in drawn])
+    return f"Of {len(scales)} numbers of runners {few} are drawn." if len(drawn) < len(scales) else ""
 
 
 def sentence(text: str) -> str:

@@ -118,11 +118,6 @@ class Report:
     figures: tuple[Figure, ...]
     clip: Clip | None = None
 
-    @property
-    def title(self) -> str:
-        """The heading of the page."""
-        return self.name
-
 
 def make_report(
     study: "Study",

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.study_data import StudyData
+from analysis.tables.definitions import CLOCKS
 from analysis.tables.table import Table
 from study.text import count
 
@@ -22,11 +23,6 @@ _NODE = re.compile(r"(?:^|[^A-Za-z0-9.-])(?:[A-Za-z0-9-]+\.)+grid5000\.fr(?![A-Z
 """A host name of the testbed, such as gros-12.nancy.grid5000.fr, and not of a name that merely begins so."""
 _PLACES = ("hardware", "cluster", "sessions", "hostname", "nodes")
 """Entries of the sheet that name machines; a description may name any."""
-CLOCKS = {
-    "oversubscribed": "more processes than cores",
-    "emulated": "the lanes of all runners stepped in few processes: the learning is theirs, the clock is not",
-    "tainted": "the trial failed, a runner was lost, a sample dropped, or others worked on its nodes",
-}
 PREDICTION = (
     "What a model says of numbers of runners that nobody ran is a prediction, and labelled so. It holds for this "
     "machine, this network and this environment."

@@ -52,7 +52,7 @@ def _environment(pictures: Mapping[str, str]) -> Environment:
 
 
 def _markdown(report: Report, folder: str) -> Iterator[str]:
-    yield f"# {_line(report.title)}"
+    yield f"# {_line(report.name)}"
     yield _line(report.summary)
     yield report.answer.to_markdown().rstrip()
     yield from _pictures([report.figure] if report.figure else [], folder)

@@ -16,6 +16,8 @@ from study.records.files import below, write_below
 Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
 TABLES, FIGURES = "tables", "figures"
+OF_THE_ANSWER = ("answer", "prices")
+"""Tables that not every report has."""
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
@@ -41,7 +43,7 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", 
     """Write a report and return its files, the page first.
 
     `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/throughput.{svg,png}`, with their
-    numbers as .csv and, for LaTeX, as .pdf. Files of an earlier report whose figure is missing now are removed.
+    numbers as .csv and, for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
 
     Args:
         report: The report.
@@ -65,6 +67,9 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", 
         for figure in report.figures:
             for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
                 below(out, f"{FIGURES}/{figure.key}.{suffix}").unlink(missing_ok=True)
+        for key in {*OF_THE_ANSWER} - {table.key for table in report.tables}:
+            for suffix in ("md", "csv", "tex"):
+                below(out, f"{TABLES}/{key}.{suffix}").unlink(missing_ok=True)
     except OSError as error:
         raise AnalysisError(
             where=str(out),

@@ -1,6 +1,5 @@
 """The efficiency table of a study in short, as far as it has come. Loads pandas and SciPy only when there is one."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.status.reader import StatusReader
@@ -21,18 +20,12 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
     if len(scales) < 2:
         found = f"{len(measured)} at {count(len(scales), 'scale')}"
         return f"None yet: it needs finished trials with a measured clock at two scales, got {found}."
-    return _short(reader.folder.path)
-
-
-def _short(path: Path) -> "Table | str":
     from analysis.estimates import Results
     from analysis.load import from_folder
     from analysis.tables.catalogue import table_of
 
     try:
-        table = table_of("T2", Results(from_folder(path)))
+        table = table_of("T2", Results(from_folder(reader.folder.path)))
     except StudyError as error:
         return f"None: {error}"
-    if table.empty:
-        return table.conclusion
-    return table.select(SHOWN)
+    return table.conclusion if table.empty else table.select(SHOWN)

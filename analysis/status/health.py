@@ -84,11 +84,10 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
 
 def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
     """Return the CPU pressure of the trials that tell it."""
-    known = ((row, row.mean_cpu_pressure()) for row in rows)
     return tuple(
         Pressure(trial=row.trial, share=share, own_cores=row.timing in ("measured", "tainted") and not row.provisional)
-        for row, share in known
-        if share is not None
+        for row in rows
+        if (share := row.mean_cpu_pressure()) is not None
     )
 
 
@@ -119,7 +118,7 @@ def advice(
     """Yield what a person should know or do, the gravest first."""
     if driver == "gone":
         yield Advice(
-            text="The driver is gone without a word (killed?); nothing recorded is lost. Go on with:", command=resume
+            text="The driver ended without saying so (killed?); nothing recorded is lost. Go on with:", command=resume
         )
     if driver == "working" and silence_s > quiet_after_s(longest_pause_s):
         pause = "" if longest_pause_s is None else f"; the longest pause so far was {longest_pause_s:,.0f} s"

@@ -17,7 +17,7 @@ from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.records import Line, StudyOpened, Timing, read_lines
 from study.space.parameters import SCALE, Value
 from study.space.variants import STAGES, THROUGHPUT
@@ -52,7 +52,8 @@ class StatusReader:
         self.identity = self.folder.identity()
         self.ledger = Ledger()
         self._end, self._seq = 0, 0
-        self._last_time: float | None = None
+        self.last_time: float | None = None
+        """When the last record was written, seconds since the epoch."""
         self._num_pauses, self._longest_pause_s = 0, 0.0
         """Of this session."""
 
@@ -93,11 +94,11 @@ class StatusReader:
     def _take(self, line: Line) -> None:
         if isinstance(line.record, StudyOpened):
             self._num_pauses, self._longest_pause_s = 0, 0.0
-        elif self._last_time is not None:
+        elif self.last_time is not None:
             self._num_pauses += 1
-            self._longest_pause_s = max(self._longest_pause_s, line.time - self._last_time)
+            self._longest_pause_s = max(self._longest_pause_s, line.time - self.last_time)
         self.ledger.apply(line.record, line.time)
-        self._end, self._seq, self._last_time = line.end, line.seq + 1, line.time
+        self._end, self._seq, self.last_time = line.end, line.seq + 1, line.time
 
     def _torn(self, driver: health.Driver) -> tuple[str, ...]:
         """Return a sentence on an incomplete last line; while a driver works, it is being written."""
@@ -111,11 +112,6 @@ class StatusReader:
         return (
             f"{file}: the last line is incomplete ({size - self._end} bytes, torn by a kill); a resume cuts it off.",
         )
-
-    @property
-    def silence_since(self) -> float | None:
-        """When the last record was written, seconds since the epoch."""
-        return self._last_time
 
     @property
     def longest_pause_s(self) -> float | None:
@@ -136,7 +132,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
     ledger, identity, folder = reader.ledger, reader.identity, reader.folder
     rows = list(ledger.rows.values())
     under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
-    silence = None if reader.silence_since is None else max(moment - reader.silence_since, 0.0)
+    silence = None if reader.last_time is None else max(moment - reader.last_time, 0.0)
     timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
     staged = bool(identity.spec.get("holdup"))
     cancelled = {number for decision in ledger.decisions for number in decision.cancelled}
@@ -216,10 +212,8 @@ def _stage(ledger: Ledger) -> str:
 
 
 def _per_stage(rows: Sequence[TrialRow]) -> dict[str, tuple[int, int]]:
-    ended, failed = (
-        Counter(row.stage for row in rows if row.ended),
-        Counter(row.stage for row in rows if row.status == "failed"),
-    )
+    ended = Counter(row.stage for row in rows if row.ended)
+    failed = Counter(row.stage for row in rows if row.status == "failed")
     return {stage: (count, failed[stage]) for stage, count in ended.items() if stage}
 
 
@@ -241,10 +235,10 @@ def _running(row: TrialRow, moment: float) -> RunningTrial:
 
 
 def _best(rows: Sequence[TrialRow]) -> tuple[Best, ...]:
-    """Return the best full trial of each scale; short trials, for the clock, have no score worth a rank."""
-    scored = [row for row in rows if row.status == "finished" and row.summary.get("score") is not None]
+    """Return the best full trial of each scale; short trials, for the clock, have no result worth a rank."""
+    judged = [row for row in rows if row.status == "finished" and result_of(row) is not None]
     # In a hold-up study a trial with a limit of iterations is a short one; elsewhere the limit is the budget.
-    full = [row for row in scored if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
+    full = [row for row in judged if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
     tuned = {*PLACED, *(name for row in full for name in row.proposed)} - {SCALE}
     values: dict[str, set[Value | None]] = {
         name: {row.setting.get(name) for row in full} for row in full[:1] for name in row.setting if name in tuned

@@ -31,7 +31,7 @@ class RunningTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The finished trial with the highest score at a scale."""
+    """The finished trial with the highest score at a scale; where there are no scores, with the highest return."""
 
     num_env_runners: int
     trial: int
@@ -82,7 +82,7 @@ class Status:
     engine: str
     """Of the trials that were built, see `study.engine`."""
     timings: Mapping[str, int]
-    """measured, oversubscribed, emulated, tainted -> ended trials."""
+    """measured, oversubscribed, emulated, tainted -> trials whose clock has its label."""
     per_stage: Mapping[str, tuple[int, int]]
     """Stage -> trials ended, failed."""
     running: tuple[RunningTrial, ...]

@@ -80,8 +80,8 @@ LIMIT = (
 )
 CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n and the batch are."
 BEST_BATCH = (
-    "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N as "
-    "evaluations saw it, and its interval knows nothing of the time between two."
+    "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N is the "
+    "step of an evaluation, and its interval leaves out the time between two of them."
 )
 CERTIFICATE = (
     "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "
@@ -91,3 +91,9 @@ INTERVAL = (
     "[low, high]: 95 % interval where no other level is named; the unit of replication is the run, ratios are paired "
     "by seed where seeds are common."
 )
+CLOCKS = {
+    "oversubscribed": "more processes than cores",
+    "emulated": "the lanes of all runners stepped in few processes: the learning is theirs, the clock is not",
+    "tainted": "the trial failed, a runner was lost, a sample dropped, or others worked on its nodes",
+}
+"""Label of a clock that is not measured -> what it means."""

@@ -15,6 +15,7 @@ from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUN
 from analysis.tables.numbers import in_words, overlap
 from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
+from study.statistics.estimate import without_interval
 from study.text import count as counted
 
 MOST_NAMED = 6
@@ -211,8 +212,8 @@ def _name(arm: Mapping[str, Any], small: int) -> str:
 
 def _without_interval(arm: Mapping[str, Any]) -> Estimate | None:
     """Return the steps to the target of an arm: the certificate gives them without an interval."""
-    value, inf = arm["env_steps_to_target"], float("inf")
-    return None if value is None else Estimate(value=value, low=-inf, high=inf, n=arm["n"], level=0.95, method="none")
+    value = arm["env_steps_to_target"]
+    return None if value is None else without_interval(value, n=arm["n"], level=0.95, method="none")
 
 
 def _conclusion(content: Mapping[str, Any], small: int, target: int) -> str:
@@ -228,7 +229,7 @@ def _notes(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small:
     for check in content["verdict"]["checks"].values():
         value = estimate_of(check["value"])
         found = "" if value is None else f": {in_words(value)}"
-        note = f" ({check['note']})" if check["note"] else ""
+        note = f" ({_with_names(check['note'], small)})" if check["note"] else ""
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
     yield f"Against the baselines: {_with_names(content['comparisons']['sentence'], small)}."
     yield from (_with_names(note, small) for note in content["notes"])

@@ -218,8 +218,8 @@ def _fastest(strong: Scaling) -> Advice:
     def place(cell: tuple[ScalingGroup, ScalingRow]) -> str:
         return f"{counted(cell[1].num_env_runners, 'runner')}{f' ({cell[0].label})' if several else ''}"
 
-    rivals = [place(cell) for cell in cells if cell is not best and overlap(cell[1].env_steps_per_s, rate)]
-    apart = _rivals(rivals, " (intervals overlap)")
+    rivals = [cell for cell in cells if cell is not best and overlap(cell[1].env_steps_per_s, rate)]
+    apart = _rivals([place(cell) for cell in rivals], [rate, *(cell[1].env_steps_per_s for cell in rivals)])
     return Advice(
         question="Fastest: highest throughput",
         choice=place(best),
@@ -235,17 +235,18 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
     known = [(row, row.efficiency_p) for row in rows if row.efficiency_p is not None]
     if known:
         cheapest, efficiency = max(known, key=lambda pair: pair[1].value)
-        close = [str(row.num_env_runners) for row, other in known if row is not cheapest and overlap(other, efficiency)]
+        close = [pair for pair in known if pair[0] is not cheapest and overlap(pair[1], efficiency)]
+        scales = ", ".join(str(row.num_env_runners) for row, _ in close)
         yield Advice(
             question="Cheapest env step: highest efficiency per CPU",
             choice=f"{counted(cheapest.num_env_runners, 'runner')}{named}",
             value=efficiency,
             value_unit="of the ideal per CPU",
             basis="measured",
-            note=_rivals([f"n = {', '.join(close)}"] if close else [], " (intervals overlap)"),
+            note=_rivals([f"n = {scales}"] if close else [], [efficiency, *(other for _, other in close)]),
         )
     for last, row in itertools.pairwise(rows):
-        share = row.marginal
+        share = row.marginal if row.num_env_runners > last.num_env_runners else None
         if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             scales = f"from {last.num_env_runners} to {counted(row.num_env_runners, 'runner')}"
             yield Advice(
@@ -269,14 +270,14 @@ def _of_goodput(rows: tuple[GoodputRow, ...]) -> Iterator[Advice]:
         known = [(row, price) for row, price in prices if price is not None]
         if known:
             best, price = min(known, key=lambda pair: pair[1].value)
-            rivals = [_cell(row) for row, value in known if row is not best and overlap(value, price)]
+            rivals = [(row, value) for row, value in known if row is not best and overlap(value, price)]
             yield Advice(
                 question=question,
                 choice=_cell(best),
                 value=price,
                 value_unit=unit,
                 basis="measured",
-                note=_rivals(rivals),
+                note=_rivals([_cell(row) for row, _ in rivals], [price, *(value for _, value in rivals)]),
             )
 
 
@@ -356,8 +357,10 @@ def _runners_advice(question: str, row: Row, *, said: str = "") -> Advice:
     )
 
 
-def _rivals(names: Sequence[str], why: str = "") -> str:
-    return f"cannot be told from {'; '.join(names)}{why}" if names else ""
+def _rivals(names: Sequence[str], estimates: Sequence[Estimate]) -> str:
+    """Return what the best cannot be told from, and why: the intervals overlap, or not all of them are known."""
+    why = "intervals overlap" if all(each.has_interval for each in estimates) else "not all have an interval"
+    return f"cannot be told from {'; '.join(names)} ({why})" if names else ""
 
 
 def _cell(row: GoodputRow) -> str:

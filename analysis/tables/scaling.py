@@ -102,11 +102,6 @@ APART = Layout(
     ),
     definitions=(words.CPUS, words.THROUGHPUT, words.MEASURED),
 )
-CLOCKS = {
-    "oversubscribed": "oversubscribed: more processes than cores.",
-    "emulated": "emulated: the lanes of all runners stepped in few processes: their learning, not their clock.",
-    "tainted": "tainted: the trial failed, a runner was lost, a sample dropped, or others worked on its nodes.",
-}
 ALLOCATION = Layout(
     key="T4",
     title="Trials against runners: the same CPUs, spent side by side",
@@ -249,7 +244,7 @@ def not_measured(results: Results) -> Table:
         n=len(apart),
         n_failed=int((apart["status"] == FAILED).sum()),
         excluded={"measured: see T2": len(runs) - len(apart)},
-        notes=(CLOCKS[name] for name in CLOCKS if name in counts),
+        notes=(f"{name}: {meaning}." for name, meaning in words.CLOCKS.items() if name in counts),
         values={column.name: [row[column.name] for row in rows] for column in APART.columns},
     )
 
@@ -297,11 +292,11 @@ def trials_against_runners(results: Results) -> Table:
 
 
 def _best_allocation(found: Sequence[AllocationRow]) -> str:
-    rows = [(row, row.relative) for row in found if row.relative is not None]
+    fewest, *others = found
+    rows = [(row, row.relative) for row in others if row.relative is not None]
     if not rows:
         return "Only one way to spend the CPUs was measured: nothing to compare it with."
     best, relative = max(rows, key=lambda pair: pair[1].value)
-    fewest = min(found, key=lambda row: row.num_trials)
     return (
         f"On the same CPUs {best.num_trials} trials of {best.num_env_runners} runners step {in_words(relative)} times "
         f"as fast as {fewest.num_trials} of {fewest.num_env_runners}."

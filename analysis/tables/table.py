@@ -13,7 +13,6 @@ import pandas as pd
 from analysis.scaling.blocks import in_frame
 from analysis.tables import writers
 from analysis.tables.cells import SUFFIXES, Body, TableColumn, cell
-from study.errors import AnalysisError
 from study.statistics import Estimate
 
 MOST_ROWS = 300
@@ -24,8 +23,8 @@ MOST_ROWS = 300
 class Table:
     """A table with everything that must be read with it.
 
-    Rules: every column of the frame is declared, every declared one is there (an empty frame needs none), both ends of
-    an interval are there or neither, and a table without rows says why in its conclusion.
+    Every column of the frame is declared; both ends of an interval are there or neither; a table without rows says why
+    in its conclusion.
     """
 
     key: str
@@ -48,30 +47,6 @@ class Table:
     """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
     most_rows: int = MOST_ROWS
     """Rows that people are shown."""
-
-    def __post_init__(self) -> None:
-        if faults := [*self._faults()]:
-            raise AnalysisError(
-                where=f"table {self.key}",
-                rule="; ".join(faults),
-                fix="Declare the columns that the frame has.",
-                code="table-inconsistent",
-            )
-
-    def _faults(self) -> Iterable[str]:
-        if not self.conclusion.strip():
-            yield "a conclusion must be there, got none"
-        if not len(self.frame.columns):
-            return
-        declared = {name for column in self.columns for name in column.names}
-        if foreign := [str(name) for name in self.frame.columns if name not in declared]:
-            yield f"every column must be declared, got {', '.join(foreign)}"
-        for column in self.columns:
-            needed = column.names[:3]  # `_n` may be missing
-            if missing := [name for name in needed if name not in self.frame]:
-                yield f"declared columns must be in the frame, got none of {', '.join(missing)}"
-            elif column.estimate and bool((self.frame[needed[1]].isna() != self.frame[needed[2]].isna()).any()):
-                yield f"{column.name} must have both ends of its interval or none, got one"
 
     @property
     def empty(self) -> bool:
@@ -190,8 +165,8 @@ class Layout:
         conclusion: str,
         *,
         n: int,
-        n_failed: int,
-        excluded: Mapping[str, int],
+        n_failed: int = 0,
+        excluded: Mapping[str, int] = MappingProxyType({}),
         notes: Iterable[str] = (),
         values: Mapping[str, Sequence[Any]] = MappingProxyType({}),
         hidden: Sequence[str] = (),

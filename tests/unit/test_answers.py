@@ -17,7 +17,6 @@ from analysis.opened import Study
 from study.cli.tables import print_stages
 from study.records.ledger import Ledger
 from tests import synthetic
-from tests.planted import Truth, planted_folder
 from tests.spaces import spec
 from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
@@ -127,12 +126,58 @@ def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
     assert not re.search(r"7e49bb727a6e|winner|@46|folded", holdup.to_text())
 
 
-@pytest.mark.parametrize("name", ["example_coinrun", "example_table"])
-def test_a_search_says_which_setting_learnt_best(name):
-    answer = analysis.open(EXAMPLES / name).answer()
-    assert answer.setting.startswith("num_env_runners: ")
-    assert len(answer.facts) <= 3
-    assert len(answer.numbers) == 3
+def test_a_setting_of_which_every_run_failed_was_tried():
+    failed = {"status": "failed", "timing": "tainted", "score": 0.0}
+    tried = [
+        (2, 1_000, {"final_return": 100.0, "score": 0.2}),
+        (2, 2_000, failed),
+        (2, 4_000, failed),
+        (4, 900, failed),
+    ]
+    rows = [run(trial, runners=n, batch=batch, **more) for trial, (n, batch, more) in enumerate(tried)]
+    answer = Study(built_study(rows, spec=spec())).answer()
+    assert answer.facts[:2] == ("It is the best of 4 that were tried, by one run.", "Of 3 of them every run failed.")
+    assert [(each.text, each.note) for each in answer.numbers[1:]] == [("0 of 4", "return 450"), ("4", "3 failed")]
+    table = answer.rows.frame
+    assert table["num_env_runners"].tolist() == [2, 4]
+    assert table["setting"].tolist() == ["batch 1,000", "none: every run failed"]
+    assert table["solved"].tolist() == ["0 of 3", "0 of 1"]
+    assert (answer.rows.n, answer.rows.n_failed) == (4, 3)
+
+
+def test_what_ran_once_is_not_called_equal_to_anything():
+    rows = [run(n, runners=n, batch=400, iteration_time_s=4 / n) for n in (1, 2, 4)]
+    fastest = run(8, runners=8, batch=6_400)
+    answer = Study(built_study([*rows, fastest], kind="throughput")).answer()
+    assert answer.setting.startswith("num_env_runners: 8  train_batch_size: 6400")
+    assert (
+        "Fastest measured: 8 runners at batch 6,400, 6,400 steps a second (no interval, 1 run); cheap"
+        in answer.facts[1]
+    )
+    often = [run(seed, batch=1_000, seed=seed, final_return=500.0 - seed, score=1.0) for seed in range(5)]
+    once = run(9, batch=4_000, final_return=3.0, score=0.0)
+    assert not any("cannot be told from" in each for each in Study(built_study([*often, once])).answer().facts)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fact"), [((1, 2, 3), "These are 3 runs, 95 % interval 2,"), ((1,), "It is one run: ")]
+)
+def test_one_number_of_runners_has_the_rate_of_all_its_runs(seeds, fact):
+    rows = [run(seed, runners=4, seed=seed, iteration_time_s=1 + 0.1 * seed) for seed in seeds]
+    answer = Study(built_study(rows, kind="throughput")).answer()
+    rate = 3_200 * len(seeds) / sum(1 + 0.1 * seed for seed in seeds)
+    assert answer.sentence.endswith(f"ran fastest: {rate:,.0f} steps a second.")
+    assert answer.facts[0].startswith(fact)
+
+
+@pytest.mark.parametrize(("planned", "commands"), [(3, 1), (2, 0)])
+def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, planned, commands):
+    rows = [run(trial, status="failed", timing="tainted", reason="") for trial in range(2)]
+    sheet = {"space": "mine.yaml", "num_trials": planned}
+    answer = Study(built_study(rows, source=str(tmp_path / "invented"), sheet=sheet)).answer()
+    assert answer.facts == ("First reason: no reason was recorded",)
+    found = [each.command for each in answer.unknown if each.command]
+    assert found == [f"python run_study.py --space mine.yaml --name invented --out {tmp_path} --resume"] * commands
 
 
 @pytest.mark.parametrize(
@@ -179,14 +224,6 @@ def test_the_writers_escape_what_comes_from_a_study():
     assert "<script>" not in answer.to_html() + answer.to_markdown()
     assert "](javascript" not in answer.to_markdown()
     assert "lr: &lt;b&gt;" in answer.to_html()
-
-
-@pytest.mark.parametrize("truth", [Truth(cells=((1, 2048), (4, 2048)), blocks=1), Truth(cells=((4, 2048),), failed=1)])
-def test_small_studies_have_an_answer(tmp_path, truth):
-    folder = planted_folder(tmp_path / "planted", truth, np.random.default_rng(1))
-    answer = analysis.open(folder.path).answer()
-    assert answer.sentence
-    assert answer.to_text()
 
 
 @pytest.mark.parametrize("kind", ["search", "throughput", "holdup", "foreign"])

@@ -1,6 +1,8 @@
 """Figures of time by value: what is drawn are the estimates, the title is the finding, pictures are reproducible."""
 
+import json
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,10 +13,9 @@ from matplotlib.figure import Figure as Canvas
 
 from analysis.figures import Importance, absent, all_figures, figure_of, importance
 from analysis.figures import style as look
-from analysis.figures.words import number, sentence, told_apart, with_interval
+from analysis.figures.words import number, of_row, told_apart
 from analysis.opened import Study
 from study.errors import AnalysisError
-from study.text import count, listed
 from tests.planted import Truth, planted_runs
 from tests.unit.tables_data import study
 
@@ -73,19 +74,18 @@ def test_a_number_is_written_as_a_person_reads_it(value, text):
     assert number(value) == text
 
 
-def test_a_value_never_stands_without_its_interval():
-    assert with_interval(1.934, 1.9, 1.96, 5, unit="s") == "1.93 [1.90, 1.96] s (n=5)"
-    assert with_interval(1.934, np.nan, np.nan, 1) == "1.93 (n=1, no interval)"
-    assert with_interval(1.934, float("-inf"), float("inf"), 1) == "1.93 (n=1, no interval)"
-
-
-def test_words_are_joined_as_in_a_sentence():
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed([]) == "none"
-    assert count(1, "run") == "1 run"
-    assert count(1200, "run") == "1,200 runs"
-    assert sentence("what is said") == "What is said."
+@pytest.mark.parametrize(
+    ("low", "high", "n", "text"),
+    [
+        (1.9, 1.96, 5, "1.93 [1.90, 1.96] s (n=5)"),
+        (1.9, np.inf, 5, "1.93 [1.90, ∞) s (n=5)"),
+        (pd.NA, pd.NA, 1, "1.93 s (n=1, no interval)"),
+        (-np.inf, np.inf, 1, "1.93 s (n=1, no interval)"),
+        (pd.NA, pd.NA, pd.NA, "1.93 s by definition"),
+    ],
+)
+def test_a_value_never_stands_without_its_interval(low, high, n, text):
+    assert of_row(pd.Series({"value": 1.934, "low": low, "high": high, "n": n}), unit="s") == text
 
 
 def test_a_workload_is_named_by_what_tells_it_apart():
@@ -164,7 +164,9 @@ def test_many_workloads_are_small_multiples_and_one_scale_on_more_cpus_is_a_line
     many.draw(canvas.add_subplot())
     assert len(canvas.axes) == 6
     wide = parts[0].assign(num_cpus=parts[0]["num_cpus"] + 10)
-    both = measured(figure_of(throughput_study(joined(parts[0], wide)), "throughput"))
+    placed = throughput_study(joined(parts[0], wide))
+    assert "an added CPU gives" not in placed.answer().sentence, "more CPUs for as many runners are no more runners"
+    both = measured(figure_of(placed, "throughput"))
     assert both.groupby("series")["num_cpus"].apply(list).to_dict() == {
         "placement 1": [3, 5, 9],
         "placement 2": [13, 15, 19],
@@ -173,20 +175,14 @@ def test_many_workloads_are_small_multiples_and_one_scale_on_more_cpus_is_a_line
 
 def test_both_engines_are_drawn_where_both_ran(runs):
     def ran(runner, learner):
-        names = {"runner_class": runner}, {"learner_class": learner}
-        texts = runs["fingerprint"].map(lambda text: with_engine(text, *names))
-        return runs.assign(fingerprint=texts)
+        engine = {"effective_runner": {"runner_class": runner}, "effective_learner": {"learner_class": learner}}
+        fields = runs["fingerprint"].map(json.loads)
+        return runs.assign(fingerprint=fields.map(lambda each: json.dumps(each | engine, sort_keys=True)))
 
     both = joined(ran("BatchedEnvRunner", "LeanPPOLearner"), ran("StockEnvRunner", "PPOTorchLearner"))
     found = measured(figure_of(throughput_study(both), "efficiency"))
     assert set(found["engine"]) == {"batched+lean", "RLlib's own"}
     assert {name.split(",")[0] for name in found["series"]} == {"engine batched+lean", "engine RLlib's own"}
-
-
-def with_engine(text, runner, learner):
-    import json
-
-    return json.dumps(json.loads(text) | {"effective_runner": runner, "effective_learner": learner}, sort_keys=True)
 
 
 def test_weak_efficiency_has_its_own_figure():
@@ -270,8 +266,6 @@ def test_hostile_names_stay_text(planted):
     title = '<script>alert("1")</script> & $\\nonsense{$'
     figure = figure_of(planted, "efficiency")
     frame = figure.frame.assign(series=[title if n % 2 else f"{title} 2" for n in range(len(figure.frame))])
-    from dataclasses import replace
-
     root = ElementTree.fromstring(replace(figure, title=title, frame=frame).to_svg())
     assert not [element for element in root.iter() if element.tag.endswith("script")]
     assert any("<script>" in (element.text or "") for element in root.iter())
@@ -285,6 +279,10 @@ def test_labels_that_would_overlap_are_moved_apart_in_their_order():
         for two in range(one):
             assert abs(places[one] - places[two]) >= (sizes[one] + sizes[two]) / 2 - 1e-9
     assert look.spread([0.1, 0.9], [0.1, 0.1]) == {0: pytest.approx(0.1), 1: pytest.approx(0.9)}
+
+
+def test_a_number_and_its_percent_sign_stay_on_one_line():
+    assert look.wrapped("learning takes 2.7 % of it", 19) == "learning takes\n2.7 % of it"
 
 
 def test_tick_labels_that_would_overlap_are_left_out():

@@ -178,6 +178,16 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_the_runs_of_the_other
     assert steps.frame.loc[steps.frame["kind"] == "mean", "value"].tolist() == [500]
 
 
+def test_numbers_of_runners_for_which_there_is_no_room_are_told():
+    scales = (1, 2, 4, 8, 16, 32, 46)
+    runs = [run(trial, n=n, digest="", stage="search") for trial, n in enumerate(scales)]
+    caption = figure_of(
+        of(runs, [curve(trial, (1.0, 2.0)) for trial in range(7)], kind="search"), "return_steps"
+    ).caption
+    assert "Of 7 numbers of runners 1, 2, 4, 16, 32 and 46 are drawn." in caption
+    assert "other setting" not in caption
+
+
 def test_scores_are_means_with_failures_as_zero():
     runs = [run(0, score=0.9), run(1, seed=2, score=1.0), run(2, seed=3, status="failed", score=None), run(3, n=46)]
     figure = figure_of(of(runs), "score")

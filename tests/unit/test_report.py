@@ -11,7 +11,7 @@ import pytest
 
 from analysis.answers import Answer, Number, Unknown
 from analysis.figures import Importance, absent, importance
-from analysis.load import StudyData, from_folder
+from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.report import build, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.limits import GRID5000, acknowledgement, limits
@@ -19,24 +19,16 @@ from analysis.tables.cells import TableColumn
 from analysis.tables.table import Layout, Table
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
-from tests.planted import Truth, as_frame, planted_folder
+from tests.planted import Truth, planted_folder
+from tests.unit.tables_data import study
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
-def data(rows=({"status": "finished", "timing": "measured"},), *, kind="search", sheet=None, problems=(), name="demo"):
-    runs = as_frame([{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)])
-    return StudyData(
-        name=name,
-        source=f"studies/{name}",
-        kind=kind,
-        runs=runs,
-        sheet=sheet or {},
-        problems=problems,
-        iterations=pd.DataFrame,
-        read_evaluations=pd.DataFrame,
-    )
+def data(rows=({"status": "finished", "timing": "measured"},), **changes):
+    runs = [{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)]
+    return study(runs, **{"name": "demo", "sheet": {}, **changes})
 
 
 def table(key, conclusion="It is so.", **more):
@@ -53,17 +45,23 @@ PICTURE = importance(Importance(values={10: {"lr": 0.3, "batch": 0.7}}, runs={10
 
 
 class Outline(HTMLParser):
-    """What a page is made of: open elements in order, headings, and everything that could ask for something."""
+    """What a page is made of: its elements, open ones in order, headings, and what could ask for something."""
 
     def __init__(self, text):
         super().__init__()
         self.headings, self.asks, self.ids, self.stack, self.faults, self.tags = [], [], [], [], [], set()
+        self.seen, self.rows, self.text = [], [], ""
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         named = dict(attrs)
+        self.seen.append((tag, named))
+        if tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th"):
+            self.rows[-1] += 1
         if re.fullmatch(r"h[1-6]", tag):
             self.headings.append(int(tag[1]))
         self.ids += [named["id"]] if "id" in named else []
@@ -75,6 +73,9 @@ class Outline(HTMLParser):
         self.handle_starttag(tag, attrs)
         if tag not in VOID:
             self.stack.pop()
+
+    def handle_data(self, data):
+        self.text += data
 
     def handle_endtag(self, tag):
         if not self.stack or self.stack.pop() != tag:
@@ -243,7 +244,10 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
-    (tmp_path / "figures" / "efficiency.svg").write_text("of an earlier report")
+    (tmp_path / "tables").mkdir()
+    stale = [tmp_path / "figures" / "efficiency.svg", tmp_path / "tables" / "prices.csv"]
+    for file in stale:
+        file.write_text("of an earlier report")
     (tmp_path / "figures" / "mine.svg").write_text("somebody's own")
     files = write(small, tmp_path, ("html", "md", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
@@ -252,7 +256,7 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("md", "csv", "tex")}
     pictures = {f"figures/importance.{form}" for form in ("svg", "png", "csv", "pdf")}
     assert names == {"report.html", "report.md", *forms, *pictures}
-    assert not (tmp_path / "figures" / "efficiency.svg").exists()
+    assert not any(file.exists() for file in stale)
     assert (tmp_path / "figures" / "mine.svg").exists()
     with (tmp_path / "tables" / "T2.csv").open() as lines:
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]

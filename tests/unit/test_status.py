@@ -123,7 +123,7 @@ def test_trials_of_a_dead_driver_do_not_run(folder):
     synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0))
     status = read_status(folder.path)
     assert (status.driver, status.running, status.left) == ("gone", (), None)
-    assert status.advice[0].text.startswith("The driver is gone without a word")
+    assert status.advice[0].text.startswith("The driver ended without saying so")
     assert status.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
     assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
 
@@ -285,14 +285,16 @@ def test_stage_and_plan_of_a_holdup_study(tmp_path):
     assert " of about " in printed(begun, 80)
 
 
-def test_the_best_of_a_scale_says_how_many_it_was_best_of(folder):
-    def scored(number, score):
+@pytest.mark.parametrize("scored", [True, False])
+def test_the_best_of_a_scale_says_how_many_it_was_best_of(folder, scored):
+    def trial(number, score):
         *first, last = synthetic.whole_trial(number)
-        return [*first, replace(last, summary=last.summary | {"score": score, "final_return": 100 * score})]
+        results = {"score": score if scored else None, "final_return": 100 * score}
+        return [*first, replace(last, summary=last.summary | results)]
 
-    synthetic.append(folder, synthetic.opened(), *scored(0, 0.4), *scored(1, 0.9), *scored(2, 0.6))
+    synthetic.append(folder, synthetic.opened(), *trial(0, 0.4), *trial(1, 0.9), *trial(2, 0.6))
     (best,) = read_status(folder.path).best
-    assert (best.trial, best.score, best.final_return, best.num_finished) == (1, 0.9, 90.0, 3)
+    assert (best.trial, best.score, best.final_return, best.num_finished) == (1, 0.9 if scored else None, 90.0, 3)
     text = printed(read_status(folder.path), 80)
     assert "The luckiest single trial of each scale (n=1, no interval)" in text
 

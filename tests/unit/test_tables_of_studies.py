@@ -10,7 +10,7 @@ from analysis.estimates.results import Results
 from analysis.tables.catalogue import TABLES, all_tables
 from analysis.tables.learning import steps_to_target
 from analysis.tables.models import recommendation
-from analysis.tables.scaling import decomposition, not_measured, strong_scaling
+from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners
 from analysis.tables.sheet import study_sheet
 from analysis.tables.times import pop_tree
 from tests.unit.tables_data import NOISE, amdahl, run, study
@@ -84,6 +84,29 @@ def test_the_fastest_cell_is_looked_for_in_all_workloads():
     assert first["choice"] == "4 runners (batch 6,400)"
     assert first["value"] == pytest.approx(6_400)
     assert "Fastest of those measured: 4 runners (batch 6,400)" in table.conclusion
+
+
+def test_that_runs_of_one_scale_have_no_interval_is_why_they_cannot_be_told_apart():
+    def first_note(blocks):
+        rows = [
+            run(10 * seed + n, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * time)
+            for seed in range(1, blocks + 1)
+            for n, time in ((1, 1.0), (2, 0.999))
+        ]
+        return recommendation(Results(study(rows))).frame["note"][0]
+
+    assert first_note(1) == "cannot be told from 1 runner (not all have an interval)"
+    assert first_note(4) == "cannot be told from 1 runner (intervals overlap)"
+
+
+@pytest.mark.parametrize(("pairs", "said"), [((2,), "2 trials of 2 runners step 0.500 ["), ((), "Only one way")])
+def test_trials_side_by_side_are_compared_with_the_one_large_trial(pairs, said):
+    rows = [
+        run(100 * seed + 10 * trials + one, runners=4 // trials, seed=seed, iteration_time_s=trials**2,
+            anchor=f"allocation {trials} x {4 // trials}", started=float(seed), ended=seed + 1.0)
+        for seed in (1, 2, 3) for trials in (1, *pairs) for one in range(trials)
+    ]  # fmt: skip
+    assert said in trials_against_runners(Results(study(rows, kind="throughput"))).conclusion
 
 
 def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command():
