@@ -115,4 +115,5 @@ def minibatch_indices(
         torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
         for _ in range(math.ceil(count * size / steps))
     ]
-    return torch.cat(orders)[: count * size].to(device).split(size)
+    minibatches: tuple[Tensor, ...] = torch.cat(orders)[: count * size].to(device).split(size)
+    return minibatches

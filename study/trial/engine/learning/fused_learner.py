@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ class FusedPPOLearner(LeanPPOLearner):
             fused_program.use_cache(folder)
         self._program = fused_program
 
-    def _learn(self, batch: Batch, minibatches: Sequence[Tensor], settings: UpdateSettings) -> UpdateOutcome:
+    def _learn(self, batch: Batch, minibatches: tuple[Tensor, ...], settings: UpdateSettings) -> UpdateOutcome:
         """Take one step for each minibatch, given by its rows."""
         program = self._program
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)

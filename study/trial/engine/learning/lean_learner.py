@@ -342,7 +342,7 @@ class LeanPPOLearner(PPOTorchLearner):
         (squares,) = self._over_learners([np.square(reference - mean).sum()])
         return (advantages - mean) / max(_MIN_STD, math.sqrt(squares / rows)), advantages + before
 
-    def _learn(self, batch: Batch, minibatches: Sequence[Tensor], settings: UpdateSettings) -> UpdateOutcome:
+    def _learn(self, batch: Batch, minibatches: tuple[Tensor, ...], settings: UpdateSettings) -> UpdateOutcome:
         """Take one step for each minibatch, given by its rows."""
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
