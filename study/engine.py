@@ -53,18 +53,21 @@ def engines_in_words(engines: Iterable[str | None]) -> str:
     return ", ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in found)
 
 
-def other_engine(spec: "StudySpec") -> tuple[str, str]:
-    """Return the engine to compare a space's own with, and the options of a run that measure it."""
-    to_ours = engine_of_space(spec) == OWN
+def other_engine(spec: "StudySpec") -> tuple[str, str] | None:
+    """Return the engine to compare a space's own with, and the options of a run that measure it.
+
+    None where no option changes it: both parts of a script may be of a kind that RLlib's own alone can do.
+    """
+    own = engine_of_space(spec)
+    to_ours = own == OWN
     runner, learner = ("batched", "auto") if to_ours else ("stock", "rllib")
     if spec.traits.asynchronous or spec.algorithm == "A2C":  # their learner has no alternative
         learner = spec.learner
     changed = {
         name: value for name, value in (("runner", runner), ("learner", learner)) if getattr(spec, name) != value
     }
-    return engine_of_space(spec.model_copy(update=changed)), " ".join(
-        f"--set {key}={to}" for key, to in changed.items()
-    )
+    other = engine_of_space(spec.model_copy(update=changed))
+    return None if other == own else (other, " ".join(f"--set {key}={to}" for key, to in changed.items()))
 
 
 def _part(name: Any, known: Mapping[str, str]) -> str:

@@ -111,8 +111,8 @@ FAULTS = (
     Fault(
         subject="stages",
         what="what runs now is forgotten when the budget is counted",
-        old="spent + num_running * each + self._price(",
-        new="spent + self._price(",
+        old="spent + (num_running + 1) * each + later <=",
+        new="spent + each + later <=",
         tests=("test_stages.py", "test_sequences.py"),
     ),
     Fault(

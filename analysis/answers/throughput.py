@@ -171,8 +171,8 @@ def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
     if told := clocks_in_words(data.runs[~data.runs[SCALE].isin(clocked)]):
         yield Unknown(text=f"the speed of other numbers of runners that were tried: {told}.")
     yield Unknown(text="which setting learns best: such short runs measure speed alone.")
-    if data.spec is not None:
-        other, options = other_engine(data.spec)
+    if data.spec is not None and (another := other_engine(data.spec)) is not None:
+        other, options = another
         command = run_again(data, "other_engine", [word for word in options.split() if word != "--set"])
         yield Unknown(
             text=f"how other engines do: only {workload.engine or 'one'} was measured, not {other}.", command=command

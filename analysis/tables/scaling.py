@@ -38,7 +38,7 @@ _SCALE = (
     RATE,
     estimate("iteration_time_s", "s", "iteration", "Seconds per training iteration, T."),
 )
-_MARGINAL = estimate("marginal", "1", "", "d ln X / d ln P from the row before: what a CPU more gave.")
+_MARGINAL = estimate("marginal", "1", "", "d ln X / d ln P from the next smaller scale: what a CPU more gave.")
 _ANSWER = ("num_env_runners", "speed_up", "efficiency_n", "efficiency_p", "env_steps_per_s", "iteration_time_s")
 STRONG = Layout(
     key="T2",

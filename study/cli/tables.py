@@ -256,8 +256,11 @@ def _explain_cells(console: Console, spec: StudySpec, labels: Mapping[str, int],
         )
     if labels.get("emulated"):
         say(console, "emulated: no clock; these times say nothing about real runners.")
-    other, options = other_engine(spec)
-    engine = engine_of_space(spec)
+    engine, another = engine_of_space(spec), other_engine(spec)
+    if another is None:
+        say(console, f"Engine: {engine}.")
+        return
+    other, options = another
     say(console, f"Engine: {engine}. Another engine scales otherwise; {other} is measured by a study of its own:")
     console.print(f"  {options}", soft_wrap=True)
 

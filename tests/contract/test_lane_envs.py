@@ -407,3 +407,21 @@ def test_actions_have_the_type_that_a_space_samples():
     played = Played(Types, [1])
     played.reset()
     played.step(np.array([1], np.int32))
+
+
+@needs_envpool
+def test_both_backends_follow_the_same_dynamics():
+    """One step of Acrobot from a state that EnvPool reached, by Gymnasium's own equations."""
+    played = Played(EnvFactory(environment("Acrobot-v1", backend="envpool")), [1, 2])
+    state = played.reset()
+    reference = gymnasium.make("Acrobot-v1").unwrapped
+    reference.reset(seed=0)
+    for _ in range(100):
+        action = 2 if state[0][5] > 0 else 0  # pumps energy, so that it moves fast
+        observations, *_ = played.step([action, 0])
+        cos1, sin1, cos2, sin2, speed1, speed2 = state[0].astype(float)
+        reference.state = np.array([np.arctan2(sin1, cos1), np.arctan2(sin2, cos2), speed1, speed2])
+        expected = reference.step(action)[0]
+        if not played.finals:
+            assert observations[0] == pytest.approx(expected, abs=1e-5)
+        state = observations

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -558,3 +559,31 @@ def test_two_learners_agree_where_their_shards_differ(pair: LearnerGroup) -> Non
         first, second = from_each(pair, state_of)
         assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not all(np.array_equal(first[name], before[name]) for name in first)
+
+
+def test_num_total_minibatches_is_honoured() -> None:
+    learner = lean()
+    update(learner, episodes(), num_epochs=5, minibatch_size=8, num_total_minibatches=2)
+    assert {int(state["step"]) for state in learner.get_optimizer(DEFAULT_MODULE_ID).state.values()} == {2}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_rllibs_ppo_runs_with_it() -> None:
+    env = gymnasium.make("CartPole-v1")
+    config = configured(LeanPPOLearner, env.action_space, observations=env.observation_space)
+    config.environment("CartPole-v1").env_runners(num_env_runners=0)
+    config.training(train_batch_size_per_learner=200, minibatch_size=50, num_epochs=2)
+    algorithm = config.build_algo()
+    try:
+        for iteration in (1, 2):
+            result = algorithm.train()
+            steps = result["env_runners"]["num_env_steps_sampled_lifetime"]
+            assert steps == 200 * iteration
+            assert result["learners"][ALL_MODULES]["num_env_steps_trained_lifetime"] == steps
+            assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained_lifetime"] == 2 * steps
+            assert math.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
+        runner = algorithm.env_runner_group.local_env_runner.module
+        mine = weights(algorithm.learner_group._learner)
+        assert all(torch.equal(value, mine[name]) for name, value in runner.state_dict().items())
+    finally:
+        algorithm.stop()

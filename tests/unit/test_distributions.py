@@ -71,3 +71,18 @@ def test_the_divergence_from_an_impossible_action_is_finite():
 )
 def test_other_spaces_have_none(space):
     assert distribution_for(space) is None
+
+
+def test_gradients_are_torchs(case):
+    name, distribution, old, new, actions = case
+    ours, theirs = new.clone().requires_grad_(), new.clone().requires_grad_()
+    parameters = distribution.normalised(ours)
+    own = distribution.log_prob(parameters, distribution.actions(actions)) + 0.3 * distribution.entropy(parameters)
+    (own + 0.7 * distribution.kl(distribution.normalised(old), parameters)).sum().backward()
+    parts, split = oracle(name, theirs)
+    pieces = zip(parts, split(torch.from_numpy(actions)), oracle(name, old)[0], strict=True)
+    sum(
+        (part.log_prob(own) + 0.3 * part.entropy() + 0.7 * kl_divergence(before, part)).sum()
+        for part, own, before in pieces
+    ).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)

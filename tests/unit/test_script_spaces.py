@@ -9,7 +9,7 @@ from study.cli.tables import _CELLS
 from study.designs.registry import design_of, make_plan
 from study.designs.search.worth import merit
 from study.driver.opening import _check_script
-from study.engine import OWN, engine_of_space
+from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
 from study.planning.guess import guess_seconds
 from study.planning.needs import execution_of
@@ -189,6 +189,11 @@ def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
         plain, 2, cluster(local=8), execution="real"
     )
     assert (slower > 1) == (spec != plain)
+
+
+def test_a_script_that_rllib_alone_can_run_has_no_other_engine() -> None:
+    assert other_engine(script_spec(facts(runner_obstacle="a", learner_obstacle="b"))) is None
+    assert other_engine(script_spec(facts(learner_obstacle="b"))) is not None
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
