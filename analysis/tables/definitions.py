@@ -9,7 +9,9 @@ EFFICIENCY = (
     "Efficiency per runner: S n_ref / n, and per CPU: S P_ref / P; both may exceed 1. Not per CPU where environments "
     "wait: their processes may share cores, and CPUs reserved are then not CPUs used."
 )
-MARGINAL = "Marginal efficiency: d ln X / d ln P from the next smaller scale; 1: a CPU more gives its full share, 0: nothing."
+MARGINAL = (
+    "Marginal efficiency: d ln X / d ln P from the next smaller scale; 1: a CPU more gives its full share, 0: nothing."
+)
 KARP_FLATT = (
     "e, Karp-Flatt: (1/S - 1/p) / (1 - 1/p) with p = n / n_ref. Constant: a serial part; rising: overhead; negative: "
     "the comparison is invalid."

@@ -166,9 +166,10 @@ class _Player:
     @contextmanager
     def scene(self, mode: "Mode") -> "Iterator[Scene]":
         """Yield the environment, ready to draw."""
+        from study.trial.engine.envs.environments import judged_in
         from study.trial.engine.envs.frames import open_scene
 
-        scene = open_scene(self._spec.evaluated_environment, mode)
+        scene = open_scene(judged_in(self._spec.evaluated_environment), mode)
         with closing(scene.env):
             yield scene
 

@@ -28,7 +28,7 @@ from study.space.sections import EnvironmentSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import Result, within
 from study.trial.engine.envs.classic import ClassicTasks
-from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.envs.lane_envs import steps_together
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
@@ -162,7 +162,7 @@ def played_apart(play: Callable[[], Result], spec: StudySpec) -> Result:
 
 def _tasks(spec: StudySpec, number: int) -> "ClassicTasks | _OneByOne":
     """Return environments of which each plays an episode of its own."""
-    environment = spec.evaluated_environment
+    environment = judged_in(spec.evaluated_environment)
     together = None if environment.kwargs else _together(environment.model_dump_json(), number)
     make = EnvFactory(environment)
     return together or _OneByOne([make() for _ in range(number)])

@@ -28,6 +28,7 @@ from study.trial.algorithm import build_config
 from study.trial.custom_metrics import custom_metrics
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
+from study.trial.engine.envs.environments import judged_in
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.evaluation import evaluate
 from study.trial.failures import described, of_runner, original
@@ -82,6 +83,8 @@ class TrialRun:
         reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
+        if self._config.spec.script is None:
+            effective["evaluation_backend"] = judged_in(self._config.spec.evaluated_environment).backend
         asked = {**to_be_built(self._config.spec, self._config.setting), "seed": self._config.seed}
         _check_effective(asked, effective)
         algorithm.learners_used()  # start-up is no training

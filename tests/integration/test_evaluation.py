@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from study.cli import commands as cli
 from study.errors import TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.environments import judged_in, make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.lanes import evaluation_seeds
 from study.trial.evaluation import evaluate, evaluate_random
@@ -378,3 +379,19 @@ def test_environments_stepped_in_arrays_play_what_they_play_one_by_one(
     together = evaluate(module, space, keep_actions=80)
     monkeypatch.setattr(evaluation, "_together", lambda *_: None)
     assert replace(evaluate(module, space, keep_actions=80), eval_time_s=0) == replace(together, eval_time_s=0)
+
+
+@pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
+def test_a_policy_that_envpool_trained_is_judged_by_gymnasium(env_id: str) -> None:
+    space, _, module = build(env_id, environment__backend="envpool")
+    own, _, _ = build(env_id)
+    assert judged_in(space.evaluated_environment) == own.evaluated_environment
+    assert evaluate(module, space).returns == evaluate(module, own).returns
+
+
+@pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
+@pytest.mark.parametrize("changes", [{"environment__id": "Catch-v0"}, {"environment__kwargs": {"render_mode": "x"}}])
+def test_what_gymnasium_does_not_have_is_judged_by_envpool(changes: dict[str, Any]) -> None:
+    environment = spec(**{"environment__id": "CartPole-v1", "environment__backend": "envpool", **changes}).environment
+    assert judged_in(environment) == environment

@@ -64,8 +64,9 @@ def _header(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[s
     arm = certificate.arms.get(f"winner@{scale}")
     if arm is not None:
         yield f"Confirmed at {scale}: score {arm.score:.3f}, solved {arm.solved} of {arm.n} test seeds."
-    used = f"runner: {spec.runner_in_use}, learner: {spec.learner_in_use}, standardization: {spec.standardization_in_use}"
-    if (spec.runner_in_use, spec.learner_in_use) != ("stock", "rllib"):
+    runner, learner = spec.runner_in_use, spec.learner_in_use
+    used = f"runner: {runner}, learner: {learner}, standardization: {spec.standardization_in_use}"
+    if (runner, learner) != ("stock", "rllib"):
         stock = next((each for each in certificate.arms.values() if each.variant == "stock"), None)
         found = (
             "it was not confirmed with them"

@@ -7,6 +7,7 @@ observations: images in [0, 1], everything else flat.
 import contextlib
 import copy
 import difflib
+import functools
 import importlib
 import re
 from collections.abc import Mapping
@@ -93,6 +94,32 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
     return layered(observed(env), spec)
+
+
+@functools.lru_cache(maxsize=8)
+def _has_equal_spaces(one: str, other: str) -> bool:
+    """Return whether two environments, as JSON, can be made and have the same observations and actions."""
+    with contextlib.ExitStack() as made:
+        try:
+            envs = [
+                made.enter_context(contextlib.closing(make_env(EnvironmentSpec.model_validate_json(each))))
+                for each in (one, other)
+            ]
+        except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
+            return False
+        return len({(env.observation_space.shape, str(env.action_space)) for env in envs}) == 1
+
+
+def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Return the environment in which a policy is judged that is trained in the given one.
+
+    EnvPool's tasks are other implementations. Where Gymnasium has the same task, policies are judged by Gymnasium's, so
+    that returns mean the same whoever stepped the training. Arguments and limits are the space's.
+    """
+    if spec.backend != "envpool" or spec.kwargs or spec.id not in gymnasium.registry:
+        return spec
+    original = spec.model_copy(update={"backend": "gymnasium"})
+    return original if _has_equal_spaces(spec.model_dump_json(), original.model_dump_json()) else spec
 
 
 def _registered(spec: EnvironmentSpec, kwargs: Mapping[str, Any]) -> gymnasium.Env:
