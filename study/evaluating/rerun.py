@@ -39,8 +39,8 @@ SAME = 1e-9
 """Returns that differ by less, relatively, are equal."""
 ENGINE = "ray"
 """What must have the version of the records: another engine is another experiment."""
-_PACKAGES = ("torch", "numpy", "gymnasium", "python", "jax", "jaxlib")
-"""What may have another version, on which the last digits depend."""
+_PACKAGES = ("runner-scaling-study", "torch", "numpy", "gymnasium", "python", "jax", "jaxlib")
+"""What may have another version, on which the last digits depend; this program's is known since 0.12.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,9 @@ from study.harmless import mask_credentials
 from study.hosts.cpus import cpu_model, usable_cpus
 from study.hosts.jobs import current_job
 
-_PACKAGES = ("ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool")
+_PACKAGES = (
+    *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),
+)
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 5.0
 _VARIABLES = re.compile(r"OMP_NUM_THREADS|(RAY|TUNE)_\w+")

@@ -85,6 +85,10 @@ def test_on_another_machine_a_run_must_lie_where_its_arm_does(
             ({"cpu_model": "another one"}, "CPU model another one, here "),
             ({"versions": {"jax": "0.1"}}, "jax 0.1, here "),
             ({"versions": {"jaxlib": "0.1"}}, "jaxlib 0.1, here "),
+            (
+                {"versions": {"runner-scaling-study": None}},
+                "runner-scaling-study None, here ",
+            ),  # recorded before 0.12.0
         )
     ):
         folder = a_study(tmp_path / str(number), **changes)

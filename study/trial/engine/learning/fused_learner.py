@@ -140,7 +140,7 @@ class FusedPPOLearner(LeanPPOLearner):
         if skipped:
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
         last = batch.rows(torch.from_numpy(index[count - 1].astype(np.int64)))
-        new_of_last, values = torch.from_numpy(np.array(result.new)), torch.from_numpy(np.array(result.values))
+        new_of_last, values = torch.from_numpy(np.array(result.new)).T, torch.from_numpy(np.array(result.values))
         return UpdateOutcome(
             loss=self._parts(last, new_of_last, values, settings),
             total_loss=float(result.loss),

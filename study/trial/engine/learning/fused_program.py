@@ -129,7 +129,7 @@ class Result(NamedTuple):
         skipped: Those whose gradient was not finite, which were not applied.
         loss: Of the last minibatch.
         norm: Norm of its gradient before it was clipped.
-        new: Parameters of its action distributions, shape (rows, outputs).
+        new: Parameters of its action distributions, shape (outputs, rows).
         values: Its values, shape (rows,).
     """
 
@@ -222,8 +222,8 @@ def _compiled(
 
     zero = jnp.zeros((), jnp.int32)
     nothing = Result(zero, zero, jnp.zeros(()), jnp.zeros(()), jnp.zeros((outputs, rows)), jnp.zeros((rows,)))
-    new_weights, last = lax.while_loop(goes_on, one, (weights, nothing))
-    return new_weights, last._replace(new=last.new.T)
+    end: tuple[Weights, Result] = lax.while_loop(goes_on, one, (weights, nothing))
+    return end
 
 
 # Within the loop all arrays of a minibatch have the shape (numbers, rows): then none of them has to be transposed for a
