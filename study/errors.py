@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
     MISTAKE = 2
     """The call, the space or the surroundings are wrong; nothing was started."""
     NO_CLUSTER = 69
-    """Ray did not start on the hosts of a job (EX_UNAVAILABLE)."""
+    """The job of a launch failed before or beside the study, as where Ray did not start (EX_UNAVAILABLE)."""
     UNEXPECTED = 70
     """A fault of this program (EX_SOFTWARE)."""
     STOPPED = 75

@@ -1,4 +1,6 @@
-"""The interface of a kind of study, and of what steers its sessions. No other part of the program tests for a kind.
+"""The interface of a kind of study, and of what steers its sessions.
+
+No other part of `study/` tests for a kind, but commands that are for one kind alone.
 
 A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
 `study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in

@@ -1,4 +1,4 @@
-"""The import directions of the README's picture."""
+"""Which packages may import Ray, torch, Optuna and MLflow, and what stays fast to import."""
 
 import ast
 import subprocess
