@@ -263,7 +263,13 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
 
 
 def load(
-    space: str, given: list[str] | None, replicate: int | None, trials: int | None, *, timeout: str | None = None
+    space: str,
+    given: list[str] | None,
+    replicate: int | None,
+    trials: int | None,
+    *,
+    timeout: str | None = None,
+    new: bool = True,
 ) -> StudySpec:
     """Return the space as the command line changes it; a script that it names is run, and the person reads so.
 
@@ -275,7 +281,7 @@ def load(
         say_that_it_runs(script)
         if timeout is not None:  # read here, within this limit; what is read is not run again
             with_script(source, timeout_s=seconds(timeout, "--config-timeout"))
-    return load_space(space, overrides=all_overrides(space, given, replicate, trials))
+    return load_space(space, overrides=all_overrides(space, given, replicate, trials), new=new)
 
 
 def all_overrides(space: str, given: list[str] | None, replicate: int | None, trials: int | None) -> list[str]:
@@ -286,7 +292,7 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
     if replicate is not None:
         from study.designs.registry import design_of  # with NumPy, which help need not wait for
 
-        spec = load_space(space, overrides=overrides)
+        spec = load_space(space, overrides=overrides, new=False)  # the whole is checked by whoever asked
         overrides += design_of(spec).replicate(spec, replicate)
     return overrides
 

@@ -32,7 +32,8 @@ def resume(data: StudyData) -> str:
         return ""
     place = ["--name", data.name]
     if "://" not in data.source:
-        place += ["--out", str(Path(data.source).parent)]
+        folder = Path(data.source)
+        place += ["--out", str(folder.parent if folder.name not in ("", "..") else folder.absolute().parent)]
     return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
 
 

@@ -21,6 +21,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from study.adopted.facts import MistakeError
 from study.errors import Fault
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
@@ -206,7 +207,12 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
     """
     default, found = vars(_default(config)), {}
     for name, value in sorted(vars(config).items()):
-        shown = plain(value)
+        try:
+            shown = plain(value)
+        except RecursionError as error:
+            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
+            fix = "Take it out of itself; what reads it can keep a reference of its own."
+            raise MistakeError(rule=rule, got=got, fix=fix, code="setting-holds-itself") from error
         if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
             continue
         if shown == plain(default.get(name)):

@@ -19,19 +19,22 @@ PATIENCE_S = 3600.0
 """Seconds for a script that was read before, when its study began: it came to its training within the limit then."""
 
 
-def load_space(path: str | Path, *, overrides: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> StudySpec:
+def load_space(
+    path: str | Path, *, overrides: Sequence[str] = (), timeout_s: float = TIMEOUT_S, new: bool = True
+) -> StudySpec:
     """Read a space file; where it names a script, run that in a process of its own, up to where it would train.
 
     Args:
         path: A file, or the name of one in `search_spaces/`.
         overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
         timeout_s: Seconds that the script may take.
+        new: Whether a study is to begin with it: rules that are younger than a study do not stop its resume.
 
     Raises:
         SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema; or its script
             cannot be studied. Carries all faults found.
     """
-    return parse_space(with_script(read_space(path, overrides=overrides), timeout_s=timeout_s), asked=True)
+    return parse_space(with_script(read_space(path, overrides=overrides), timeout_s=timeout_s), asked=new)
 
 
 def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:

@@ -98,9 +98,12 @@ def run(
     space = asked_space(
         space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
     )
-    spec = load(space, set_, replicate, trials, timeout=config_timeout)
+    from study.records.folder import StudyFolder
+
     file = find_space(space)
     name = checked_name(name or file.stem)
+    begun = (resume or resume_or_start) and StudyFolder(out / name).exists()
+    spec = load(space, set_, replicate, trials, timeout=config_timeout, new=not begun)
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:

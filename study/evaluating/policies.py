@@ -186,7 +186,7 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
     if space is None:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
         raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix, code="no-space")
-    spec = parse_space(_with_script(read_space(space)), asked=True)
+    spec = parse_space(_with_script(read_space(space)))
     # Any setting of the space will do: which one makes no difference to how a policy acts.
     least = {name: smallest(domain) for name, domain in spec.tuned.items()}
     setting = runnable(spec, {**least, SCALE: spec.scales[0]})

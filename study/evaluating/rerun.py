@@ -64,7 +64,12 @@ def held_by_mlflow(folder: StudyFolder, tracking_uri: str) -> str:
 
     store, identity = Store(tracking_uri), folder.identity()
     text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in study_key(identity).items())
-    held = [run.tags.get(FROZEN_CHAIN) for each in store.experiments() if each.active for run in store.runs(each, text)]
+    held = [
+        run.tags.get(FROZEN_CHAIN)
+        for each in store.experiments()
+        if each.lifecycle_stage == "active"
+        for run in store.runs(each, text)
+    ]
     if known := [digest for digest in held if digest]:
         return known[0]
     rule, got = f"must hold a digest of study {identity.study_id}", "none" if held else "no such study"

@@ -24,6 +24,13 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
             f"last evaluation was cut at evaluation.max_episode_steps={spec.evaluation.max_episode_steps}, and its "
             "return is that of an unfinished episode. Fix: raise the limit, or give the environment one of its own."
         )
+    # Before 0.12.0 policies that EnvPool trained were judged by EnvPool.
+    if len(judges := {row.evaluation_backend or spec.environment.backend for row in finished}) > 1:
+        yield (
+            "Judged by two implementations: evaluations were played in environments of "
+            f"{' and of '.join(sorted(judges))}, whose returns are not to be compared. "
+            "Fix: start a new study, with the same packages on every node."
+        )
     # Short trials of a hold-up study are for the clock.
     full = [row for row in finished if not row.stage or row.iterations is None]
     shares = [share for row in full if (share := _share(spec, row.summary["final_return"])) is not None]

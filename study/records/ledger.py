@@ -85,6 +85,8 @@ class TrialRow:
     """Whether the CPU pressure has yet to decide on the timing."""
     engine: str | None = None
     """Which runner and learner were built; None before, and where the records do not tell."""
+    evaluation_backend: str | None = None
+    """Whose environment its evaluations play; None before it was built, and in records before 0.12.0."""
     startup_time_s: float | None = None
     summary: Metrics = field(default_factory=dict)
     checkpoint: str | None = None
@@ -154,6 +156,7 @@ class TrialRow:
                 self.timing, self.timing_reason = record.timing, record.timing_reason
                 self.provisional = record.provisional
                 self.engine = engine_of(record.effective)
+                self.evaluation_backend = record.effective.get("evaluation_backend")
                 self.startup_time_s = record.startup_time_s
                 self.cpus_per_host = reserved_on(record.placement)
             case Iteration():

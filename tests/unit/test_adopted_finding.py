@@ -380,6 +380,7 @@ BAD = {  # code of the fault, and where it has several a word more -> script
     "old-api-stack": PPO
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
     "offline-algorithm": "from ray.rllib.algorithms.bc import BCConfig\nconfig = BCConfig().offline_data(input_=['x'])",
+    "setting-holds-itself": PPO + "d = {}\nd['me'] = [d]\nconfig.environment(env_config=d)",
     "no-environment": "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
     "script-environment-fails": PPO + "config.environment('NoSuchEnv-v0')",
     "runtime-env": PPO + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",

@@ -229,6 +229,16 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
     assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
 
 
+def test_returns_of_two_judges_are_told():
+    rows = [never_ending(number, final=100.0 * number) for number in (1, 2)]
+    before = len(list(cautions(spec(), rows)))
+    rows[1].evaluation_backend = "envpool"
+    _, told, *_ = cautions(spec(), rows)
+    assert "in environments of envpool and of gymnasium" in told
+    rows[0].evaluation_backend = "envpool"
+    assert len(list(cautions(spec(), rows))) == before
+
+
 def test_few_cpu_hours_are_not_none():
     assert [cpu_hours(hours) for hours in (0.034, 0.5, 0.97, 1.04, 12.3)] == [
         "0.034 CPU-hours",

@@ -33,6 +33,18 @@ def test_a_baseline_has_no_parameter_of_another_algorithm():
     ]
 
 
+def test_a_rule_that_is_younger_than_a_study_does_not_stop_its_resume(tmp_path):
+    file = tmp_path / "old.yaml"
+    file.write_text(
+        "environment: {id: CartPole-v1}\nparameters: {num_env_runners: [1], lr: {low: 1e-4, high: 1e-2, log: true}}\n"
+        "budget: {env_steps: 10_000}\n"
+        "search: {num_trials: 1, baselines: [{name: mine, parameters: {rollout_fragment_length: 50}}]}\n"
+    )
+    with pytest.raises(SpaceError):
+        load_space(file)
+    assert load_space(file, new=False).search.num_trials == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -156,6 +156,8 @@ class StageKeeper(Course):
         searched = any(row.stage == "search" for row in self._ledger.rows.values())
         if searched or following.stage == "calibrate" or self._holdup.cpu_hours is None:
             return ""
+        if not self._whole():  # nothing says what a trial costs
+            return ""
         each = self._usual_cpu_s()
         enough = (self._spent() + (self._holdup.race.num_settings + phases.num_later(self._spec)) * each) / 3600
         if enough <= self._holdup.cpu_hours:
