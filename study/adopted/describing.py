@@ -21,7 +21,6 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.adopted.facts import MistakeError
 from study.errors import Fault
 from study.seams.rllib import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
@@ -124,6 +123,7 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied."""
+    yield from _endless(config)
     _, base = _algorithm(config)
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         yield Fault(
@@ -160,6 +160,16 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
             fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
             yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
+
+
+def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
+    for name, value in sorted(vars(config).items()):
+        try:
+            plain(value)
+        except RecursionError:
+            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
+            fix = "Take it out of itself; what reads it can keep a reference of its own."
+            yield Fault(where="config", rule=rule, got=got, fix=fix, code="setting-holds-itself")
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -207,12 +217,7 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
     """
     default, found = vars(_default(config)), {}
     for name, value in sorted(vars(config).items()):
-        try:
-            shown = plain(value)
-        except RecursionError as error:
-            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
-            fix = "Take it out of itself; what reads it can keep a reference of its own."
-            raise MistakeError(rule=rule, got=got, fix=fix, code="setting-holds-itself") from error
+        shown = plain(value)
         if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
             continue
         if shown == plain(default.get(name)):
