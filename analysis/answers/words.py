@@ -150,5 +150,5 @@ def took(data: StudyData) -> str:
         return ""
     hours = f"{'more than ' if more else ''}{said(spent / 3600, 2)} CPU-hours"
     if (data.runs["timing"] == "oversubscribed").any():
-        return f"The study reserved {hours}, some of CPUs that several processes shared"
+        return f"The study reserved {hours}, partly of CPUs that several processes shared"
     return f"The study took {hours}"

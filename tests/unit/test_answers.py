@@ -95,7 +95,7 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
     assert took(replace(data, ledger=ledger)) == "The study took 6.0 CPU-hours"
     assert took(data) == "The study took more than 3.0 CPU-hours", "MLflow is read for the latest attempts"
     shared = replace(data, runs=data.runs.assign(timing="oversubscribed"))
-    assert took(shared) == "The study reserved more than 3.0 CPU-hours, some of CPUs that several processes shared"
+    assert took(shared) == "The study reserved more than 3.0 CPU-hours, partly of CPUs that several processes shared"
     console = Console(width=100, file=io.StringIO())
     print_stages(console, [replace(row, stage="search") for row in ledger.rows.values()], table_file="trials.csv")
     assert re.search(r"search +1 +0 +3\.0 ", console.file.getvalue())
