@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import tree
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_KL_KEY,
@@ -46,7 +45,7 @@ from torch import Tensor
 from study.seams import torch as foreach
 from study.seams.rllib import forward_train_of, option
 from study.trial.engine.learning.advantages import FloatArray, generalised_advantages, phantom_advantages
-from study.trial.engine.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices
+from study.trial.engine.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices, parts_of
 from study.trial.engine.learning.distributions import distribution_for
 from study.trial.engine.learning.encoders import LARGEST, RunningMoments, normalizers_of
 
@@ -297,7 +296,7 @@ class LeanPPOLearner(PPOTorchLearner):
         old = self._distribution.normalised(inputs[:steps])
         advantages, targets = self._advantages(values.cpu().numpy().astype(np.float64), fragments, config)
         return Batch(
-            observations=tree.map_structure(lambda part: part[:steps], observations),
+            observations=parts_of(observations, slice(steps)),
             actions=actions,
             old=old,
             old_log_probs=self._distribution.log_prob(old, actions),
@@ -311,7 +310,7 @@ class LeanPPOLearner(PPOTorchLearner):
         pieces = []
         for start in range(0, rows, _ROWS_PER_FORWARD):
             piece = slice(start, start + _ROWS_PER_FORWARD)
-            pieces.append(self._forward(tree.map_structure(lambda part, piece=piece: part[piece], observations)))
+            pieces.append(self._forward(parts_of(observations, piece)))
         self._network.train()
         inputs, values = zip(*pieces, strict=True)
         return torch.cat(inputs), torch.cat(values)

@@ -378,8 +378,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
 def _filled(like: InfiniteLookbackBuffer, data: Any, lookback: int) -> InfiniteLookbackBuffer:
     """Return a buffer with these data whose first `lookback` are of earlier batches, else like the given one."""
-    buffer = copy.copy(like)
-    buffer.data, buffer.lookback = data, min(lookback, len(data))
+    buffer = object.__new__(InfiniteLookbackBuffer)  # `copy.copy` takes ten times as long, seven times for each episode
+    vars(buffer).update(vars(like), data=data, lookback=min(lookback, len(data)))
     return buffer
 
 

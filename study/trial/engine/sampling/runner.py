@@ -5,7 +5,6 @@ times. There are two runners: `StockEnvRunner` below and `study.trial.engine.sam
 """
 
 import abc
-import gc
 import math
 import os
 import random
@@ -25,7 +24,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.hosts.memory import forget_peak_rss, read_peak_rss_mb
+from study.hosts.memory import forget_trial, read_peak_rss_mb
 from study.seams.base import overrides
 from study.seams.rllib import LANE_SEEDS
 from study.trial.engine.envs.probing import why_not_here
@@ -127,8 +126,7 @@ class Measuring(EnvRunner):
         """
         self.stop()
         self.__dict__.clear()
-        gc.collect()  # now, and not while the next trial is timed
-        forget_peak_rss()
+        forget_trial()
         self.__init__(**kwargs)  # type: ignore[misc]
 
     @property
