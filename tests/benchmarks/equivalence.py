@@ -1,6 +1,6 @@
 """Does a policy learn from one engine what it learns from another? Two one-sided tests over whole studies.
 
-    python -m tests.benchmarks.equivalence [--seeds 10] [--environments Acrobot-v1 LunarLander-v3]
+    python -m tests.benchmarks.equivalence [--seeds 10] [--first-seed 1] [--environments Acrobot-v1 LunarLander-v3]
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+lean --seeds 20
     python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+fused+envpool --seeds 20
@@ -74,6 +74,7 @@ SPACES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1, help="for more seeds than an earlier call had")
     parser.add_argument("--environments", nargs="+", choices=list(SPACES), default=list(SPACES))
     parser.add_argument("--first", choices=list(ENGINES), default="batched+lean")
     parser.add_argument("--second", choices=list(ENGINES), default="stock+lean")
@@ -89,7 +90,7 @@ def main() -> None:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for environment in options.environments:
-            seeds = list(range(1, options.seeds + 1))
+            seeds = list(range(options.first_seed, options.first_seed + options.seeds))
             row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
             print(_sentence(environment, row, options.first, options.second), flush=True)
