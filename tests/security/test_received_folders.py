@@ -508,6 +508,9 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
         ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsecret%3BX%3D1", None),
         ("host=h user=u password='a b' dbname=x", "host=h user=u password=*** dbname=x"),
         ("MLFLOW_TRACKING_TOKEN=abc run", "MLFLOW_TRACKING_TOKEN=*** run"),
+        ("--api-token secret --password 'a b' -n 2", "--api-token *** --password *** -n 2"),
+        ("--config-args '--hf_token secret'", None),
+        ("--max-tokens 100 --bypass 3 --pass --verbose", "--max-tokens 100 --bypass 3 --pass --verbose"),
         ('{"password": "x y"}', '{"password": ***}'),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
         ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),
@@ -522,7 +525,7 @@ def test_passwords_and_tokens_are_masked(text, shown):
 
 
 @pytest.mark.parametrize(
-    "part", ["postgres", "postgres://", "://a@", "password", "?password=", 'password="', "PWD={", "a=", "Bearer ", " "]
+    "part", ["postgres", "postgres://", "://a@", "password", "?password=", 'password="', "PWD={", "a=", "Bearer ", " ", "--token", "--token ", "-"]
 )
 def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
     text = part * (1_000_000 // len(part))
