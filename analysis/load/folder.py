@@ -24,12 +24,12 @@ def from_folder(path: str | Path) -> StudyData:
     """
     folder = StudyFolder(Path(path))
     if not folder.exists():
+        mlflow = "a tracking URI such as sqlite:///mlflow.db and the study's name"
         raise AnalysisError(
             where=str(path),
             rule="must be the folder of a study",
             got="none (study.json is missing)",
-            fix=meant_by(folder.path)
-            or "Give for instance studies/quickstart, or a tracking URI such as sqlite:///mlflow.db and the study's name.",
+            fix=meant_by(folder.path) or f"Give for instance studies/quickstart, or {mlflow}.",
             code="not-a-study-folder",
         )
     identity = folder.identity()

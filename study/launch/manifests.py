@@ -21,8 +21,8 @@ import typer
 
 from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
-from study.launch.files import fill
 from study.harmless import mask_credentials
+from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
 from study.launch.ports import CELL, LOWEST_PORT
 from study.launch.ssh import dashboard_line, parse_hosts

@@ -264,10 +264,10 @@ class StudyFolder:
             _check_names(identity)
         except (FileNotFoundError, NotADirectoryError) as error:
             where, rule, got = str(self.path), "must be the folder of a study", "none (study.json is missing)"
-            fix = meant_by(self.path) or "Give for instance studies/quickstart."
+            way_out = meant_by(self.path) or "Give for instance studies/quickstart."
             if self.records.exists():
-                fix = "Restore it from a backup."
-            raise RecordError(where=where, rule=rule, got=got, fix=fix, code="no-study") from error
+                way_out = "Restore it from a backup."
+            raise RecordError(where=where, rule=rule, got=got, fix=way_out, code="no-study") from error
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error

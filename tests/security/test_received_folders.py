@@ -303,7 +303,10 @@ def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
     assert new_identity(spec(), options).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(TrackingError, match=r"^MLFLOW_TRACKING_URI \(environment\): .*no file store"):
+    with pytest.raises(
+        TrackingError,
+        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: .*no file store\. Fix: Use [^:]*sqlite:(?!.*Fix)",
+    ):
         check_asked_uri(None)
 
 
@@ -525,7 +528,21 @@ def test_passwords_and_tokens_are_masked(text, shown):
 
 
 @pytest.mark.parametrize(
-    "part", ["postgres", "postgres://", "://a@", "password", "?password=", 'password="', "PWD={", "a=", "Bearer ", " ", "--token", "--token ", "-"]
+    "part",
+    [
+        "postgres",
+        "postgres://",
+        "://a@",
+        "password",
+        "?password=",
+        'password="',
+        "PWD={",
+        "a=",
+        "Bearer ",
+        " ",
+        "-",
+        "--token ",
+    ],
 )
 def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
     text = part * (1_000_000 // len(part))

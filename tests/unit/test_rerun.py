@@ -30,7 +30,9 @@ def a_study(path: Path, place: dict[str, str] | None = None, **changes: Any) -> 
     there["versions"] = {**HERE["versions"], **changes.get("versions", {})}
     opened = StudyOpened(session=1, num_trials=9, cluster=first.cluster, provenance=there)
     records = [
-        replace(each, effective=each.effective | FUSED, placement=[own | {**OWN, **(place or {})} for own in each.placement])
+        replace(
+            each, effective=each.effective | FUSED, placement=[own | {**OWN, **(place or {})} for own in each.placement]
+        )
         if isinstance(each, TrialBuilt)
         else each
         for each in others

@@ -58,8 +58,8 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
         frozen: Digest of the records that was printed, and sent to MLflow, before the first test seed ran.
 
     Raises:
-        RecordError: There is no study, it cannot be read, the records break a rule or are others than those of the digest, or figures
-            differ: names each one by its place, as it is written and as it is recomputed.
+        RecordError: There is no study, it cannot be read, the records break a rule or are others than those of the
+            digest, or figures differ: names each one by its place, as it is written and as it is recomputed.
     """
     given = Path(path)
     folder = StudyFolder(given)
