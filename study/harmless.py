@@ -25,6 +25,12 @@ _SECRET_VALUE = re.compile(
     re.IGNORECASE,
 )
 """A name that speaks of a secret, and its value, which may be in braces (ODBC) or in quotes."""
+_SECRET_OPTION = re.compile(
+    r"(?<![\w-])(--?(?=[\w-]*?(?:(?<=[-_])pass|passwd|password|passphrase|pwd|secret|token|credentials?|api[_-]?key|"
+    r"access[_-]?key|private[_-]?key) )[\w-]++ {1,3})(?:\"[^\"]{0,200}\"|'[^']{0,200}'|(?!-)[^\s'\"]+)",
+    re.IGNORECASE,
+)
+"""An option whose name ends in a word for a secret, and the value behind it, in a command line."""
 _HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
 
 
@@ -69,10 +75,10 @@ def mask_credentials(text: str) -> str:
 
     Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
     only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
-    queries, ODBC strings and assignments; and the credentials of an HTTP header. Takes a time proportional to the
-    length of the text.
+    queries, ODBC strings, assignments and command lines; and the credentials of an HTTP header. Takes a time
+    proportional to the length of the text.
     """
-    text = _URL.sub(_without_user, text)
+    text = _SECRET_OPTION.sub(r"\1***", _URL.sub(_without_user, text))
     return _HEADER.sub(r"\1 ***", _SECRET_VALUE.sub(r"\1***", text))
 
 

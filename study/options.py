@@ -189,11 +189,12 @@ def asked_script(
     Raises:
         SpaceError: It cannot be studied; says why.
     """
-    from study.adopted.reading import SeveralConfigurationsError, read_script
+    from study.adopted.reading import SeveralConfigurationsError, Target, read_script
     from study.adopted.writing import floor_of, not_varied, space_text
 
     console = terminal(error=True)
     given, limit, scales = words(arguments, "--config-args"), seconds(timeout, "--config-timeout"), _scales(runners)
+    Target.parse(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
 
     def read(name: str) -> "Reading":

@@ -1,6 +1,5 @@
 """A study folder -> `StudyData`, in one pass over its records; and one entrance for every place. No engine."""
 
-import difflib
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from analysis.load.runs_frame import Trials, runs_frame
 from analysis.load.sheet import kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, meant_by
 
 _SHOWN = 8
 """Most studies in a message."""
@@ -25,11 +24,12 @@ def from_folder(path: str | Path) -> StudyData:
     """
     folder = StudyFolder(Path(path))
     if not folder.exists():
+        mlflow = "a tracking URI such as sqlite:///mlflow.db and the study's name"
         raise AnalysisError(
             where=str(path),
             rule="must be the folder of a study",
             got="none (study.json is missing)",
-            fix=_way_out(path),
+            fix=meant_by(folder.path) or f"Give for instance studies/quickstart, or {mlflow}.",
             code="not-a-study-folder",
         )
     identity = folder.identity()
@@ -72,24 +72,6 @@ def from_folder(path: str | Path) -> StudyData:
         read_evaluations=partial(trials.evaluations.frame, [*trials.scan.slots.values()]),
         ledger=trials.ledger,
     )
-
-
-def _way_out(path: str | Path) -> str:
-    """Return what could have been meant by a path where no study is."""
-    inside, beside = _studies(Path(path)), _studies(Path(path).parent)
-    if inside:
-        return f"Give one of the studies in it, {', '.join(str(Path(path) / name) for name in inside[:_SHOWN])}."
-    if near := difflib.get_close_matches(Path(path).name, beside, n=1):
-        return f"Did you mean '{Path(path).parent / near[0]}'?"
-    return "Give for instance studies/quickstart, or a tracking URI such as sqlite:///mlflow.db and the study's name."
-
-
-def _studies(folder: Path) -> list[str]:
-    """Return the names of the studies in a folder; none where it cannot be looked into."""
-    try:
-        return sorted(file.parent.name for file in folder.glob("*/study.json"))
-    except OSError:
-        return []
 
 
 def open_study(source: str | Path, *, study: str | None = None, histories: bool | None = None) -> StudyData:

@@ -41,14 +41,6 @@ class StatusReader:
             RecordError: There is no study, or its identity is damaged.
         """
         self.folder = StudyFolder(Path(path))
-        if not self.folder.path.is_dir():
-            rule = "must be the folder of a study, got none"
-            raise RecordError(
-                where=str(path),
-                rule=rule,
-                fix="Give for instance studies/quickstart.",
-                code="not-a-study-folder-of-status",
-            )
         self.identity = self.folder.identity()
         self.ledger = Ledger()
         self._end, self._seq = 0, 0

@@ -66,7 +66,7 @@ class Target:
             return cls(file=Path(place).resolve(), name=name)
         if not name or not all(part.isidentifier() for part in place.split(".")):
             rule, fix = (
-                "must be a file or module:object",
+                "must be a Python file or module:object",
                 "Write my_train.py, my_train.py:make_config or my_module:config.",
             )
             raise SpaceError.of(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")

@@ -7,7 +7,7 @@ import typer
 
 from study.console import say, terminal, write
 from study.errors import ExitCode
-from study.options import Study, command_app, examples
+from study.options import Study, command_app, examples, wrong_option
 
 app = command_app("Write or verify the certificate of a hold-up study.")
 
@@ -53,6 +53,9 @@ def verify(
     from study.designs.holdup.certificate.making import verify as verify_certificate
     from study.evaluating.rerun import held_by_mlflow, train_again
 
+    if seed is not None and not rerun:
+        fix = "Add --rerun 3, or another number of trials, or drop it."
+        raise wrong_option("--seed", "belongs to --rerun", got=seed, fix=fix, code="seed-without-rerun")
     console = terminal()
     folder = verify_certificate(path, frozen=frozen)
     found = f"{path}: every figure follows from the records."

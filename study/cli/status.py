@@ -17,7 +17,7 @@ from analysis.status.efficiency import efficiency_so_far
 from study.cli.display import progress_bar
 from study.console import NARROW, say, table, terminal, write_json
 from study.errors import StudyError
-from study.options import AsJson, Out, Study, command_app, examples
+from study.options import AsJson, Out, Study, command_app, examples, wrong_option
 from study.records.timing import PRESSURE_LIMIT
 from study.text import MISSING, duration, number, plain
 
@@ -42,6 +42,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Print where a study stands, while it runs or after: progress, best so far, efficiency, health."""
+    if watch and as_json:
+        raise wrong_option("--watch", "excludes --json", got="both", fix="Drop one of the two.", code="watch-as-json")
     reader = StatusReader(study)
     if as_json:
         now = reader.read()

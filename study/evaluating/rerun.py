@@ -123,7 +123,7 @@ def train_again(
         own = [each for each in on_record if (each.trial, each.attempt) == (row.trial, row.attempt)]
         old, new = ([each for each in part if isinstance(each, Evaluation)] for part in (own, records))
         others = [each.summary["score"] for each in arms[row.anchor, row.num_env_runners] if each is not row]
-        differing = _different((there[row.trial], _learner_of(own)), (here, _learner_of(records)))
+        differing = _different(_made_by(own, there[row.trial]), _made_by(records, here))
         yield _compared(row, spec, old, new, failure, others, level, differing)
 
 
@@ -166,26 +166,35 @@ def _provenance_of(row: TrialRow, lines: Sequence[Line]) -> Mapping[str, Any]:
     return opened[-1].provenance if opened else {}
 
 
-def _learner_of(records: Iterable[Any]) -> str | None:
-    """Return the class of the learner that a trial had; None where nothing says so."""
-    built = (each.effective for each in records if isinstance(each, TrialBuilt | BuiltTrial))
-    return next((str(each["learner_class"]) for each in built if each.get("learner_class")), None)
-
-
-def _different(there: tuple[Mapping[str, Any], str | None], here: tuple[Mapping[str, Any], str | None]) -> list[str]:
-    """Return what of machine, libraries and learner is another one, on which the last digits may depend.
+def _made_by(records: Iterable[Any], driver: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return machine, libraries and learner of a trial, on which its last digits may depend.
 
     Args:
-        there: Provenance of the records, and the class of the trial's learner.
-        here: The same of this machine.
+        records: Of the trial.
+        driver: Provenance of the session that trained it.
     """
-    (old_place, old_learner), (new_place, new_learner) = there, here
-    pairs = {"CPU model": (old_place.get("cpu_model"), new_place.get("cpu_model"))}
-    for name in _PACKAGES:
-        pairs[name] = (old_place.get("versions") or {}).get(name), (new_place.get("versions") or {}).get(name)
-    if old_learner and new_learner:
-        pairs["learner"] = old_learner, new_learner
-    return [f"{name} {old}, here {new}" for name, (old, new) in pairs.items() if old != new]
+    built = next((each for each in records if isinstance(each, TrialBuilt | BuiltTrial)), None)
+    versions, effective = driver.get("versions") or {}, built.effective if built else {}
+    return {
+        "CPU model": _cpu_models(built.placement if built else [], driver),
+        **{name: versions.get(name) for name in _PACKAGES},
+        "learner": effective.get("learner_class"),
+    }
+
+
+def _cpu_models(placement: Sequence[Mapping[str, Any]], driver: Mapping[str, Any]) -> str | None:
+    """Return the CPUs that a trial ran on: before 0.12.1 only that of the driver was recorded, whose host it may be."""
+    models = {place.get("cpu_model") for place in placement}
+    if models and None not in models:
+        return " and ".join(sorted(map(str, models)))
+    others = sorted({place["host"] for place in placement} - {driver.get("hostname")})
+    return f"of {', '.join(others)} not recorded" if others else driver.get("cpu_model")
+
+
+def _different(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
+    """Return what is another one here than in the records; a learner that one of them does not name is none."""
+    compared = [name for name in there if name != "learner" or (there[name] and here[name])]
+    return [f"{name} {there[name]}, here {here[name]}" for name in compared if there[name] != here[name]]
 
 
 def _compared(

@@ -21,6 +21,7 @@ import typer
 
 from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
+from study.harmless import mask_credentials
 from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
 from study.launch.ports import CELL, LOWEST_PORT
@@ -224,6 +225,10 @@ def _check_no_password(options: LaunchOptions) -> None:
             )
             rule = "must be a URI without a password, because others can read what is written"
             raise wrong_option(place, rule=rule, got="one with it", fix=fix, code="password-in-uri")
+    if (shown := mask_credentials(options.spec.config_args)) != options.spec.config_args:
+        rule = "must hold no secret, because others can read what is written"
+        fix = "Let the script read it from a variable of the environment, or from a file."
+        raise wrong_option("config_args", rule=rule, got=shown, fix=fix, code="secret-in-arguments")
 
 
 def _address_of(host: str) -> str:

@@ -167,9 +167,10 @@ def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
 
 
 def identity_text(identity: StudyIdentity) -> str:
-    """Return the study's identity with its complete spec, for people; without the passwords in its URIs."""
+    """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
     masked = {name: mask_credentials(value) for name, value in identity.to_json().items() if name in _URIS}
-    return json.dumps({**identity.to_json(), **masked}, indent=1)
+    spec = {name: mask_credentials(value) for name, value in identity.spec.items() if name == "config_args"}
+    return json.dumps({**identity.to_json(), **masked, "spec": {**identity.spec, **spec}}, indent=1)
 
 
 def trial_name(record: TrialStarted) -> str:

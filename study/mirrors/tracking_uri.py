@@ -76,8 +76,9 @@ def check_asked_uri(given: str | None) -> str:
         return check_tracking_uri(asked_uri(given) or DEFAULT_TRACKING_URI)
     except TrackingError as error:
         if given is None and asked_uri(None) is not None:
+            where = f"{VARIABLE} (environment), {error.where}"
             raise TrackingError(
-                where=f"{VARIABLE} (environment)", rule=str(error), fix="Correct the variable.", code="bad-variable"
+                where=where, rule=error.rule, got=error.got, fix=error.fix, code="bad-variable"
             ) from error
         raise
 

@@ -110,7 +110,7 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
     try:
         with os.scandir(folder) as entries:
             yield from (entry for entry in entries if not entry.name.startswith(_EDITORS))
-    except FileNotFoundError:  # none, or a driver has just removed it
+    except (FileNotFoundError, NotADirectoryError):  # none, or a driver has just removed it
         return
     except OSError as error:
         where, rule = str(folder), f"must be readable ({error.strerror})"

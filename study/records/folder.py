@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import difflib
 import io
 import json
 import os
@@ -40,6 +41,8 @@ _FILES = (
 _DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.(\d+\.)?[0-9a-f]{{8}}")
 """What `write_atomically`, or taking the lock, leaves behind when it is killed."""
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHOWN = 8
+"""Studies that a message lists."""
 
 
 GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
@@ -259,11 +262,12 @@ class StudyFolder:
             if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
             _check_names(identity)
-        except FileNotFoundError as error:
-            way_out = "Restore it from a backup" if self.records.exists() else "Check --out and --name"
-            raise RecordError(
-                where=str(self.path), rule="no study here (study.json is missing)", fix=f"{way_out}.", code="no-study"
-            ) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            where, rule, got = str(self.path), "must be the folder of a study", "none (study.json is missing)"
+            way_out = meant_by(self.path) or "Give for instance studies/quickstart."
+            if self.records.exists():
+                way_out = "Restore it from a backup."
+            raise RecordError(where=where, rule=rule, got=got, fix=way_out, code="no-study") from error
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error
@@ -291,6 +295,25 @@ class StudyFolder:
         """
         with lock.held(self.path):
             yield
+
+
+def meant_by(path: Path) -> str:
+    """Return what to give in place of a path where no study is, as a sentence; nothing where none is near."""
+    if path.is_file() and (path.parent / "study.json").is_file():
+        return f"Give its folder, {path.parent}."
+    if inside := _studies(path):
+        return f"Give one of the studies in it, {', '.join(map(str, inside[:_SHOWN]))}."
+    beside = {folder.name: folder for folder in (*_studies(Path("studies")), *_studies(path.parent))}
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f"Did you mean '{beside[near[0]]}'?" if near else ""
+
+
+def _studies(folder: Path) -> list[Path]:
+    """Return the studies in a folder; none where it cannot be looked into."""
+    try:
+        return sorted(file.parent for file in folder.glob("*/study.json"))
+    except OSError:
+        return []
 
 
 def _unusable(place: Path, rule: str, error: OSError, fix: str) -> RecordError:

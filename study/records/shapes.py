@@ -94,7 +94,7 @@ def _inner_or_none(hints: Mapping[str, Any]) -> Check:
 
 
 def _are_places(places: list[dict[str, Any]]) -> bool:
-    check = _inner(PLACE)
+    check = _inner({**PLACE, "cpu_model": str | None})  # recorded since 0.12.1
     return all(place.keys() >= PLACE.keys() and check(place) for place in places)
 
 

@@ -85,12 +85,15 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
             if candidate.is_file():
                 return candidate
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
-    near = difflib.get_close_matches(given.with_suffix(".yaml").name, shipped, n=1)
-    fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
+    near = difflib.get_close_matches(given.stem, [Path(name).stem for name in shipped], n=1)
+    fix = f"Did you mean '{near[0]}.yaml'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
+    rule, got = "no such file", f"'{path}'"
     with contextlib.suppress(OSError):
+        if given.is_dir():
+            rule, got = "must be a file", f"the folder '{path}'"
         if (given / "space.yaml").is_file():
             fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
-    raise _error(str(path), where=place, rule="no such file", got=f"'{path}'", fix=fix, code="no-such-space")
+    raise _error(str(path), where=place, rule=rule, got=got, fix=fix, code="no-such-space")
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:

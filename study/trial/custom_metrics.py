@@ -7,6 +7,7 @@ import functools
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,8 +30,8 @@ _ALSO_RLLIBS = names(
 """Names that RLlib gives results without a constant for them."""
 _NOT_OWN = ("ray", "study", "torch", "builtins", "abc", "typing")
 """Top-level modules whose classes are no part of a script."""
-_FOREIGN = re.compile(r"[^\w./ -]", flags=re.ASCII)
-"""What no name of a metric in MLflow has."""
+_FOREIGN = re.compile(r"[^\w./ -]|(?:^|(?<=/))\.{0,2}(?=/|$)", flags=re.ASCII)
+"""What no name of a metric in MLflow has: some characters, and parts of a path that lead nowhere."""
 
 
 def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[str, float | None]:
@@ -49,7 +50,12 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
         if isinstance(logged, Mapping):
             prefix = f"{module}/" if len(learners.keys() - {ALL_MODULES}) > 1 else ""
             found |= _numbers({name: value for name, value in logged.items() if _is_free(name, known)}, prefix)
-    return {f"{CUSTOM}{_FOREIGN.sub('_', name)}": value for name, value in sorted(found.items())}
+    plain = {name: _FOREIGN.sub("_", name) for name in sorted(found)}
+    named = Counter(plain.values())
+    for name in plain:  # where two would be one metric, the one that is spelled otherwise in MLflow says how
+        if named[plain[name]] > 1:
+            plain[name] = _FOREIGN.sub(lambda match: f"_{match[0].encode().hex()}_", name)
+    return {f"{CUSTOM}{plain[name]}": found[name] for name in plain}
 
 
 def _is_free(name: Any, known: frozenset[str]) -> bool:

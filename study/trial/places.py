@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from study.hosts.cpus import cpu_model
 from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
 
 LOOK_TIMEOUT_S = 60.0
@@ -34,6 +35,7 @@ class Place:
     """Identity of the node, as Ray knows it."""
     address: str
     host: str
+    cpu_model: str
     pid: int
     num_cpus: int
     """CPUs that it reserves."""
@@ -46,6 +48,7 @@ class Place:
             "runners": list(self.runners),
             "node": self.address,
             "host": self.host,
+            "cpu_model": self.cpu_model,
             "num_cpus": self.num_cpus,
         }
 
@@ -59,6 +62,7 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
         node=ray.get_runtime_context().get_node_id(),
         address=ray.util.get_node_ip_address(),
         host=os.uname().nodename,
+        cpu_model=cpu_model(),
         pid=os.getpid(),
         num_cpus=num_cpus,
     )

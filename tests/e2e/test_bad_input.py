@@ -172,6 +172,20 @@ def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
     assert "Traceback" not in done.stderr
 
 
+def test_a_python_without_the_packages_is_told_what_to_install(place):
+    script = Path(cli.__file__).parents[2] / "run_study.py"
+    done = subprocess.run([sys.executable, "-S", script], capture_output=True, text=True, env={})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"got no '\w+'\. Fix: Run `pip install -e \.`", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_no_script_is_not_said_to_run():
+    result = CliRunner().invoke(cli.app, ["adopt", "space.yaml"])
+    assert "must be a Python file or module:object, got 'space.yaml'" in str(result.exception)
+    assert "Running" not in result.output
+
+
 def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
     text = SPACE + "rllib:\n  training:\n    shufle_batch_per_epoch: false\n"
     (place / "space.yaml").write_text(text)

@@ -137,8 +137,10 @@ def test_the_answer_stands_on_the_page_of_the_study(folder, database):
 
 def test_artifacts_lie_beside_the_database(folder, database):
     append(folder, *STORY)
+    folder.space_file.write_text("config_args: --hf-token s3cret -n 2")
     sync_mlflow(folder)
     (space,) = (database.parent / "mlruns").rglob("space.yaml")
+    assert space.read_text() == "config_args: --hf-token *** -n 2"
     assert space.is_relative_to(database.parent / "mlruns" / "demo")
     names = {path.name for path in space.parent.iterdir()}
     assert names == {

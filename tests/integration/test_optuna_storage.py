@@ -1,6 +1,7 @@
 """A study's trials in an Optuna storage: those on record, each once, whatever is killed or away. On SQLite."""
 
 import json
+from dataclasses import replace
 
 import optuna
 import pytest
@@ -138,7 +139,8 @@ def test_the_storage_is_part_of_what_a_study_is(tmp_path):
     assert folder.identity() == identity
     assert "se/cret" in folder.identity_file.read_text()
     assert folder.identity_file.stat().st_mode & 0o077 == 0
-    assert "cret" not in identity_text(identity)
+    arguments = {**identity.spec, "config_args": "--hf-token se/cret"}
+    assert "cret" not in identity_text(replace(identity, spec=arguments))
     assert resumed_identity(folder, space, RunOptions(name="demo", out=tmp_path, resume=True)) == identity
     other = RunOptions(name="demo", out=tmp_path, resume=True, optuna_storage="postgresql://me:other@db/optuna")
     with pytest.raises(RecordError, match=r"--optuna-storage: a study keeps the one it began with \(postgresql://\*"):

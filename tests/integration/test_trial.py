@@ -16,6 +16,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
+from study.hosts.cpus import cpu_model
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
@@ -92,6 +93,7 @@ def test_records_are_complete(results: list[TrialResult]) -> None:
         ("runner", 2, [2]),
     ]
     assert {place["node"] for place in built.placement} == set(built.processes_per_node)
+    assert {place["cpu_model"] for place in built.placement} == {cpu_model()}
     assert results[0].node_loads == ()
     loads = results[-1].node_loads  # of the one timed iteration: a tenth of a second, ten ticks of the CPUs' clocks
     assert len(loads) <= 1

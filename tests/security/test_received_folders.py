@@ -303,7 +303,10 @@ def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
     assert new_identity(spec(), options).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(TrackingError, match=r"^MLFLOW_TRACKING_URI \(environment\): .*no file store"):
+    with pytest.raises(
+        TrackingError,
+        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: .*no file store\. Fix: Use [^:]*sqlite:(?!.*Fix)",
+    ):
         check_asked_uri(None)
 
 
@@ -508,6 +511,9 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
         ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsecret%3BX%3D1", None),
         ("host=h user=u password='a b' dbname=x", "host=h user=u password=*** dbname=x"),
         ("MLFLOW_TRACKING_TOKEN=abc run", "MLFLOW_TRACKING_TOKEN=*** run"),
+        ("--api-token secret --password 'a b' -n 2", "--api-token *** --password *** -n 2"),
+        ("--config-args '--hf_token secret'", None),
+        ("--max-tokens 100 --bypass 3 --pass --verbose", "--max-tokens 100 --bypass 3 --pass --verbose"),
         ('{"password": "x y"}', '{"password": ***}'),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
         ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),
@@ -522,7 +528,21 @@ def test_passwords_and_tokens_are_masked(text, shown):
 
 
 @pytest.mark.parametrize(
-    "part", ["postgres", "postgres://", "://a@", "password", "?password=", 'password="', "PWD={", "a=", "Bearer ", " "]
+    "part",
+    [
+        "postgres",
+        "postgres://",
+        "://a@",
+        "password",
+        "?password=",
+        'password="',
+        "PWD={",
+        "a=",
+        "Bearer ",
+        " ",
+        "-",
+        "--token ",
+    ],
 )
 def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
     text = part * (1_000_000 // len(part))

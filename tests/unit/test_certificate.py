@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from typer.testing import CliRunner
 
 import analysis
+from study.cli.certificate import app
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.certificate.record_rules import broken_rules
 from study.designs.holdup.verdict import LEVEL
@@ -357,6 +359,19 @@ def test_what_is_no_certificate_is_said_to_be_none(touched: StudyFolder) -> None
     file.unlink()
     with pytest.raises(RecordError, match="no certificate here"):
         verify(touched.path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "certificate.json", "else.yaml", "nowhere/certificate.json"])
+def test_a_path_without_a_study_is_said_to_have_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "else.yaml").touch()
+    with pytest.raises(RecordError, match="must be the folder of a study, got none") as raised:
+        verify(tmp_path / name)
+    assert "certificate write" not in str(raised.value)
+
+
+def test_a_seed_without_a_rerun_is_refused(study: StudyFolder) -> None:
+    result = CliRunner().invoke(app, ["verify", str(study.path), "--seed", "3"])
+    assert "--seed: belongs to --rerun, got 3" in str(result.exception)
 
 
 # The rules of the records; what is found of single fields and of the recorded example: test_record_mutations.py

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
-from study.launch import commands
+from study.launch import commands, options
 from study.launch.files import WrittenFiles
 from study.launch.job import LaunchJob
 from study.launch.options import LEAST_WALLTIME_S
@@ -297,6 +297,15 @@ def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypa
         refused(result, f"{option}: ")
         assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "")
     assert list((place / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
+def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkeypatch, kind):
+    secret = options.load(SPACE, None, None, None).model_copy(update={"config_args": "--hf-token s3cret"})
+    monkeypatch.setattr(options, "load", lambda *_: secret)
+    result = launch(kind, "--print")
+    refused(result, "config_args: must hold no secret")
+    assert "s3cret" not in f"{result.output}{result.exception}"
 
 
 @pytest.mark.parametrize("uri", ["postgresql://me@lab-1:5432/db", "http://lab-1:5000", "sqlite:////shared/mlflow.db"])

@@ -51,6 +51,14 @@ def test_the_records_are_the_same_but_for_paths(folder, tmp_path):
         assert str(tmp_path) not in text
 
 
+def test_a_secret_among_a_script_s_arguments_is_not_published(folder, tmp_path):
+    identity = folder.identity()
+    folder.rewrite(replace(identity, spec={**identity.spec, "config_args": "--hf-token s3cret"}))
+    with pytest.raises(RecordError, match=r"must hold no secret.*got --hf-token \*\*\*\. Fix"):
+        pack(folder, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_fewer_digits_change_iterations_by_less_than_they_say(folder, tmp_path):
     append(folder, iteration(0, 4, iteration_time_s=0.123456789012, kl=None))
     packed = pack(folder, tmp_path / "copy", digits=7)

@@ -90,11 +90,12 @@ def test_variables_are_kept_but_no_secret(monkeypatch):
 
 def test_the_command_line_is_kept_but_no_secret(monkeypatch):
     line = "run.py --tracking-uri=postgresql://me:s3cret@db/x --password s3cret --api-key=s3cret --name a"
-    monkeypatch.setattr("sys.argv", line.split())
+    monkeypatch.setattr("sys.argv", [*line.split(), "--config-args", "--hf-token s3cret -n 2"])
     shown = provenance()["command"]
     assert shown[0] == "run.py"
     assert shown[1] == "--tracking-uri=postgresql://***@db/x"
-    assert shown[2:] == ["--password", "***", "--api-key=***", "--name", "a"]
+    assert shown[2:7] == ["--password", "***", "--api-key=***", "--name", "a"]
+    assert shown[7:] == ["--config-args", "--hf-token *** -n 2"]
 
 
 def test_variables_of_a_script_are_recorded_without_secrets():

@@ -19,9 +19,10 @@ from tests import holdup
 
 HERE = provenance({})
 FUSED = {"learner_class": "Fused"}
+OWN = {"host": HERE["hostname"]}
 
 
-def a_study(path: Path, **changes: Any) -> StudyFolder:
+def a_study(path: Path, place: dict[str, str] | None = None, **changes: Any) -> StudyFolder:
     spec = holdup.holdup_spec()
     first, *others = holdup.study_records(spec)
     assert isinstance(first, StudyOpened)
@@ -29,7 +30,12 @@ def a_study(path: Path, **changes: Any) -> StudyFolder:
     there["versions"] = {**HERE["versions"], **changes.get("versions", {})}
     opened = StudyOpened(session=1, num_trials=9, cluster=first.cluster, provenance=there)
     records = [
-        replace(each, effective=each.effective | FUSED) if isinstance(each, TrialBuilt) else each for each in others
+        replace(
+            each, effective=each.effective | FUSED, placement=[own | {**OWN, **(place or {})} for own in each.placement]
+        )
+        if isinstance(each, TrialBuilt)
+        else each
+        for each in others
     ]
     return holdup.write_study(path / "demo", spec, [opened, *records])
 
@@ -96,6 +102,23 @@ def test_on_another_machine_a_run_must_lie_where_its_arm_does(
         for each in train_again(folder, 3, seed=0):
             assert each.agrees is agrees or "winner_stock" in each.sentence  # two runs tell nothing
             assert f"another machine ({said}" in each.sentence
+
+
+@pytest.mark.parametrize(
+    ("driver", "place", "said"),
+    [
+        (HERE["cpu_model"], {"host": "n7", "cpu_model": "Another"}, "another machine (CPU model Another, here "),
+        ("Another", {"host": "n7", "cpu_model": HERE["cpu_model"]}, "DIFFERS"),
+        (HERE["cpu_model"], {"host": "n7"}, "another machine (CPU model of n7 not recorded, here "),  # before 0.12.1
+    ],
+)
+def test_the_cpu_that_counts_is_the_one_that_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, place: dict[str, str], said: str
+) -> None:
+    folder = a_study(tmp_path, place, cpu_model=driver)
+    trained(monkeypatch, folder, 1.0)
+    (only,) = train_again(folder, 1, seed=0)
+    assert said in only.sentence
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,18 @@ def test_what_a_script_logs_is_told_from_what_rllib_logs() -> None:
     assert custom_metrics(results, own) == {**expected, "custom/my_loss": None}
 
 
+def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_it_takes() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    alone = {"cost:a": 1, "end/": 2, "x//y": 3, "up/../z": 4}
+    kept = custom_metrics(alone, PPOConfig())
+    assert kept == {"custom/cost_a": 1, "custom/end/_": 2, "custom/x/_/y": 3, "custom/up/_/z": 4}
+    for name in kept:
+        _validate_metric_name(name)
+    both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3}, PPOConfig())
+    assert both == {"custom/cost_3a_a": 1, "custom/cost_3f_a": 2, "custom/cost_a": 3}
+
+
 class Restricted(gymnasium.Env):
     """Allows one of three actions, and says which; a vector of so many where it is told."""
 

@@ -35,9 +35,17 @@ def test_a_name_finds_a_space_with_or_without_its_suffix(tmp_path):
     assert load_space(tmp_path / "rate.v2") == load_space(tmp_path / "rate.v2.yaml")
 
 
-def test_an_unknown_space_names_the_nearest():
-    with pytest.raises(SpaceError, match=r"Did you mean 'quickstart\.yaml'"):
-        load_space("quickstrat.yaml")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("quickstrat.yaml", "no such file, got 'quickstrat.yaml'. Fix: Did you mean 'quickstart.yaml'?"),
+        ("nosuch.yaml", "no such file, got 'nosuch.yaml'. Fix: Give a path, or one of: acrobot"),
+        (".", "must be a file, got the folder '.'. Fix: Give a path, or one of: acrobot"),
+    ],
+)
+def test_an_unknown_space_names_the_nearest(name, said):
+    with pytest.raises(SpaceError, match=re.escape(said)):
+        load_space(name)
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,23 @@ def measured_trial(number, *, runners, seed=5, time_s=0.5):
                 yield record
 
 
-def test_a_folder_that_is_none_is_told_with_a_way_out(tmp_path):
-    with pytest.raises(RecordError, match=r"must be the folder of a study, got none. Fix: Give for instance"):
-        read_status(tmp_path / "nowhere")
-    with pytest.raises(RecordError, match=r"no study here \(study.json is missing\)"):
-        read_status(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("nowhere", "Give for instance studies/quickstart."),
+        ("", "Give one of the studies in it, {0}/demo."),
+        ("demi", "Did you mean '{0}/demo'?"),
+        ("demo/study.json", "Give its folder, {0}/demo."),
+        ("file", "Give for instance studies/quickstart."),
+    ],
+)
+def test_a_path_without_a_study_is_told_with_a_way_out(folder, name, fix):
+    (folder.path.parent / "file").touch()
+    path = folder.path.parent / name
+    with pytest.raises(RecordError) as caught:
+        read_status(path)
+    rule = "must be the folder of a study, got none (study.json is missing). Fix: "
+    assert str(caught.value) == f"{path}: {rule}{fix.format(folder.path.parent)}"
 
 
 def test_a_study_without_records_was_prepared_and_no_more(folder):
@@ -386,6 +398,8 @@ def test_the_command_answers_and_refuses_and_loads_neither_engines_nor_pandas(fo
     shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stdout.split("loaded:")[-1].split()) == (0, [])
     assert "demo: complete" in shown.stdout
+    both = CliRunner().invoke(app, ["status", str(folder.path), "--watch", "--json"])
+    assert "--watch: excludes --json, got both" in str(both.exception)
     refused = CliRunner().invoke(app, ["status", str(tmp_path / "nowhere")])
     assert "must be the folder of a study" in str(refused.exception)
 

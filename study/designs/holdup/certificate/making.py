@@ -58,14 +58,17 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
         frozen: Digest of the records that was printed, and sent to MLflow, before the first test seed ran.
 
     Raises:
-        RecordError: It cannot be read, the records break a rule or are others than those of the digest, or figures
-            differ: names each one by its place, as it is written and as it is recomputed.
+        RecordError: There is no study, it cannot be read, the records break a rule or are others than those of the
+            digest, or figures differ: names each one by its place, as it is written and as it is recomputed.
     """
     given = Path(path)
-    file = StudyFolder(given).certificate if given.is_dir() else given
+    folder = StudyFolder(given)
+    if given.name == folder.certificate.name:
+        folder = StudyFolder(given.parent)
+    folder.identity()  # so that a path without a study is told as such
+    file = folder.certificate
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     written = _written(file, fix)
-    folder = StudyFolder(file.parent)
     certificate = Maker(*_read(folder, certified=file.name)).certificate()
     if frozen is not None and frozen.strip().lower() != (got := certificate.study["frozen_chain"]):
         raise RecordError(
