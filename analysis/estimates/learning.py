@@ -1,6 +1,7 @@
 """Estimates of what was learnt: return, score and solved share of each setting. Imports pandas.
 
-A failed run counts: with a score of 0, as not solved, and with the return of the environment's floor.
+A failed run counts: as not solved, with a score of 0 and the return of the environment's floor. Where the space gives
+no floor and reference there are no scores, since 0 may be a good return there.
 """
 
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ def learning_rows(results: Results) -> Iterator[Row]:
         return
     target = data.spec.environment.target if data.spec else None
     floor = data.spec.environment.floor if data.spec else None
+    scored = data.spec.is_scored if data.spec else bool(data.runs["score"].notna().any())
     for setting in results.settings:
-        yield from _rows(setting, target, floor)
+        yield from _rows(setting, target, floor, scored=scored)
 
 
 def target_rows(results: Results) -> Iterator[Row]:
@@ -64,7 +66,7 @@ def _emulated(runs: pd.DataFrame) -> bool:
     return bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
 
 
-def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterator[Row]:
+def _rows(setting: Setting, target: float | None, floor: float | None, *, scored: bool) -> Iterator[Row]:
     runs = setting.runs
     failed = setting.failed.to_numpy(dtype=bool)
     returns = _numbers(setting, "final_return")
@@ -77,7 +79,7 @@ def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterat
     solved = None if target is None or not known else int((~failed & (returns >= target)).sum())
     estimates: dict[str, Estimate | None] = {
         "final_return": iqm_interval(finals) if finals.size else None,
-        "score": mean_interval(scores) if np.isfinite(scores).all() else None,
+        "score": mean_interval(scores) if scored and np.isfinite(scores).all() else None,
         "solved_share": None if solved is None else rate_interval(solved, len(runs)),
         "cpu_s_spent": mean_interval(spent) if spent.size else None,
     }

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import in_words
-from analysis.scaling.goodput import ENDED, judged
+from analysis.scaling.goodput import ENDED, LIMIT, judged
 from analysis.scaling.selection import at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
 from study.text import count, number
@@ -31,8 +31,6 @@ _FIRST = (
     "clip_param",
     "entropy_coeff",
 )
-LIMIT = "max_iterations"
-"""Column that a space can vary too: runs that were given less training are no replicates of the others."""
 TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)), LIMIT)
 """What tells settings apart, in the order in which a name has them: all that a space can vary."""
 ARMS: Mapping[str, str] = MappingProxyType(

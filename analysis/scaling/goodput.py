@@ -23,6 +23,8 @@ from analysis.scaling.selection import as_int, at_their_scale, select, texts
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 from study.text import count
 
+LIMIT = "max_iterations"
+"""Column that a space can vary too: runs that were given less training are no replicates of the others."""
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
 NO_TARGET = "no run of its setting reached the target"
@@ -74,7 +76,7 @@ def goodput(
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
-    from what only the clock sees. Once a hold-up study has confirmed, only its confirmation counts: the other stages
+    from what only the clock sees; and its runs were given equally many iterations. Once a hold-up study has confirmed, only its confirmation counts: the other stages
     ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
     horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
     finished without the target at its end. Where `watched` has said since when, intervals hold the time
@@ -170,22 +172,25 @@ def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | 
 
 
 def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """Return, per run, the text that runs share which learn by one setting; NA without a fingerprint."""
+    """Return, per run, the text that runs share which learn by one setting, equally long; NA without a fingerprint."""
 
     @cache
-    def setting(fingerprint: str, digest: str, variant: str) -> str:
+    def setting(fingerprint: str, digest: str, variant: str, limit: int | None) -> str:
+        length = {} if limit is None else {LIMIT: limit}
         if not digest:
-            return replaced(fingerprint, (BATCH, *CLOCK_ONLY))
-        environment = fields(fingerprint).get("environment.id")
-        return replaced("{}", (), {"digest": digest, "variant": variant, "environment": {"id": environment}})
+            return replaced(fingerprint, (BATCH, *CLOCK_ONLY), length)
+        environment = {"id": fields(fingerprint).get("environment.id")}
+        return replaced("{}", (), {"digest": digest, "variant": variant, "environment": environment, **length})
 
     fingerprints = runs["fingerprint"].astype(object)
     known = fingerprints.notna()
     digests, variants = (texts(runs, name) for name in ("digest", "variant"))
+    limits = [None if pd.isna(each) else int(each) for each in runs[LIMIT]]
     result = pd.Series(pd.NA, index=runs.index, dtype=object)
     result[known] = [
-        setting(str(text), digest, variant)
-        for text, digest, variant in zip(fingerprints[known], digests[known], variants[known], strict=True)
+        setting(str(text), digest, variant, limit)
+        for text, digest, variant, limit, has in zip(fingerprints, digests, variants, limits, known, strict=True)
+        if has
     ]
     return result
 

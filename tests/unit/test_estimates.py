@@ -15,6 +15,7 @@ from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
+from analysis.load.problems import outcome_problems
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
@@ -122,6 +123,15 @@ def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
     study = Study(tables_data.study(rows, kind="search"))
     assert one(study, "score")["value"] == 0.75
     assert one(study, "score")["n"] == 4
+
+
+def test_where_nothing_is_scored_a_failed_run_has_no_score_of_zero():
+    """0 is the best return of some environments."""
+    rows = [tables_data.run(0, lr=1e-3, final_return=-150.0), tables_data.run(1, lr=2e-3, status="failed")]
+    study = Study(tables_data.study(rows, kind="search"))
+    assert study.estimates("score").empty
+    assert study.estimates("final_return")["value"].tolist() == [-150.0]
+    assert not any("score" in problem for problem in outcome_problems(study.trials))
 
 
 def test_settings_are_named_by_what_tells_them_apart():
