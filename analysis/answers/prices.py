@@ -30,7 +30,7 @@ PRICES = (
         "cpu_hours_per_hour_saved",
         "1",
         "CPU-hours more for each hour saved (negative: fewer)",
-        "CPU-hours more over hours less, against the next smaller measured scale.",
+        "CPU-hours more over hours less, against the next smaller measured scale, on as many nodes if it ran so.",
     ),
 )
 """The prices of a million steps; where a CPU-hour has a price, their cost stands before the last one."""
@@ -61,9 +61,20 @@ class Workload:
         return next((row.cell.train_batch_size for row in self.rows if row.quantity == "speed_up"), None)
 
     def at(self, quantity: str) -> dict[int, Row]:
-        """Return number of runners -> estimate of a quantity."""
-        return {row.cell.num_env_runners: row for row in self.rows if row.quantity == quantity
-                and row.cell.num_env_runners is not None}  # fmt: skip
+        """Return number of runners -> estimate of a quantity; of several placements that on the fewest CPUs and nodes.
+
+        These come first among the rows, and what was measured comes before what is predicted.
+        """
+        found: dict[int, Row] = {}
+        for row in self.rows:
+            if row.quantity == quantity and row.cell.num_env_runners is not None:
+                found.setdefault(row.cell.num_env_runners, row)
+        return found
+
+    @property
+    def placed_once(self) -> bool:
+        """Whether every scale ran on one number of CPUs and nodes."""
+        return sum(row.quantity == "speed_up" for row in self.rows) == len(self.scales)
 
 
 def main_workload(rows: Iterable[Row]) -> Workload | None:
@@ -97,9 +108,10 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
         name: [rows[n].estimate if n in rows else None for n in scales] for name, rows in found.items()
     }
     batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
+    placed = "" if workload.placed_once else "; each on the fewest CPUs and nodes of those that it ran on"
     layout = Layout(
         key="prices",
-        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch})",
+        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch}{placed})",
         columns=(
             columns.count("num_env_runners", "runners", "Environment runners."),
             columns.count("num_cpus", "CPUs", "CPUs reserved: one per process."),

@@ -81,9 +81,7 @@ def _speed_up(workload: Workload) -> str:
 def _more_help(workload: Workload) -> str:
     """Return whether more runners would help, as far as it was measured or is predicted nearby."""
     marginal = workload.at("marginal_efficiency")
-    # A scale that ran on several numbers of CPUs has several rows: from one to the next no runner was added.
-    placed_once = sum(row.quantity == "speed_up" for row in workload.rows) == len(workload.scales)
-    for before, scale in pairwise(workload.scales) if placed_once else ():
+    for before, scale in pairwise(workload.scales) if workload.placed_once else ():
         share = marginal[scale].estimate if scale in marginal else None
         if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             gives = known(share, digits=2)

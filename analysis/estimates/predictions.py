@@ -62,7 +62,7 @@ class _Place:
         runs = results.measured.dropna(subset=["num_cpus"])
         here = runs[runs["fingerprint"].isin(fingerprints.keys())]
         self.measured = found.scales
-        self._cpus = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
+        self._cpus = {int(n): int(p) for n, p in here.groupby("num_env_runners")["num_cpus"].min().items()}
 
     def cell(self, num_env_runners: int) -> Cell:
         """Return the cell of a number of runners, at the batch of the models."""
