@@ -14,6 +14,7 @@ from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
 from analysis.tables import columns
+from analysis.tables.numbers import significant
 from analysis.tables.table import Layout, Table
 from study.space.parameters import SCALE
 from study.text import listed

@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.study_data import StudyData
-from analysis.scaling.fingerprint import IN_WORDS
+from analysis.scaling.fingerprint import IN_WORDS, value_in_words
 from analysis.scaling.fingerprint import in_words as called
-from analysis.scaling.fingerprint import value_in_words
 from analysis.tables.numbers import significant
 from study.space.space_file import as_options
 from study.statistics import Estimate

@@ -55,13 +55,14 @@ def target_rows(results: Results) -> Iterator[Row]:
                 "time_to_target_s": row.time_to_target_s,
                 "cpu_hours_to_target": row.cpu_h_to_target,
             }
-            basis: Basis = "emulated" if _emulated(here) else "measured"
+            basis: Basis = "emulated" if emulated(here) else "measured"
             text = as_text(here, "fingerprint") or ""
             engine = as_text(here, "engine") or ""
-            yield from rows_of(cell, estimates, bases=bases, basis=basis, engine=engine, fingerprint=text)
+            more = {"basis": basis, "engine": engine, "fingerprint": text, "num_never": row.n_censored}
+            yield from rows_of(cell, estimates, bases=bases, **more)
 
 
-def _emulated(runs: pd.DataFrame) -> bool:
+def emulated(runs: pd.DataFrame) -> bool:
     """Return whether the lanes of several runners were stepped in fewer processes in any of the runs."""
     return bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
 
@@ -83,15 +84,14 @@ def _rows(setting: Setting, target: float | None, floor: float | None, *, scored
         "solved_share": None if solved is None else rate_interval(solved, len(runs)),
         "cpu_s_spent": mean_interval(spent) if spent.size else None,
     }
-    emulated = _emulated(runs)
     cell = Cell(
         workload=environment_of(runs),
         arm=setting.name,
         num_env_runners=setting.num_env_runners,
-        num_cpus=None if emulated else as_int(runs, "num_cpus"),
+        num_cpus=None if emulated(runs) else as_int(runs, "num_cpus"),
         train_batch_size=as_int(runs, "train_batch_size"),
     )
-    basis: Basis = "emulated" if emulated else "measured"
+    basis: Basis = "emulated" if emulated(runs) else "measured"
     text = as_text(runs, "fingerprint") or ""
     yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "", fingerprint=text)
 

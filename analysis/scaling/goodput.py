@@ -8,7 +8,7 @@ got there anywhere in between; the columns `BEFORE` and `TIME_BEFORE` say since 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -76,12 +76,13 @@ def goodput(
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
-    from what only the clock sees; and its runs were given equally many iterations. Once a hold-up study has confirmed, only its confirmation counts: the other stages
-    ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
-    horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
-    finished without the target at its end. Where `watched` has said since when, intervals hold the time
-    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total; of a
-    group whose runs were measured on several kinds of hardware, of those on the one with the most runs.
+    from what only the clock sees; and its runs were given equally many iterations. Once a hold-up study has confirmed,
+    only its confirmation counts: the other stages ran on seeds that settings were chosen by. Steps to target are
+    Kaplan-Meier's restricted mean up to a common horizon, over all runs that ended, whatever their timing label; a
+    failed run is censored at the horizon, one that finished without the target at its end. Where `watched` has said
+    since when, intervals hold the time between two evaluations. Throughput is that of the `measured` runs of the same
+    cell alone, total over total; of a group whose runs were measured on several kinds of hardware, of those on the one
+    with the most runs.
 
     Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
     censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
@@ -268,6 +269,20 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     if second.method == BY_DEFINITION:
         return first
     return exponential(sum_of(logarithm(first), logarithm(second, power=power)))
+
+
+def least(found: Sequence[tuple[GoodputRow, Estimate]]) -> tuple[int, list[int]]:
+    """Return the place of the least of some means to the target, and those of the means that cannot be told from it.
+
+    Where runs never got there a mean is cut at the horizon: it says "at least so much", and horizons of different
+    rates, or of trainings of different lengths, are no equal times. Such a row is the least only among others like it,
+    and is told from another one only by its lower end.
+    """
+    sure = [place for place, (row, _) in enumerate(found) if not row.n_censored] or range(len(found))
+    first = min(sure, key=lambda place: found[place][1].value)
+    ends = [(each.low, np.inf if row.n_censored else each.high) for row, each in found]
+    low, high = ends[first]
+    return first, [n for n, each in enumerate(ends) if n != first and each[0] <= high and low <= each[1]]
 
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:

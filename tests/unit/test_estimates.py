@@ -11,6 +11,7 @@ import pytest
 
 import analysis
 from analysis.estimates import QUANTITIES
+from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
@@ -113,6 +114,16 @@ def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
         assert math.isinf(row["high"])
     assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
     assert study.estimates("time_saved").empty  # no clock was measured
+
+
+@pytest.mark.parametrize("execution", ["real", "emulated"])
+def test_what_was_learnt_is_emulated_where_runners_were_and_not_where_clocks_were_shared(
+    studies, certificate, execution
+):
+    arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
+    rows = certificate_rows(studies["example_study"].data, certificate | {"arms": arms})
+    assert {row.quantity for row in rows} >= {"score_difference", "steps_saved", "score_lead"}
+    assert {row.basis for row in rows} == {"measured" if execution == "real" else "emulated"}
 
 
 def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
