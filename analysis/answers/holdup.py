@@ -8,12 +8,13 @@ from typing import Any
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.progress import complete, progress, resume
 from analysis.answers.search import candidates
-from analysis.answers.words import capital, clocks_counted, interval, known, percent, run_again, runners, said, to_copy
+from analysis.answers.words import capital, clocks_counted, interval, known, percent, run_again, runners, to_copy
 from analysis.estimates import Results, Row
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
 from analysis.tables import columns
+from analysis.tables.numbers import significant
 from analysis.tables.table import Layout, Table
 from study.space.parameters import SCALE
 from study.text import listed
@@ -105,7 +106,7 @@ def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data
         text += f", and so were {each} runners, for which nothing was tuned"
     yield f"{text}."
     yield _deciding(content, target)
-    yield f"The study took {said(content['cpu_hours']['all'], 2)} CPU-hours; {clocks_counted(data.runs)}."
+    yield f"The study took {significant(content['cpu_hours']['all'], 2)} CPU-hours; {clocks_counted(data.runs)}."
 
 
 def _deciding(content: Mapping[str, Any], target: int) -> str:
@@ -171,7 +172,7 @@ def _bound(low: float) -> str:
 def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[Number]:
     final = estimate_of(arm["iqm_final_return"])
     if final is not None:
-        yield Number(label=f"return with {target} runners", text=said(final.value), note=interval(final))
+        yield Number(label=f"return with {target} runners", text=significant(final.value), note=interval(final))
     yield Number(
         label="test runs solved", text=f"{arm['solved']} of {arm['n']}", note="seeds that nothing was tuned on"
     )

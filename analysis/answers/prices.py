@@ -30,7 +30,7 @@ PRICES = (
         "cpu_hours_per_hour_saved",
         "1",
         "CPU-hours more for each hour saved (negative: fewer)",
-        "CPU-hours more over hours less, against the next smaller measured scale.",
+        "CPU-hours more over hours less, against the next smaller measured scale, on as many nodes if it ran so.",
     ),
 )
 """The prices of a million steps; where a CPU-hour has a price, their cost stands before the last one."""
@@ -61,9 +61,20 @@ class Workload:
         return next((row.cell.train_batch_size for row in self.rows if row.quantity == "speed_up"), None)
 
     def at(self, quantity: str) -> dict[int, Row]:
-        """Return number of runners -> estimate of a quantity."""
-        return {row.cell.num_env_runners: row for row in self.rows if row.quantity == quantity
-                and row.cell.num_env_runners is not None}  # fmt: skip
+        """Return number of runners -> estimate of a quantity; of several placements that on the fewest CPUs and nodes.
+
+        These come first among the rows, and what was measured comes before what is predicted.
+        """
+        found: dict[int, Row] = {}
+        for row in self.rows:
+            if row.quantity == quantity and row.cell.num_env_runners is not None:
+                found.setdefault(row.cell.num_env_runners, row)
+        return found
+
+    @property
+    def placed_once(self) -> bool:
+        """Whether every scale ran on one number of CPUs and nodes."""
+        return sum(row.quantity == "speed_up" for row in self.rows) == len(self.scales)
 
 
 def main_workload(rows: Iterable[Row]) -> Workload | None:
@@ -97,9 +108,10 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
         name: [rows[n].estimate if n in rows else None for n in scales] for name, rows in found.items()
     }
     batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
+    placed = "" if workload.placed_once else "; each on the fewest CPUs and nodes of those that it ran on"
     layout = Layout(
         key="prices",
-        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch})",
+        title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch}{placed})",
         columns=(
             columns.count("num_env_runners", "runners", "Environment runners."),
             columns.count("num_cpus", "CPUs", "CPUs reserved: one per process."),
@@ -147,23 +159,28 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
             key = cell.num_env_runners, cell.train_batch_size, cell.arm or cell.workload
             found.setdefault(key, {})[row.quantity] = row
     known = [(key, some) for key, some in found.items() if "time_to_target_s" in some]
-    known = sorted(known, key=lambda pair: pair[1]["time_to_target_s"].estimate.value)[:MOST_ROWS]
+    times = [some["time_to_target_s"] for _, some in known]
+    order = sorted(range(len(known)), key=lambda n: (times[n].num_never > 0, times[n].estimate.value))[:MOST_ROWS]
+    known = [known[n] for n in order]
     if not known:
         return None
+    never = [some["time_to_target_s"].num_never for _, some in known]
+    last = ", then those of which runs never got there (at least so much)" if any(never) else ""
     hours = [scaled(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
     costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
     layout = Layout(
         key="prices",
-        title="What reaching the target costs, the soonest first",
+        title=f"What reaching the target costs, the soonest first{last}",
         columns=(
             columns.count("num_env_runners", "runners", "Environment runners."),
             columns.count("train_batch_size", "batch", "Env steps per iteration."),
             columns.text("setting", "", "What tells this setting from the others."),
+            columns.count("num_never", "never", "Runs that did not reach the target."),
             columns.estimate("hours", "1", "hours to the target", "Training."),
             columns.estimate("cpu_hours", "1", "CPU-hours to the target", "Reserved."),
             *_cost("", price_per_cpu_hour),
         ),
-        first=("train_batch_size", "setting", "hours", "cpu_hours"),
+        first=("train_batch_size", "setting", "num_never", "hours", "cpu_hours"),
     )
     names = ("num_env_runners", "train_batch_size", "setting")
     return layout.table(
@@ -171,5 +188,10 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
         "Prices of reaching the target, measured.",
         n=sum(each.n for each in hours),
         values={name: [key[place] for key, _ in known] for place, name in enumerate(names)}
-        | {"hours": hours, "cpu_hours": costs, "cost": _costs(costs, price_per_cpu_hour)},
+        | {
+            "num_never": never if any(never) else [None] * len(never),
+            "hours": hours,
+            "cpu_hours": costs,
+            "cost": _costs(costs, price_per_cpu_hour),
+        },
     )

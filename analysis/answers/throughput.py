@@ -17,7 +17,6 @@ from analysis.answers.words import (
     percent,
     run_again,
     runners,
-    said,
     to_copy,
     took,
 )
@@ -26,7 +25,7 @@ from analysis.estimates.predictions import MOST_EXTRAPOLATED
 from analysis.load.study_data import StudyData
 from analysis.models.derived import MARGINAL_THRESHOLD
 from analysis.scaling.results import Scaling
-from analysis.tables.numbers import intervals_overlap
+from analysis.tables.numbers import intervals_overlap, significant
 from study.engine import other_engine
 from study.space.parameters import SCALE
 from study.text import count
@@ -81,9 +80,7 @@ def _speed_up(workload: Workload) -> str:
 def _more_help(workload: Workload) -> str:
     """Return whether more runners would help, as far as it was measured or is predicted nearby."""
     marginal = workload.at("marginal_efficiency")
-    # A scale that ran on several numbers of CPUs has several rows: from one to the next no runner was added.
-    placed_once = sum(row.quantity == "speed_up" for row in workload.rows) == len(workload.scales)
-    for before, scale in pairwise(workload.scales) if placed_once else ():
+    for before, scale in pairwise(workload.scales) if workload.placed_once else ():
         share = marginal[scale].estimate if scale in marginal else None
         if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
             gives = known(share, digits=2)
@@ -139,7 +136,7 @@ def _gained(workload: Workload) -> str:
     if not all(n in some for n in (before, last) for some in (hours, cpu_hours)):
         return ""
     parts = [
-        f"{said(abs(change), 2)} {unit} {'more' if change > 0 else 'less'}"
+        f"{significant(abs(change), 2)} {unit} {'more' if change > 0 else 'less'}"
         for change, unit in ((hours[last] - hours[before], "hours"), (cpu_hours[last] - cpu_hours[before], "CPU-hours"))
     ]
     return f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."

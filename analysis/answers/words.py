@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.study_data import StudyData
-from analysis.scaling.fingerprint import IN_WORDS
+from analysis.scaling.fingerprint import IN_WORDS, value_in_words
 from analysis.scaling.fingerprint import in_words as called
-from analysis.tables.numbers import fixed
+from analysis.tables.numbers import significant
 from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count, listed
@@ -35,26 +35,18 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def said(value: float, digits: int = 3) -> str:
-    """Return a number as one says it: so many significant digits, whole digits in full."""
-    if value == 0 or not math.isfinite(value):
-        return fixed(value, 0)
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    return fixed(value, decimals)
-
-
 def known(estimate: Estimate, *, digits: int = 3) -> str:
     """Return the value with no more digits than its interval supports, and at most `digits` of them."""
     half = (estimate.high - estimate.low) / 2
     if not (math.isfinite(half) and half > 0) or estimate.value == 0:
-        return said(estimate.value, digits)
+        return significant(estimate.value, digits)
     supported = math.floor(math.log10(abs(estimate.value))) - math.floor(math.log10(half)) + 1
-    return said(estimate.value, max(1, min(digits, supported)))
+    return significant(estimate.value, max(1, min(digits, supported)))
 
 
 def interval(estimate: Estimate, *, digits: int = 3) -> str:
     """Return `95 % interval 0.95 to 0.98`, `at least 0.02`, or that there is none."""
-    low, high = said(estimate.low, digits), said(estimate.high, digits)
+    low, high = significant(estimate.low, digits), significant(estimate.high, digits)
     if not estimate.has_interval:
         return "no interval"
     if math.isinf(estimate.high):
@@ -67,16 +59,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
 
 
-def value(name: str, number: Any) -> str:
-    """Return a parameter's value as one says it."""
-    return f"{int(number):,}" if float(number).is_integer() and name != "lr" else f"{float(number):.3g}"
-
-
 def in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> str:
     """Return `batch 1,376 and learning rate 0.00242` of the most important values."""
     order = [name for name in (*IN_WORDS, *setting) if name in setting]
     names = list(dict.fromkeys(order))
-    parts = [f"{called(name)} {value(name, setting[name])}" for name in names[:most]]
+    parts = [f"{called(name)} {value_in_words(setting[name])}" for name in names[:most]]
     if len(names) > most:
         parts.append(f"{count(len(names) - most, 'value')} more below")
     return listed(parts) if parts else ""
@@ -148,7 +135,7 @@ def took(data: StudyData) -> str:
         spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
     if not spent:
         return ""
-    hours = f"{'more than ' if more else ''}{said(spent / 3600, 2)} CPU-hours"
+    hours = f"{'more than ' if more else ''}{significant(spent / 3600, 2)} CPU-hours"
     if (data.runs["timing"] == "oversubscribed").any():
         return f"The study reserved {hours}, partly of CPUs that several processes shared"
     return f"The study took {hours}"

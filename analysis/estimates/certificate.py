@@ -14,6 +14,8 @@ from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
 """Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
+STOCK = "winner_stock"
+"""The arm by RLlib's own runner: no rule and no lead is of it."""
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 """What looking into a damaged certificate raises."""
 
@@ -63,16 +65,20 @@ def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> list[Row
 
 
 def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
-    basis: Basis = "measured" if content["clock_measured"] else "emulated"
-    environment = str(content["environment"]["id"])
+    environment, target = str(content["environment"]["id"]), int(content["scales"]["target"])
+
+    def basis(scale: int) -> Basis:
+        """Return how the arms of a scale learnt, and those of the small scale, which they are compared with."""
+        compared = {scale, int(content["scales"]["small"])}
+        arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != STOCK]
+        return "emulated" if any("emulated" in arm["execution"] or arm["folded"] for arm in arms) else "measured"
+
     for check in content["verdict"]["checks"].values():
         rule, _, scale = check["name"].partition("@")
         if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
             cell = Cell(workload=environment, arm=arm_in_words("winner", small), num_env_runners=int(scale))
-            yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis)
+            yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis(int(scale)))
     for name, row in content["comparisons"]["rows"].items():
         if (value := estimate_of(row["difference"])) is not None:
-            cell = Cell(
-                workload=environment, arm=arm_in_words(name, small), num_env_runners=int(content["scales"]["target"])
-            )
-            yield Row(cell=cell, quantity="score_lead", estimate=value, basis=basis)
+            cell = Cell(workload=environment, arm=arm_in_words(name, small), num_env_runners=target)
+            yield Row(cell=cell, quantity="score_lead", estimate=value, basis=basis(target))

@@ -83,6 +83,8 @@ class Row:
     """Workload of its runs (`analysis.load`), by which studies are compared; empty where they are of several."""
     base: str = ""
     """What a ratio is relative to in words, such as `1 runner on 1 node`; empty where it is relative to nothing."""
+    num_never: int = 0
+    """Runs that never reached the target, in a mean to it: it is cut there, and at least so much."""
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:
         """Return the row in the order of `DTYPES`."""

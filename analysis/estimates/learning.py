@@ -1,6 +1,7 @@
 """Estimates of what was learnt: return, score and solved share of each setting. Imports pandas.
 
-A failed run counts: with a score of 0, as not solved, and with the return of the environment's floor.
+A failed run counts: as not solved, with a score of 0 and the return of the environment's floor. Where the space gives
+no floor and reference there are no scores, since 0 may be a good return there.
 """
 
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ def learning_rows(results: Results) -> Iterator[Row]:
         return
     target = data.spec.environment.target if data.spec else None
     floor = data.spec.environment.floor if data.spec else None
+    scored = data.spec.is_scored if data.spec else bool(data.runs["score"].notna().any())
     for setting in results.settings:
-        yield from _rows(setting, target, floor)
+        yield from _rows(setting, target, floor, scored=scored)
 
 
 def target_rows(results: Results) -> Iterator[Row]:
@@ -53,18 +55,19 @@ def target_rows(results: Results) -> Iterator[Row]:
                 "time_to_target_s": row.time_to_target_s,
                 "cpu_hours_to_target": row.cpu_h_to_target,
             }
-            basis: Basis = "emulated" if _emulated(here) else "measured"
+            basis: Basis = "emulated" if emulated(here) else "measured"
             text = as_text(here, "fingerprint") or ""
             engine = as_text(here, "engine") or ""
-            yield from rows_of(cell, estimates, bases=bases, basis=basis, engine=engine, fingerprint=text)
+            more = {"basis": basis, "engine": engine, "fingerprint": text, "num_never": row.n_censored}
+            yield from rows_of(cell, estimates, bases=bases, **more)
 
 
-def _emulated(runs: pd.DataFrame) -> bool:
+def emulated(runs: pd.DataFrame) -> bool:
     """Return whether the lanes of several runners were stepped in fewer processes in any of the runs."""
     return bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
 
 
-def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterator[Row]:
+def _rows(setting: Setting, target: float | None, floor: float | None, *, scored: bool) -> Iterator[Row]:
     runs = setting.runs
     failed = setting.failed.to_numpy(dtype=bool)
     returns = _numbers(setting, "final_return")
@@ -77,19 +80,18 @@ def _rows(setting: Setting, target: float | None, floor: float | None) -> Iterat
     solved = None if target is None or not known else int((~failed & (returns >= target)).sum())
     estimates: dict[str, Estimate | None] = {
         "final_return": iqm_interval(finals) if finals.size else None,
-        "score": mean_interval(scores) if np.isfinite(scores).all() else None,
+        "score": mean_interval(scores) if scored and np.isfinite(scores).all() else None,
         "solved_share": None if solved is None else rate_interval(solved, len(runs)),
         "cpu_s_spent": mean_interval(spent) if spent.size else None,
     }
-    emulated = _emulated(runs)
     cell = Cell(
         workload=environment_of(runs),
         arm=setting.name,
         num_env_runners=setting.num_env_runners,
-        num_cpus=None if emulated else as_int(runs, "num_cpus"),
+        num_cpus=None if emulated(runs) else as_int(runs, "num_cpus"),
         train_batch_size=as_int(runs, "train_batch_size"),
     )
-    basis: Basis = "emulated" if emulated else "measured"
+    basis: Basis = "emulated" if emulated(runs) else "measured"
     text = as_text(runs, "fingerprint") or ""
     yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "", fingerprint=text)
 

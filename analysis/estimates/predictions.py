@@ -62,7 +62,8 @@ class _Place:
         runs = results.measured.dropna(subset=["num_cpus"])
         here = runs[runs["fingerprint"].isin(fingerprints.keys())]
         self.measured = found.scales
-        self._cpus = {int(n): int(p) for n, p in zip(here["num_env_runners"], here["num_cpus"], strict=True)}
+        fewest = here.groupby("num_env_runners")["num_cpus"].min()
+        self._cpus = {int(n): int(p) for n, p in zip(fewest.index, fewest, strict=True)}
 
     def cell(self, num_env_runners: int) -> Cell:
         """Return the cell of a number of runners, at the batch of the models."""

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import StudyData
-from analysis.scaling.fingerprint import in_words
-from analysis.scaling.goodput import ENDED, judged
+from analysis.scaling.fingerprint import in_words, value_in_words
+from analysis.scaling.goodput import ENDED, LIMIT, judged
 from analysis.scaling.selection import at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
-from study.text import count, number
+from study.text import count
 
 _FIRST = (
     "train_batch_size",
@@ -31,8 +31,6 @@ _FIRST = (
     "clip_param",
     "entropy_coeff",
 )
-LIMIT = "max_iterations"
-"""Column that a space can vary too: runs that were given less training are no replicates of the others."""
 TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)), LIMIT)
 """What tells settings apart, in the order in which a name has them: all that a space can vary."""
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -191,15 +189,11 @@ def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def _in_words(key: str, varying: Iterable[str], same: Mapping[str, Mapping[str, Any]]) -> str:
-    words = [f"{in_words(name)} {_value(same[name][key])}" for name in varying if key in same[name]]
+    words = [f"{in_words(name)} {value_in_words(same[name][key])}" for name in varying if key in same[name]]
     grows = "train_batch_size" in varying and key not in same["train_batch_size"]
     if grows and key in same["_per_runner"]:
-        words.insert(0, f"batch {_value(float(same['_per_runner'][key]))} per runner")
+        words.insert(0, f"batch {value_in_words(same['_per_runner'][key])} per runner")
     return ", ".join(words)
-
-
-def _value(value: float) -> str:
-    return number(value, ",.0f") if float(value).is_integer() else number(value, ".3g")
 
 
 def _shared(column: Any) -> dict[Any, Any]:

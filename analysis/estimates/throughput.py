@@ -3,6 +3,7 @@
 The statistics are those of `analysis.scaling`; this names them by cell and quantity.
 """
 
+import math
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -83,8 +84,8 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
 
 
 def _number(value: Any) -> float:
-    """Return a number to sort by; what is not known comes first."""
-    return -1.0 if pd.isna(value) else float(value)
+    """Return a number to sort by; what is not known comes last, as in `analysis.scaling`."""
+    return math.inf if pd.isna(value) else float(value)
 
 
 def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:

@@ -6,34 +6,15 @@ Never a number without its interval and its n, or "no interval".
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from analysis.tables.numbers import estimate
+from analysis.tables.numbers import estimate, significant
 from study.text import listed
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return `value` with so many significant digits, with thousands separated and no exponent where it can be read.
-
-    Args:
-        value: Any number; not finite ones have names.
-        digits: Significant digits, >= 1. Whole digits are never replaced by zeros below 100,000.
-    """
-    if np.isnan(value):
-        return "unknown"
-    if np.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if size < 1e-4 or size >= 1e9:
-        return f"{value:.{digits - 1}e}"
-    decimals = digits - 1 - int(np.floor(np.log10(size)))
-    if size >= 1e5:
-        value = round(value, decimals)
-    text = f"{value:,.{max(decimals, 0)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """Return a number as in tables, without zeros at the end of its decimals."""
+    return significant(value, digits, trim=True)
 
 
 def of_row(row: "pd.Series[Any]", *, unit: str = "") -> str:

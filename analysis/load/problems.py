@@ -56,8 +56,9 @@ def outcome_problems(runs: pd.DataFrame) -> Iterator[str]:
             f"Most often: {most_frequent(failed['reason'])}"
         )
     elif len(failed):
+        how = "rows with score 0" if runs["score"].notna().any() else "rows without a result"
         yield (
-            f"{len(failed)} of {len(runs)} trials failed: rows with score 0, counted in every table. "
+            f"{len(failed)} of {len(runs)} trials failed: {how}, counted in every table. "
             f"Most often: {most_frequent(failed['reason'])}"
         )
 

@@ -110,13 +110,7 @@ def fit_usl(
     blocks: npt.ArrayLike | None = None,
     level: float = 0.95,
 ) -> USLFit:
-    """Fit the law by least squares of relative errors under a, b >= 0.
-
-    Args:
-        num_env_runners: n of each run, shape (runs,).
-        env_steps_per_s: Throughput of each run, shape (runs,), at one batch.
-        blocks: Number of each run's block, shape (runs,), see `regression.fit_curve`; None: each is a block of its own.
-        level: Nominal coverage of the intervals.
+    """Fit the law by least squares of relative errors under a, b >= 0; arguments as those of `fit_amdahl`.
 
     Raises:
         AnalysisError: Fewer than three distinct scales.

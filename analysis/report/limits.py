@@ -48,9 +48,10 @@ class Limit:
 
 def limits(data: StudyData, tables: Sequence[Table]) -> Iterator[Limit]:
     """Yield the limits of a study, what is unfinished first; a kind without a sentence is left out."""
+    scores = "score 0 and as " if data.runs["score"].notna().any() else ""
     kinds = (
         ("Missing or unfinished", data.problems),
-        ("Failed runs: they count as score 0 and as target not reached", tuple(_failed(data.runs))),
+        (f"Failed runs: they count as {scores}target not reached", tuple(_failed(data.runs))),
         ("Clocks", tuple(_clocks(data.runs))),
         ("Seeds", tuple(_seeds(data))),
         ("Rows left out of tables", tuple(_left_out(tables))),

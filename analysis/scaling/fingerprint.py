@@ -123,8 +123,13 @@ def in_words(name: str) -> str:
     return IN_WORDS.get(name, name.replace("_", " "))
 
 
+def value_in_words(value: float) -> str:
+    """Return a parameter's value as one says it: whole numbers in full, others to three significant digits."""
+    return f"{int(value):,}" if float(value).is_integer() else f"{float(value):.3g}"
+
+
 def text_of(value: Any) -> str:
-    """Return a value of a field as a person reads it."""
+    """Return a value of a field with all digits that can tell it from another one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ got there anywhere in between; the columns `BEFORE` and `TIME_BEFORE` say since 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -23,6 +23,8 @@ from analysis.scaling.selection import as_int, at_their_scale, select, texts
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 from study.text import count
 
+LIMIT = "max_iterations"
+"""Column that a space can vary too: runs that were given less training are no replicates of the others."""
 CLOCK_ONLY = ("execution", "threads", "cpu_model", "smt", "node_type")
 """Fields of the fingerprint that change the clock and not what is learnt: an emulated run learns as a real one does."""
 NO_TARGET = "no run of its setting reached the target"
@@ -74,12 +76,13 @@ def goodput(
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
-    from what only the clock sees. Once a hold-up study has confirmed, only its confirmation counts: the other stages
-    ran on seeds that settings were chosen by. Steps to target are Kaplan-Meier's restricted mean up to a common
-    horizon, over all runs that ended, whatever their timing label; a failed run is censored at the horizon, one that
-    finished without the target at its end. Where `watched` has said since when, intervals hold the time
-    between two evaluations. Throughput is that of the `measured` runs of the same cell alone, total over total; of a
-    group whose runs were measured on several kinds of hardware, of those on the one with the most runs.
+    from what only the clock sees; and its runs were given equally many iterations. Once a hold-up study has confirmed,
+    only its confirmation counts: the other stages ran on seeds that settings were chosen by. Steps to target are
+    Kaplan-Meier's restricted mean up to a common horizon, over all runs that ended, whatever their timing label; a
+    failed run is censored at the horizon, one that finished without the target at its end. Where `watched` has said
+    since when, intervals hold the time between two evaluations. Throughput is that of the `measured` runs of the same
+    cell alone, total over total; of a group whose runs were measured on several kinds of hardware, of those on the one
+    with the most runs.
 
     Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
     censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
@@ -170,22 +173,25 @@ def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | 
 
 
 def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """Return, per run, the text that runs share which learn by one setting; NA without a fingerprint."""
+    """Return, per run, the text that runs share which learn by one setting, equally long; NA without a fingerprint."""
 
     @cache
-    def setting(fingerprint: str, digest: str, variant: str) -> str:
+    def setting(fingerprint: str, digest: str, variant: str, limit: int | None) -> str:
+        length = {} if limit is None else {LIMIT: limit}
         if not digest:
-            return replaced(fingerprint, (BATCH, *CLOCK_ONLY))
-        environment = fields(fingerprint).get("environment.id")
-        return replaced("{}", (), {"digest": digest, "variant": variant, "environment": {"id": environment}})
+            return replaced(fingerprint, (BATCH, *CLOCK_ONLY), length)
+        environment = {"id": fields(fingerprint).get("environment.id")}
+        return replaced("{}", (), {"digest": digest, "variant": variant, "environment": environment, **length})
 
     fingerprints = runs["fingerprint"].astype(object)
     known = fingerprints.notna()
     digests, variants = (texts(runs, name) for name in ("digest", "variant"))
+    limits = [None if pd.isna(each) else int(each) for each in runs[LIMIT]]
     result = pd.Series(pd.NA, index=runs.index, dtype=object)
     result[known] = [
-        setting(str(text), digest, variant)
-        for text, digest, variant in zip(fingerprints[known], digests[known], variants[known], strict=True)
+        setting(str(text), digest, variant, limit)
+        for text, digest, variant, limit, has in zip(fingerprints, digests, variants, limits, known, strict=True)
+        if has
     ]
     return result
 
@@ -263,6 +269,20 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     if second.method == BY_DEFINITION:
         return first
     return exponential(sum_of(logarithm(first), logarithm(second, power=power)))
+
+
+def least(found: Sequence[tuple[GoodputRow, Estimate]]) -> tuple[int, list[int]]:
+    """Return the place of the least of some means to the target, and those of the means that cannot be told from it.
+
+    Where runs never got there a mean is cut at the horizon: it says "at least so much", and horizons of different
+    rates, or of trainings of different lengths, are no equal times. Such a row is the least only among others like it,
+    and is told from another one only by its lower end.
+    """
+    sure = [place for place, (row, _) in enumerate(found) if not row.n_censored] or range(len(found))
+    first = min(sure, key=lambda place: found[place][1].value)
+    ends = [(each.low, np.inf if row.n_censored else each.high) for row, each in found]
+    low, high = ends[first]
+    return first, [n for n, each in enumerate(ends) if n != first and each[0] <= high and low <= each[1]]
 
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:

@@ -9,10 +9,11 @@ from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words, arms_of_trials, small_scale
 from analysis.load import StudyData
+from analysis.scaling.goodput import least
 from analysis.scaling.results import GoodputGroup, GoodputRow
 from analysis.tables import definitions as words
 from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUNS, count, estimate, text
-from analysis.tables.numbers import in_words, overlap
+from analysis.tables.numbers import in_words
 from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 from study.statistics.estimate import without_interval
@@ -123,10 +124,10 @@ def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
 
 
 def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[GoodputRow], str]) -> str:
-    """Return the least of some estimates, and every row whose interval overlaps its own."""
-    least = min(found, key=lambda each: each[2].value)
-    rivals = [each for each in found if each is not least and overlap(each[2], least[2])]
-    said = f"{in_words(least[2])} at {_where(*least[:2])}, {aside(least[1])}"
+    """Return the least of some estimates, and every row that cannot be told from it."""
+    first, places = least([(row, value) for _, row, value in found])
+    (label, row, value), rivals = found[first], [found[place] for place in places]
+    said = f"{in_words(value)} at {_where(label, row)}, {aside(row)}"
     if not rivals:
         return said
     if len(found) > 2 and len(rivals) == len(found) - 1:

@@ -8,13 +8,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from analysis.estimates import Row
 from analysis.estimates.fits import COSTLY, MOST_RUNS, ModelResults
+from analysis.estimates.learning import emulated
 from analysis.estimates.predictions import MOST_EXTRAPOLATED, fitted, prediction_rows
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names
 from analysis.models.comparison import ModelError
 from analysis.models.derived import MARGINAL_THRESHOLD
+from analysis.scaling.goodput import least
 from analysis.scaling.results import Goodput, GoodputRow, Scaling, ScalingGroup, ScalingRow
 from analysis.tables import definitions as words
 from analysis.tables.columns import FIRST_COMMAND, count, estimate, text
@@ -205,7 +209,7 @@ def _measured(results: Results, notes: list[str]) -> Iterator[Advice]:
     else:
         notes.append("No two scales ran equal work with a measured clock: nothing measured says how many runners.")
     if isinstance(goodput, Goodput) and goodput.groups:
-        yield from _of_goodput(goodput.groups[0].rows)
+        yield from _of_goodput(goodput.groups[0].rows, results.data.runs)
 
 
 def _fastest(strong: Scaling) -> Advice:
@@ -262,22 +266,25 @@ def _of_scaling(rows: tuple[ScalingRow, ...], named: str) -> Iterator[Advice]:
             return
 
 
-def _of_goodput(rows: tuple[GoodputRow, ...]) -> Iterator[Advice]:
+def _of_goodput(rows: tuple[GoodputRow, ...], runs: pd.DataFrame) -> Iterator[Advice]:
     for question, unit, prices in (
         ("Soonest at the target", "s", [(row, row.time_to_target_s) for row in rows]),
         ("Cheapest way to the target", "CPU h", [(row, row.cpu_h_to_target) for row in rows]),
     ):
         known = [(row, price) for row, price in prices if price is not None]
         if known:
-            best, price = min(known, key=lambda pair: pair[1].value)
-            rivals = [(row, value) for row, value in known if row is not best and overlap(value, price)]
+            first, places = least(known)
+            (best, price), rivals = known[first], [known[place] for place in places]
+            never = f"{best.n_censored} of {counted(best.n, 'run')} never got there; " if best.n_censored else ""
+            apart = _rivals([_cell(row) for row, _ in rivals], [price, *(value for _, value in rivals)])
+            ran = runs.loc[runs["trial"].isin(best.trials)]
             yield Advice(
                 question=question,
                 choice=_cell(best),
                 value=price,
                 value_unit=unit,
-                basis="measured",
-                note=_rivals([_cell(row) for row, _ in rivals], [price, *(value for _, value in rivals)]),
+                basis="emulated" if emulated(ran) else "measured",
+                note=f"{never}{apart}".removesuffix("; "),
             )
 
 

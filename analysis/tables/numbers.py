@@ -1,4 +1,4 @@
-"""Numbers as people read them: significant digits that fit the interval, never a value without one. Pure."""
+"""Numbers as people read them, in tables, sentences and figures: significant digits that fit the interval. Pure."""
 
 import math
 from typing import Any
@@ -12,6 +12,8 @@ FURTHER_DECIMALS = 2
 """Decimals that a narrow interval may add: an interval still narrower is one of rounding errors."""
 NOTHING = 1e-9
 """What is smaller is 0 but for rounding: no quantity of a table is that small."""
+TINY = 1e-5
+"""What is smaller is written with an exponent."""
 
 
 def estimate(value: float, low: Any, high: Any, *, digits: int) -> tuple[str, str]:
@@ -70,6 +72,24 @@ def fixed(value: float, decimals: int) -> str:
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
 
+def significant(value: float, digits: int = 3, *, trim: bool = False) -> str:
+    """Return a number to so many significant digits: whole digits in full, tiny numbers with an exponent.
+
+    Args:
+        value: Any number; one that is none is unknown.
+        digits: Significant digits, >= 1.
+        trim: Whether zeros at the end of the decimals are left out, as for ticks of an axis.
+    """
+    if math.isnan(value):
+        return "unknown"
+    if abs(value) < NOTHING:
+        return "0"
+    if abs(value) < TINY:
+        return f"{value:.{digits - 1}e}"
+    text = fixed(value, decimals_of(value, digits))
+    return text.rstrip("0").rstrip(".") if trim and "." in text else text
+
+
 def plain(value: Any, digits: int) -> str:
     """Return a value that is no estimate: integers in full, other numbers to `digits`, words as they are."""
     if isinstance(value, bool) or type(value).__name__ == "bool_":
@@ -78,10 +98,7 @@ def plain(value: Any, digits: int) -> str:
         return str(value)
     if isinstance(value, int) or hasattr(value, "__index__"):
         return f"{int(value):,}"
-    number = float(value)
-    if NOTHING <= abs(number) < 10 ** -(MOST_DECIMALS - digits):
-        return f"{number:.{max(digits, 1) - 1}e}"
-    return fixed(number, decimals_of(number, digits))
+    return significant(float(value), digits)
 
 
 def is_missing(value: Any) -> bool:

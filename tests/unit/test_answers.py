@@ -11,6 +11,7 @@ from rich.console import Console
 
 import analysis
 from analysis.answers import Answer, Number, Unknown
+from analysis.answers.prices import target_prices
 from analysis.answers.words import took
 from analysis.estimates import throughput as estimates_of_throughput
 from analysis.opened import Study
@@ -64,6 +65,22 @@ def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(m
     answer = Study(built_study(rows, kind="throughput")).answer()
     assert "batch 3,200" in answer.prices.title
     assert answer.prices.frame["num_env_runners"].tolist() == [1, 2, 4]
+
+
+def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_said():
+    """The second node makes iterations twice as long; the larger placement comes first in the records."""
+    places = [(n, nodes, seed) for n in (4, 2) for nodes in (2, 1) for seed in (1, 2) if (n, nodes) != (2, 2)]
+    rows = [
+        run(trial, runners=n, seed=seed, iteration_time_s=nodes / n, num_nodes=nodes, num_cpus=n + nodes)
+        for trial, (n, nodes, seed) in enumerate(places)
+    ]
+    answer = Study(built_study(rows, kind="throughput")).answer()
+    assert answer.sentence.startswith("4 runners finish 2.0 times as many steps per hour as 2: 1.0 of the ideal.")
+    prices = answer.prices.frame.set_index("num_env_runners")
+    assert (prices["env_steps_per_s"][4], prices["num_cpus"][4]) == (pytest.approx(4 * 3_200), 5)
+    assert "on the fewest CPUs and nodes" in answer.prices.title
+    once = Study(built_study([row for row in rows if row["num_nodes"] == 1], kind="throughput")).answer()
+    assert "fewest" not in once.prices.title
 
 
 def test_the_line_to_copy_has_the_lanes_where_these_differ():
@@ -251,6 +268,36 @@ def test_a_search_with_measured_clocks_has_prices_to_the_target():
     assert prices["hours"].tolist() == pytest.approx([20 / 3600, 20 / 3600], rel=0.1)
     assert np.allclose(prices["cost"], 2 * prices["cpu_hours"])
     assert np.allclose(prices["cpu_hours"], prices["hours"] * 3)
+
+
+def test_a_target_that_most_runs_never_reach_is_not_the_soonest():
+    """The larger batch runs ten times as fast and one of its five runs gets there: its mean ends at the horizon."""
+    rows = [
+        run(
+            2 * seed + place,
+            runners=2,
+            batch=batch,
+            seed=seed,
+            iteration_time_s=seconds,
+            env_steps=60_000,
+            env_steps_to_target=None if place and seed > 1 else 20_000,
+        )
+        for seed in range(1, 6)
+        for place, (batch, seconds) in enumerate(((1_000, 1.0), (4_000, 0.4)))
+    ]
+    study = Study(built_study(rows))
+    prices = target_prices(study.rows)
+    assert prices.frame[["train_batch_size", "num_never"]].to_numpy().tolist() == [[1_000, 0], [4_000, 4]]
+    assert prices.frame["hours"][0] > prices.frame["hours"][1] and "never got there" in prices.title
+    assert "The soonest, in s: 20.0" in study.table("steps_to_target").conclusion
+    advice = study.table("recommendation").frame.set_index("question")
+    for question in ("Soonest at the target", "Cheapest way to the target"):
+        assert advice["choice"][question] == "2 runners, batch 1,000"
+        assert "cannot be told from 2 runners, batch 4,000" in advice["note"][question]
+    assert advice["basis"]["Soonest at the target"] == "measured"
+    rows[0] |= {"timing": "emulated", "execution": "emulated"}
+    advice = Study(built_study(rows)).table("recommendation").frame.set_index("question")
+    assert advice["basis"]["Soonest at the target"] == "emulated"
 
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])

@@ -11,10 +11,12 @@ import pytest
 
 import analysis
 from analysis.estimates import QUANTITIES
+from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
+from analysis.load.problems import outcome_problems
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
@@ -114,6 +116,16 @@ def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
     assert study.estimates("time_saved").empty  # no clock was measured
 
 
+@pytest.mark.parametrize("execution", ["real", "emulated"])
+def test_what_was_learnt_is_emulated_where_runners_were_and_not_where_clocks_were_shared(
+    studies, certificate, execution
+):
+    arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
+    rows = certificate_rows(studies["example_study"].data, certificate | {"arms": arms})
+    assert {row.quantity for row in rows} >= {"score_difference", "steps_saved", "score_lead"}
+    assert {row.basis for row in rows} == {"measured" if execution == "real" else "emulated"}
+
+
 def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
     rows = [
         tables_data.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
@@ -122,6 +134,15 @@ def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
     study = Study(tables_data.study(rows, kind="search"))
     assert one(study, "score")["value"] == 0.75
     assert one(study, "score")["n"] == 4
+
+
+def test_where_nothing_is_scored_a_failed_run_has_no_score_of_zero():
+    """0 is the best return of some environments."""
+    rows = [tables_data.run(0, lr=1e-3, final_return=-150.0), tables_data.run(1, lr=2e-3, status="failed")]
+    study = Study(tables_data.study(rows, kind="search"))
+    assert study.estimates("score").empty
+    assert study.estimates("final_return")["value"].tolist() == [-150.0]
+    assert not any("score" in problem for problem in outcome_problems(study.trials))
 
 
 def test_settings_are_named_by_what_tells_them_apart():

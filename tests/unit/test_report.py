@@ -157,7 +157,7 @@ def test_limits_tell_what_is_missing_left_out_and_single():
     tables = [table("T2", excluded={"emulated": 2, "tainted": 1}), table("T9"), empty("T3", "One scale only.")]
     found = {limit.title: limit.items for limit in limits(data(rows, problems=("It still runs.",)), tables)}
     assert found["Missing or unfinished"] == ("It still runs.",)
-    assert found["Failed runs: they count as score 0 and as target not reached"] == ("1 run: it broke",)
+    assert found["Failed runs: they count as target not reached"] == ("1 run: it broke",)
     assert found["Clocks"][0].startswith("1 of 4 runs with a measured clock")
     assert found["Clocks"][2].startswith("1 run tainted")
     assert found["Seeds"][0].startswith("2 of 3 cells")

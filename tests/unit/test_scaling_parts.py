@@ -180,6 +180,14 @@ def test_in_a_hold_up_study_a_setting_is_its_digest():
     assert [row.train_batch_size for row in group.rows] == [1024, 2048]
 
 
+@pytest.mark.parametrize("changes", [{}, {"digest": "abc", "variant": "study"}], ids=["search", "hold-up"])
+def test_trainings_of_two_lengths_are_not_pooled(changes):
+    frame = planted(Truth(cells=((2, 1024),), blocks=4, **QUIET)).assign(max_iterations=[10, 10, 60, 60], **changes)
+    first, second = goodput(frame).groups
+    assert [first.label, second.label] == ["iterations 10", "iterations 60"]
+    assert [group.rows[0].n for group in (first, second)] == [2, 2]
+
+
 def test_the_order_of_rows_does_not_change_goodput():
     frame = planted(Truth(cells=((2, 1024), (4, 4096)), blocks=5, failed=2), seed=3)
     assert goodput(frame.sample(frac=1, random_state=4)) == goodput(frame)

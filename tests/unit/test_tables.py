@@ -110,7 +110,11 @@ def test_a_number_in_a_sentence_has_its_interval_or_says_that_it_has_none():
         (0.33333, 3, "0.333"),
         (True, 3, "yes"),
         ("words", 3, "words"),
-        (0.0, 3, "0.00"),
+        (0.0, 3, "0"),
+        (0.9996, 3, "1.00"),
+        (5e-5, 3, "0.0000500"),
+        (2e-6, 3, "2.00e-06"),
+        (float("nan"), 3, "unknown"),
     ],
 )
 def test_other_values_are_shown_as_what_they_are(value, digits, shown):
