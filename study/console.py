@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
@@ -48,9 +48,7 @@ class SteadyConsole(Console):
     def on_broken_pipe(self) -> None:
         """Write nothing from now on."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())  # else Python stumbles over what is left to write when it ends
-        os.close(nowhere)
+        _discard(self.file)
 
 
 def terminal(*, error: bool = False) -> SteadyConsole:
@@ -60,10 +58,24 @@ def terminal(*, error: bool = False) -> SteadyConsole:
 
 
 def write(text: str, *, error: bool = False) -> None:
-    """Write text as it is, but for control characters, to standard output or error."""
+    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it.
+
+    Raises:
+        OSError: It cannot be written, as on a full disk.
+    """
     stream = sys.stderr if error else sys.stdout
-    stream.write(printable(text))
-    stream.flush()
+    try:
+        stream.write(printable(text))
+        stream.flush()
+    except BrokenPipeError:
+        _discard(stream)
+
+
+def _discard(stream: IO[str]) -> None:
+    """Let a stream lead nowhere: else Python stumbles over what is left to write when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def write_json(content: Any) -> None:

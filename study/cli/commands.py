@@ -1,8 +1,9 @@
 """All commands, in one table. A command's module is imported when it is called, so that `--help` is fast.
 
-A person's mistake ends here: a `StudyError` that nobody else took is printed without a traceback.
+A person's mistake ends here: a `StudyError` that nobody else took, or a full disk, is printed without a traceback.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -16,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from study.console import say, terminal, write
-from study.errors import ExitCode, StudyError
+from study.errors import ExitCode, StudyError, in_one_line
 from study.options import Version
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -86,7 +87,12 @@ def _guarded(command: Callable[[], Any]) -> NoReturn:
     except StudyError as error:
         say(terminal(error=True), str(error))
         sys.exit(ExitCode.MISTAKE)
-    except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
+    except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
+            fix = "Free some space, then run the same command again."
+            say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
+            sys.exit(ExitCode.MISTAKE)
         say(
             terminal(error=True),
             "A fault of this program; nothing recorded is lost. Please report it with these lines:",

@@ -4,6 +4,7 @@ Tune's searcher and callback are thin shells around this class, so that every ru
 The records are the only truth: proposals follow from them, and so do MLflow and the like, in processes of their own.
 """
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -286,7 +287,8 @@ class Conductor:
         if row.ended:
             self._queue.durations.note(row)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
-            self.write_table()
+            with contextlib.suppress(OSError):  # it is made of the records, and is written again
+                self.write_table()
 
     def _was_apart(self, trial: int) -> bool:
         """Return whether a trial was without another one of its group for some of its time."""

@@ -55,9 +55,10 @@ class OwnProcesses:
     session: str
     """Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray."""
     driver: tuple[str, int] | None
-    """Host and process of the driver. Its children (the mirror, a private Ray) are the study's too."""
+    """Machine, by `machine_key`, and process of the driver. Its children (the mirror, a private Ray) are the study's
+    too."""
     trial: Mapping[str, tuple[int, ...]]
-    """Host -> processes of the trial."""
+    """Machine, by `machine_key` -> processes of the trial."""
     alone: bool = False
     """Whether other work in this Ray is foreign too; else it has CPUs of its own, of which Ray keeps account."""
 
@@ -109,10 +110,12 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
     """
+    from study.hosts.machine import machine_key  # here, as psutil below: the records need `NodeLoad` alone
+
     host, allowed = os.uname().nodename, usable_cpus()
     try:
         early = time.monotonic(), _cpus(allowed)
-        processes = _processes(ours, host)
+        processes = _processes(ours, machine_key())
         moment_s, cpus = early if last else (time.monotonic(), _cpus(allowed))
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
@@ -199,14 +202,14 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
     return {cpu: found[cpu] for cpu in sorted(wanted)}
 
 
-def _processes(ours: OwnProcesses, host: str) -> dict[Key, ProcessTimes]:
+def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
-    import psutil  # here, since the records need `NodeLoad` alone
+    import psutil
 
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
     seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
-    own = _study(seen, ours, host)
+    own = _study(seen, ours, machine)
     return {
         (pid, info["create_time"]): ProcessTimes(
             parent=info["ppid"] or 0,
@@ -219,13 +222,13 @@ def _processes(ours: OwnProcesses, host: str) -> dict[Key, ProcessTimes]:
     }
 
 
-def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, host: str) -> set[int]:
+def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:
     """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
-    trial = set(ours.trial.get(host, ()))
+    trial = set(ours.trial.get(machine, ()))
     roots = trial | {
         pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())
     }
-    if ours.driver is not None and ours.driver[0] == host:
+    if ours.driver is not None and ours.driver[0] == machine:
         roots.add(ours.driver[1])
     children: dict[int, list[int]] = {}
     for pid, info in seen.items():

@@ -39,6 +39,11 @@ def boot_id() -> str:
     return read_text(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
+def machine_key() -> str:
+    """Return what tells this machine from all others: its host name, which another one may have too, and its boot."""
+    return f"{os.uname().nodename}/{boot_id()}"
+
+
 def machine_id() -> str:
     """Return the identity of the installed system, which the machines of a cluster may share; empty when unknown."""
     return read_text(Path("/etc/machine-id"))

@@ -25,7 +25,7 @@ from study.hosts.control_groups import control_groups, cpu_quota, read_number
 from study.hosts.cpus import FrequencyFacts, cores_of, cpu_model, num_cores, read_frequency, usable_cpus
 from study.hosts.jobs import granted_cpus
 from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
-from study.hosts.machine import boot_id
+from study.hosts.machine import boot_id, machine_key
 from study.hosts.memory import MemoryFacts, read_memory
 from study.hosts.mounts import DiskFacts, read_disk, short_temporary_folder
 from study.hosts.processes import Raylet, open_ports, own_raylet, reach_of_nice, threads_of_user
@@ -237,7 +237,7 @@ def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> LoadFa
         ray: The Ray that this task runs in.
     """
     session = "" if ray is None else ray.options["session_dir"]
-    ours = OwnProcesses(session=session, driver=None, trial={os.uname().nodename: tuple(own)})
+    ours = OwnProcesses(session=session, driver=None, trial={machine_key(): tuple(own)})
     first = snapshot(ours)
     time.sleep(sample_s)
     load = load_between(first, snapshot(ours, last=True))

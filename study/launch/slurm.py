@@ -70,18 +70,32 @@ class Slurm(BatchScheduler):
         if signal_name != "SIGTERM":
             return True
         try:
-            return "JobState=CANCELLED" not in ask("scontrol", "show", "job", "-o", self.here.id)
+            return "JobState=CANCELLED" not in self._shown()
         except LaunchError:
             return False
 
     def resubmit(self, started_at: float) -> int:
-        """Requeue the job; where the site does not allow it, submit its script again."""
-        job_id = self.here.id
+        """Requeue the job; where the site does not allow it, submit its script again.
+
+        SLURM also refuses to requeue a job that is requeued already, as at a preemption without time of grace. That
+        it is shows in its number of restarts, which SLURM raises at once.
+        """
+        job = self.here
         try:
-            ask("scontrol", "requeue", job_id)  # SIGTERM follows at once
+            ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
         except LaunchError:
-            ask("sbatch", f"--dependency=afterany:{job_id}", f"{self.folder}/job.sh")
+            restarts = re.search(r"\bRestarts=(\d+)", self._shown())
+            if restarts is None or int(restarts[1]) <= job.restarts:
+                ask("sbatch", f"--dependency=afterany:{job.id}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED
+
+    def _shown(self) -> str:
+        """Return what SLURM says of this job.
+
+        Raises:
+            LaunchError: It does not answer.
+        """
+        return ask("scontrol", "show", "job", "-o", self.here.id)
 
 
 def expand_counts(text: str) -> list[int]:

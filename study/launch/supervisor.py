@@ -146,7 +146,7 @@ class Supervisor:
         """Handle an event of the driver's agent; return the exit code once there is one."""
         match event.kind:
             case "line":
-                write(f"{event.content['text']}\n")
+                _print(str(event.content["text"]))
             case "exited":
                 return int(event.content["code"])
             case "failed":
@@ -257,8 +257,14 @@ def _survives(number: int) -> bool:
 
 
 def note(text: str) -> None:
-    """Print a line into the job's log."""
-    write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    """Print a line of the supervisor's own into the job's log."""
+    _print(f"[{time.strftime('%H:%M:%S')}] {text}")
+
+
+def _print(line: str) -> None:
+    """Print a line into the job's log; where that cannot be written, as on a full disk, the study goes on."""
+    with contextlib.suppress(OSError):
+        write(f"{line}\n")
 
 
 def supervise(file: Path) -> int:

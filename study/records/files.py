@@ -5,6 +5,7 @@ user, or copy any file of theirs into a packed study; a pipe in a file's place w
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -17,6 +18,8 @@ PRIVATE, SHARED = 0o600, 0o666
 """Modes of new files: for their owner alone, and as the person's umask has it."""
 _EDITORS = ".#"
 """How Emacs names the link that it leaves beside a file while somebody edits it; nothing here reads such names."""
+_NEVER_SYNCED = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""What file systems answer that put the names in a folder on the disk by themselves, or cannot."""
 _NO_LINK = "must not be a symbolic link"
 _WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
 
@@ -87,7 +90,8 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = PRIVATE, d
         path: The file.
         content: What it holds from then on.
         mode: Of the file, before the umask.
-        durable: Whether the content must be on the disk before this returns, so that a power cut leaves it.
+        durable: Whether the content, and its name in the folder, must be on the disk before this returns, so that a
+            power cut leaves both.
 
     Raises:
         OSError: It cannot be written.
@@ -100,10 +104,28 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = PRIVATE, d
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
+        if durable:
+            sync(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk: the name of a new or renamed file is lost without.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NEVER_SYNCED or not path.is_dir():
+            raise
+    finally:
+        os.close(handle)
 
 
 def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:

@@ -5,7 +5,6 @@ import copy
 import difflib
 import io
 import json
-import os
 import re
 import shutil
 import zipfile
@@ -16,7 +15,7 @@ from typing import Any
 
 from study.errors import RecordError
 from study.records import lock
-from study.records.files import check_plain, check_size, write_atomically
+from study.records.files import check_plain, check_size, sync, write_atomically
 from study.records.shapes import misfit
 from study.records.trust import SIGNATURE, check_own, sign
 from study.space.parsing import parse_space
@@ -217,6 +216,7 @@ class StudyFolder:
         try:
             self.rewrite(identity)
             write_atomically(self.space_file, space_text)
+            sync(self.path.parent)
         except OSError as error:
             raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 
@@ -358,19 +358,11 @@ def unpack_policy(archive: bytes, folder: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(archive)) as content:
         content.extractall(draft)
     for path in (*draft.rglob("*"), draft):
-        _sync(path)
+        sync(path)
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed before it had ended
     draft.rename(folder)
-    _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    """Put a file, or the names in a folder, on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(folder.parent)
+    sync(folder.parent.parent)  # the first policy makes the folder of all
 
 
 def _small_text(file: Path) -> str:

@@ -16,6 +16,7 @@ import orjson
 
 from study.errors import RecordError
 from study.records.chain import heads
+from study.records.files import sync
 from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, check_torn, read_lines
 
 
@@ -36,6 +37,7 @@ class RecordLog:
         for line in read_lines(path):
             self._next_seq, end = line.seq + 1, line.end
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        sync(path.parent)
         self._end, self._inode = end, os.fstat(self._file).st_ino
         self._chain, self._chained = "", 0
         """Head of the hash chain, and the bytes that are in it."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.records.files import write_atomically
+from study.records.files import sync, write_atomically
 
 _COPY = "Copy the folder and resume the copy with --out."
 SIGNATURE = ".made_here"
@@ -98,6 +98,7 @@ def _key() -> bytes:
         with contextlib.suppress(FileExistsError):  # another process was faster: there must be one key
             os.link(draft, file)
         draft.unlink()
+        sync(file.parent)
     status = file.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{file} is not this user's alone")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.hosts.load import NodeLoad
+from study.hosts.machine import machine_key
 from study.records.records import Evaluation, Iteration, TrialStarted
 from study.space.parameters import Value
 from study.space.spec import Execution, StudySpec
@@ -61,7 +62,7 @@ def packed_config(
     """
     values = {name: getattr(started, name) for name in _OF_THE_RECORD}
     given = {} if script is None else {"script": script}
-    return {"spec": spec, "group": group, "driver": (os.uname().nodename, os.getpid()), **values, **given}
+    return {"spec": spec, "group": group, "driver": (machine_key(), os.getpid()), **values, **given}
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:

@@ -1,6 +1,6 @@
 """Where the processes of a trial run, which of them are lost, and the other load of their nodes. Imports Ray, no RLlib.
 
-One process on each host reads its load: the main process on its own host, elsewhere a runner or a learner of the trial.
+One process on each machine reads its load: the main process on its own, elsewhere a runner or a learner of the trial.
 Nothing is read while an iteration is timed.
 """
 
@@ -14,6 +14,7 @@ import ray
 
 from study.hosts.cpus import cpu_model
 from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
+from study.hosts.machine import machine_key
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""
@@ -35,7 +36,10 @@ class Place:
     """Identity of the node, as Ray knows it."""
     address: str
     host: str
+    """Its name, which another machine may have too."""
     cpu_model: str
+    machine: str
+    """Where it is, by `machine_key`: several nodes of Ray may be on one machine."""
     pid: int
     num_cpus: int
     """CPUs that it reserves."""
@@ -63,6 +67,7 @@ def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cp
         address=ray.util.get_node_ip_address(),
         host=os.uname().nodename,
         cpu_model=cpu_model(),
+        machine=machine_key(),
         pid=os.getpid(),
         num_cpus=num_cpus,
     )
@@ -88,7 +93,7 @@ def lost(places: Iterable[Place], *, wait_s: float) -> str:
 
 
 class NodeWatch:
-    """Reads the load of every host of a trial when its timed part begins and when it ends."""
+    """Reads the load of every machine of a trial when its timed part begins and when it ends."""
 
     def __init__(
         self,
@@ -98,17 +103,17 @@ class NodeWatch:
         driver: tuple[str, int] | None,
         alone: bool,
     ) -> None:
-        """Choose the process that reads the load of each host.
+        """Choose the process that reads the load of each machine.
 
         Args:
             places: The trial's processes, the main one first.
             actor_of: Returns RLlib's actor of a process other than the main one.
-            driver: Host and process of the driver; None where there is none.
+            driver: Machine, by `machine_key`, and process of the driver; None where there is none.
             alone: Whether other work in this Ray is foreign.
         """
-        first_at = {place.host: place for place in reversed(places)}
-        self._lookers = [actor_of(place) for host, place in first_at.items() if host != places[0].host]
-        pids = {host: tuple(place.pid for place in places if place.host == host) for host in first_at}
+        first_at = {place.machine: place for place in reversed(places)}
+        self._lookers = [actor_of(place) for machine, place in first_at.items() if machine != places[0].machine]
+        pids = {machine: tuple(place.pid for place in places if place.machine == machine) for machine in first_at}
         self._ours = OwnProcesses(
             session=ray.get_runtime_context().get_session_name(), driver=driver, trial=pids, alone=alone
         )

@@ -49,12 +49,21 @@ def see_it_through(slurm, study, job):
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
-def test_a_preempted_study_is_requeued_and_resumes(slurm):
-    study = LaunchedStudy(slurm.hosts, "preempted", num_trials=5)
+@pytest.mark.parametrize("requeued_by", ["the study", "SLURM"])
+def test_a_preempted_study_is_requeued_once_and_resumes(slurm, requeued_by):
+    """Without time of grace, as at the command of an administrator, SLURM requeues the job before the study does."""
+    name = f"requeued-by-{requeued_by[-5:].lower()}"
+    study = LaunchedStudy(slurm.hosts, name, num_trials=5)
     job = submit(study, "--walltime", "0:40:00")
     study.wait_until_midway()
-    high = slurm.submit("--partition=high", "--nodes=2", "--exclusive", command="sleep 3")
-    slurm.wait_for_state(high, "COMPLETED", timeout_s=120)
+    if requeued_by == "SLURM":
+        slurm.hosts.ctl.run("scontrol", "requeue", job)
+        slurm.wait_for_state(job, "PENDING")
+    else:
+        high = slurm.submit("--partition=high", "--nodes=2", "--exclusive", command="sleep 3")
+        slurm.wait_for_state(high, "COMPLETED", timeout_s=120)
+    queued = slurm.hosts.ctl.run("squeue", "-h", "-n", name, "-o", "%A").stdout.split()
+    assert queued == [job], slurm.log_of(job)
     assert 1 <= study.num_ended() < study.num_trials
     see_it_through(slurm, study, job)
 

@@ -45,7 +45,7 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
-KillWait=5
+KillWait=30
 OverTimeLimit=0
 InactiveLimit=0
 JobRequeue=1

@@ -1,6 +1,7 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -46,6 +47,27 @@ def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):
     secret = ["--optuna-storage=postgresql://me:secret@db/x", "--tracking-uri", "http://me:secret@mlflow"]
     monkeypatch.setattr(sys, "argv", [*typed, *secret])
     assert shlex.split(_resume_command()) == ["python", *typed, "--resume"], "a resume refuses `***@db`"
+
+
+@pytest.mark.parametrize("words", [("schema",), ("spaces",), ("--help",)])
+def test_a_full_disk_is_said_without_a_traceback(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "study", *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    said = "output: must be writable (No space left on device). Fix: Free some space, then run the same command again."
+    assert (done.returncode, done.stderr) == (2, f"{said}\n")
+
+
+@pytest.mark.parametrize("words", [("schema",), ("spaces",), ("spaces", "--json")])
+def test_a_pipe_that_nobody_reads_is_no_mistake(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "study", *words], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_loads_no_command_and_no_engine():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from study.driver.losses import TAKEN_BACK
 from study.errors import RecordError
 from study.records.ledger import fold
-from study.records.records import TrialEnded, read_lines
+from study.records.records import StudyClosed, TrialEnded, read_lines
 from study.records.table import table_row
 from tests.driven import ROOMY, Driven, assert_whole, policy, records
 from tests.reported import built, evaluation, iteration, report
@@ -449,6 +449,21 @@ def test_a_decision_that_cannot_be_written_ends_the_session_with_its_reason(tmp_
     assert session.conductor.exhausted
     assert session.conductor.stop.reason == "error"
     assert "No space left" in session.conductor.stop.detail
+
+
+def test_a_table_that_cannot_be_written_costs_no_record(tmp_path, monkeypatch):
+    session = Session(tmp_path)
+
+    def full(path, rows):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("study.driver.conductor.write_table", full)
+    session.conductor.end(session.conductor.next_trial().trial, "failed", "it did not learn")
+    session.conductor.next_trial()
+    session.conductor.close()
+    ended = [record.status for record in records(tmp_path) if isinstance(record, TrialEnded)]
+    assert ended == ["failed", "interrupted"]
+    assert isinstance(list(records(tmp_path))[-1], StudyClosed)
 
 
 def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path):

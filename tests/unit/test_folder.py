@@ -1,15 +1,20 @@
 """The study folder never touches what is not its own."""
 
+import contextlib
+import errno
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from study.driver.opening import RunOptions, is_resumed, write_identity
 from study.errors import RecordError, SpaceError
 from study.records import folder as folder_module
+from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
+from study.records.log import RecordLog
 
 IDENTITY = StudyIdentity(
     format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"
@@ -94,6 +99,45 @@ def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_pat
         with pytest.raises(RecordError, match="No space left on device"):
             folder.create(IDENTITY, "space")
     assert not list(folder.path.iterdir())
+
+
+def test_a_power_cut_takes_no_name_of_what_was_written(tmp_path, monkeypatch):
+    """A file that is on the disk is lost where its name in the folder is not."""
+    names, sync = {}, os.fsync
+
+    def synced(number):
+        place = Path(f"/proc/self/fd/{number}").readlink()
+        if place.is_dir():
+            names[place] = {entry.name for entry in place.iterdir()}
+        sync(number)
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(os, "fsync", synced)
+    folder, policy = StudyFolder(tmp_path / "n"), tmp_path / "policy"
+    policy.mkdir()
+    folder.prepare()
+    folder.create(IDENTITY, "space")
+    RecordLog(folder.records).close()
+    folder_module.unpack_policy(folder_module.archived(policy), folder.checkpoint(0))
+    assert folder.path.name in names[tmp_path]
+    assert names[folder.path] == {entry.name for entry in folder.path.iterdir()}
+    assert names[folder.checkpoints] == {"trial_00000"}
+    assert names[tmp_path / "state" / "runner-scaling-study"] == {"key"}
+
+
+@pytest.mark.parametrize(
+    ("of_folders", "error", "is_written"),
+    [(True, errno.EINVAL, True), (True, errno.EIO, False), (False, errno.EINVAL, False)],
+)
+def test_a_file_system_that_cannot_sync_folders_is_no_obstacle(tmp_path, monkeypatch, of_folders, error, is_written):
+    def sync(number):
+        if Path(f"/proc/self/fd/{number}").is_dir() == of_folders:
+            raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with contextlib.nullcontext() if is_written else pytest.raises(OSError, match=os.strerror(error)):
+        write_atomically(tmp_path / "file", "text")
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name != "file"] == []
 
 
 def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_path, monkeypatch):

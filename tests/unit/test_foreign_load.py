@@ -6,11 +6,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from study.hosts.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
+from study.hosts.machine import machine_key
+from study.trial import places
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -150,6 +153,45 @@ def test_of_a_trial_that_is_to_be_alone_other_work_in_the_same_ray_is_foreign():
     assert ours() - ours(alone=True) == {33, 34}
 
 
+@pytest.mark.parametrize(
+    ("machines", "read_by"),
+    [
+        pytest.param(("a/1", "a/1", "a/1"), [], id="several nodes of Ray on one machine"),
+        pytest.param(("a/1", "b/2", "b/2"), [101], id="machines by different names"),
+        pytest.param(("a/1", "a/2", "a/3"), [101, 102], id="machines of one name"),
+    ],
+)
+def test_each_machine_of_a_trial_is_read_once_whatever_its_name(monkeypatch, machines, read_by):
+    asked = {}
+
+    def actor_of(place):
+        return SimpleNamespace(apply=SimpleNamespace(remote=lambda _, ours, last: asked.update({place.pid: ours})))
+
+    context = SimpleNamespace(get_session_name=lambda: SESSION)
+    monkeypatch.setattr(places.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(places.ray, "get", lambda answers, timeout: answers)
+    everywhere = [
+        places.Place(
+            process="runner" if number else "main",
+            number=number,
+            runners=(),
+            node=f"node {number}",
+            address=f"10.0.0.{number}",
+            host=machine.partition("/")[0],
+            machine=machine,
+            pid=100 + number,
+            num_cpus=1,
+        )
+        for number, machine in enumerate(machines)
+    ]
+    places.NodeWatch(everywhere, actor_of, driver=None, alone=False).begin()
+    assert sorted(asked) == read_by
+    for ours in asked.values():
+        assert {pid: machine for machine, pids in ours.trial.items() for pid in pids} == dict(
+            zip((100, 101, 102), machines, strict=True)
+        )
+
+
 def burn(seconds):
     """Start a process that uses so much CPU time."""
     code = f"import time\nwhile time.process_time() < {seconds}: pass\ntime.sleep(60)"
@@ -166,7 +208,7 @@ def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
         while process.cpu_times().user + process.cpu_times().system < 1.0:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        last = snapshot(replace(nobody, trial={os.uname().nodename: (burning.pid,)}), last=True)
+        last = snapshot(replace(nobody, trial={machine_key(): (burning.pid,)}), last=True)
     finally:
         burning.kill()
         burning.wait()

@@ -110,6 +110,27 @@ def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(place):
         assert slurm.may_resume("SIGUSR1")
 
 
+@pytest.mark.parametrize(
+    ("begun", "restarts", "submitted"),
+    [
+        pytest.param("0", 1, False, id="SLURM requeues it"),
+        pytest.param("1", 2, False, id="SLURM requeues it once more"),
+        pytest.param("0", 0, True, id="the site lets no job be requeued"),
+        pytest.param("1", 1, True, id="nor once more"),
+    ],
+)
+def test_a_job_that_slurm_requeues_by_itself_is_not_submitted_a_second_time(place, begun, restarts, submitted):
+    refuses = 'if [ "$1" = requeue ]; then echo Job is pending execution >&2; exit 1; fi'
+    shows = f"echo JobId=17 JobState=COMPLETING Requeue=1 Restarts={restarts} BatchFlag=1"
+    asked = place / "asked"
+    install(place, {"scontrol": f"#!/bin/bash\n{refuses}\n{shows}\n", "sbatch": f"#!/bin/bash\necho $* > {asked}\n"})
+    environment = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": begun}
+    launcher("slurm", folder=place, environment=environment).resubmit(0)
+    assert (asked.read_text() if asked.exists() else "") == (
+        f"--dependency=afterany:17 {place}/job.sh\n" if submitted else ""
+    )
+
+
 def test_a_scheduler_may_speak_in_another_encoding(place):
     """After a submission nothing may be raised, which would invite another one."""
     latin_1 = "printf 'soumis \\340 demain' >&2"  # à

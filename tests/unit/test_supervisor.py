@@ -83,6 +83,14 @@ def test_a_study_that_ran_out_of_time_is_given_another_job_unless_it_is_cancelle
     assert job(tmp_path, *records, late=late) == code
 
 
+def test_a_log_on_a_full_disk_does_not_keep_a_study_from_another_job(tmp_path, monkeypatch):
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("study.launch.supervisor.write", full)
+    assert job(tmp_path, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
+
+
 @pytest.mark.parametrize("trials", [[], [0]])
 def test_a_study_that_ended_for_a_reason_of_its_own_is_not(tmp_path, trials):
     lines = [line for trial in trials for line in whole_trial(trial)]
