@@ -55,7 +55,7 @@ def verify(
 
     if seed is not None and not rerun:
         fix = "Add --rerun 3, or another number of trials, or drop it."
-        raise wrong_option("--seed", "belongs to --rerun", got=seed, fix=fix, code="seed-without-rerun")
+        raise wrong_option("--seed", rule="belongs to --rerun", got=seed, fix=fix, code="seed-without-rerun")
     console = terminal()
     folder = verify_certificate(path, frozen=frozen)
     found = f"{path}: every figure follows from the records."

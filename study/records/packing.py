@@ -53,7 +53,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     arguments = identity.spec.get("config_args", "")
     if (shown := mask_credentials(arguments)) != arguments:  # masked, it would be another study than the certified one
         rule, fix = "config_args must hold no secret, because a copy is published", "Publish its report or certificate."
-        raise RecordError(where=str(folder.identity_file), rule=rule, got=shown, fix=fix, code="secret-in-arguments")
+        raise RecordError(where=str(folder.identity_file), rule=rule, got=shown, fix=fix, code="secret-to-publish")
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)

@@ -89,7 +89,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
     fix = f"Did you mean '{near[0]}.yaml'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
     rule, got = "no such file", f"'{path}'"
     with contextlib.suppress(OSError):
-        if given.is_dir():
+        if Path(path).is_dir():
             rule, got = "must be a file", f"the folder '{path}'"
         if (given / "space.yaml").is_file():
             fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
