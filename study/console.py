@@ -112,13 +112,14 @@ def table(
     """
     narrow = width < NARROW
     made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=narrow)
-    for heading in headings:
-        shown = Text(heading.replace(" ", "\n", 1) if narrow and len(heading) > LONG_HEADING else heading)
+    long = [narrow and len(heading) > LONG_HEADING and " " in heading for heading in headings]
+    for heading, two_lines in zip(headings, long, strict=True):
+        shown = Text(heading.replace(" ", "\n", 1) if two_lines else f"\n{heading}" if any(long) else heading)
         if heading in fold:
-            made.add_column(shown, overflow="fold", vertical="bottom")
+            made.add_column(shown, overflow="fold")
         else:
             justify: JustifyMethod = "left" if heading in words else "right"
-            made.add_column(shown, justify=justify, no_wrap=True, min_width=least.get(heading), vertical="bottom")
+            made.add_column(shown, justify=justify, no_wrap=True, min_width=least.get(heading))
     for row in rows:
         made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return made

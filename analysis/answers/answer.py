@@ -143,7 +143,8 @@ class Answer:
         if self.unknown:
             yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
             for each in self.unknown:
-                line = f' Find out:<pre class="command"><code>{escape(each.command)}</code></pre>'
+                command = escape(each.command).replace(" --", "</span> <span>--")
+                line = f' Find out:<pre class="command"><code><span>{command}</span></code></pre>'
                 yield f"<li>{_text(capital(each.text))}{line if each.command else ''}</li>"
             yield "</ul>\n</div>"
 

@@ -247,7 +247,7 @@ def _unknown(best: Candidate, found: list[Candidate], data: StudyData) -> Iterat
         most = max(each.num_env_runners for each in found)
         text = f"what any of this takes in hours: {told}, so their times say nothing about real runners."
         command = run_again(data, "real", ["execution=real"])
-        needed = f" It needs {most + 1} CPUs." if command else ""
+        needed = f" Real ones need {most + 1} CPUs." if command else ""
         yield Unknown(text=f"{text}{needed}", command=command)
 
 

@@ -197,10 +197,10 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
     chosen = means[means["arm"] == WINNER].sort_values("num_env_runners")
     spec = study.data.spec
     if chosen.empty or spec is None or spec.holdup is None:
-        subject = "The best setting" if len(means) > 1 else "The setting"
+        subject, does = ("The best settings", verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
         values = by_scale(zip(means["value"], means["num_env_runners"], strict=True), unit)
         one = " (one run each)" if (means["n"] == 1).all() and len(means) > 1 else ""
-        return f"{subject} {verb} {values}{one}"
+        return f"{subject} {does} {values}{one}"
     target = chosen[chosen["num_env_runners"] == spec.holdup.target_scale]
     first = target.iloc[0] if len(target) else chosen.iloc[-1]
     text = f"The chosen setting {verb} {by_scale([(first['value'], first['num_env_runners'])], unit)}"

@@ -54,7 +54,6 @@ def limits(data: StudyData, tables: Sequence[Table]) -> Iterator[Limit]:
         (f"Failed runs: they count as {scores}target not reached", tuple(_failed(data.runs))),
         ("Clocks", tuple(_clocks(data.runs))),
         ("Seeds", tuple(_seeds(data))),
-        ("Rows left out of tables", tuple(_left_out(tables))),
         ("What the numbers do not mean", tuple(_meaning(data, tables))),
     )
     for title, items in kinds:
@@ -88,13 +87,6 @@ def _seeds(data: StudyData) -> Iterator[str]:
     if small := sum(2 <= runs < 5 for runs in found):
         wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
         yield f"{count(small, 'cell')} with 2 to 4 seeds: {wide}."
-
-
-def _left_out(tables: Sequence[Table]) -> Iterator[str]:
-    for table in tables:
-        reasons = [f"{runs:,} {reason}" for reason, runs in table.excluded.items() if runs]
-        if reasons:
-            yield f"{table.key}: {'; '.join(reasons)}."
 
 
 def _meaning(data: StudyData, tables: Sequence[Table]) -> Iterator[str]:

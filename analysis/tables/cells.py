@@ -76,8 +76,8 @@ class Body:
     @property
     def above(self) -> str:
         """The constant columns in a sentence; empty where there are none."""
-        said = [f"{column.heading} {each.text}" for column, each in self.constant if each.value != MISSING]
-        return f"The same in every row: {'; '.join(said)}." if said else ""
+        said = [f"{column.heading} = {each.text}" for column, each in self.constant if each.value != MISSING]
+        return f"In every row: {', '.join(said)}." if said else ""
 
 
 def cell(column: TableColumn, row: Mapping[Any, Any]) -> Cell:

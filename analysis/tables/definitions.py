@@ -95,7 +95,7 @@ INTERVAL = (
 )
 CLOCKS = {
     "oversubscribed": "more processes than cores",
-    "emulated": "the lanes of all runners stepped in few processes: the learning is theirs, the clock is not",
-    "tainted": "the trial failed, a runner was lost, a sample dropped, or others worked on its nodes",
+    "emulated": "a few processes stepped the environments of all runners, which learn as real ones do",
+    "tainted": "the trial failed, lost a runner or a sample, or other programs used its nodes",
 }
 """Label of a clock that is not measured -> what it means."""

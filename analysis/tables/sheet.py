@@ -89,8 +89,9 @@ def every_trial(results: Results) -> Table:
     runs = at_their_scale(data.runs)
     if runs.empty:
         return Layout(key=TRIALS, title="Every trial").without("No trial has started.")
-    by = [SCALE, "trial"] if data.kind == "throughput" else ["final_return", "trial"]
-    runs = runs.sort_values(by, ascending=[data.kind == "throughput", True], na_position="last")
+    timed = data.kind == "throughput"
+    by = [SCALE, "trial"] if timed else ["final_return", "env_steps_to_target", SCALE, "trial"]  # as `Setting.order`
+    runs = runs.sort_values(by, ascending=[timed, *[True] * (len(by) - 1)], na_position="last")
     names = [name for name in OF_A_TRIAL if runs[name].notna().any()]
     names = [name for name in names if name == SCALE or name not in PARAMETERS or runs[name].nunique() > 1]
     frame: pd.DataFrame = runs[names].reset_index(drop=True)

@@ -89,7 +89,7 @@ def to_markdown(table: "Table", *, alone: bool = True) -> str:
         table: The table.
         alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
     """
-    parts = [f"### {table.key}. {_in_pipes(table.title)}", one_line(table.said if alone else table.conclusion)]
+    parts = [f"### {_in_pipes(_caption(table))}", one_line(table.said if alone else table.conclusion)]
     if not table.empty:
         body = table.body()
         parts += [one_line(body.above), pipes(body)]
@@ -201,7 +201,7 @@ def prose(text: str) -> str:
 
 
 def _caption(table: "Table") -> str:
-    return f"{table.key}. {table.title}"
+    return table.title if table.key.islower() else f"{table.key}. {table.title}"
 
 
 def _head(column: TableColumn, number: bool) -> str:
@@ -228,7 +228,7 @@ def _definitions(table: "Table") -> str:
 
 def to_text(table: "Table", width: int) -> str:
     """Return the table for a terminal: title, conclusion, aligned columns, counts."""
-    parts = [f"{table.key}. {table.title}", table.said, table.counts]
+    parts = [_caption(table), table.said, table.counts]
     head, conclusion, counts = (wrapped(part, width) for part in parts)
     return "\n".join([head, conclusion, *([text_table(table, width)] if not table.empty else []), counts])
 

@@ -81,7 +81,7 @@ def report(
     attached = _attach(made, data, files, out, place)
     console, page = terminal(), next((file for file in files if file.name == PAGE), None)
     print_answer(console, made.answer)
-    say(console, f"\n{len(files)} files: {page or out}")
+    say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
     say(console, attached)
     if open_ and page is not None and not webbrowser.open(page.absolute().as_uri()):
         fix = f"Open {page} on another machine."

@@ -24,19 +24,10 @@ def spaces(as_json: AsJson = False) -> None:
         write_json(found)
         return
     console = terminal()
-    headings = ("space", "kind", "environment", "trials", "about")
-    rows = [
-        (
-            each["space"],
-            each["kind"] or MISSING,
-            each["environment"] or MISSING,
-            number(each["trials"], "d"),
-            each["about"],
-        )
-        for each in found
-    ]
-    console.print(table(headings, rows, words=headings[:2], fold=("environment", "about"), width=80), width=80)
-    say(console, "\nRun one: python run_study.py quickstart.yaml")
+    headings = ("space", "kind", "trials", "about")
+    rows = [(each["space"], each["kind"] or MISSING, number(each["trials"], "d"), each["about"]) for each in found]
+    console.print(table(headings, rows, words=headings[:2], fold=headings[3:], width=80), width=80)
+    say(console, "\nRun one: python run_study.py --space quickstart.yaml")
 
 
 @app.command(epilog=examples("python -m study schema > space.schema.json"))

@@ -10,7 +10,7 @@ from study.errors import RecordError
 from study.options import say_that_it_runs, wrong_option
 from study.records.files import check_plain
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
+from study.records.ledger import Ledger, TrialRow, best_per_scale, merit
 from study.records.state import ledger_of
 from study.records.trust import check_own
 from study.space.domains import smallest
@@ -155,16 +155,15 @@ def _with_script(source: Source) -> Source:
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     """Return the trial whose policy is the study's best, and among how many it was chosen.
 
-    The best of the best of each scale, as the tables name them, the larger scale on a tie; of a hold-up study whose
-    settings are frozen, among the winner's confirmations at the target scale.
+    The best by `merit`, as in the answer; of a hold-up study whose settings are frozen, among the winner's
+    confirmations at the target scale.
     """
     with_policy = (row for row in ledger.rows.values() if row.checkpoint is not None and row.status == "finished")
     # In a hold-up study trials with a limit of iterations have not had their whole budget.
     rows = [row for row in with_policy if not row.stage or row.iterations is None]
     rows = design_of(spec).final_trials(spec, ledger, rows)
     best = best_per_scale(rows)
-    # The best of a scale has a result.
-    return max(best.values(), key=lambda row: (result_of(row) or 0.0, row.num_env_runners), default=None), len(rows)
+    return max(best.values(), key=merit, default=None), len(rows)
 
 
 def _holds_policy(path: Path) -> bool:

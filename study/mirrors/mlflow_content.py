@@ -41,7 +41,7 @@ EFFECTIVE = "effective"
 """Tag with what was read back from the built algorithm, as JSON."""
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
-"""Tag with the text above a run's page: of the study's run the answer, once there is one."""
+"""Tag with the text above a run's page: of the study's run the answer, of a trial's run its result, once known."""
 BEST = "best_run_return/runners_{}"
 """Metric of the study's run: the largest `final_return` of one trial at a scale, as far as trials have ended."""
 COLOUR = "mlflow.runColor"
@@ -50,6 +50,8 @@ _FIRST = ("final_return", "training_return", "env_steps_per_s")
 OF_MODEL = ("final_return", "score", "env_steps_per_s", "wall_time_s")
 """Metrics by which MLflow compares policies."""
 _URIS = ("tracking_uri", "optuna_storage")
+_IN_ARTIFACT_ALONE = ("constraints", "environment")
+"""Parts of the provenance with dozens of entries, which would bury the other tags."""
 _NONE = "none"
 """Stands for an empty text where a tag must replace an earlier one."""
 _LONGEST_TAG = 5000
@@ -143,7 +145,11 @@ def opened_tags(record: StudyOpened) -> dict[str, str]:
             "cluster.nodes": _short(nodes),
             "mlflow.source.name": _source(record.provenance.get("command") or []),
             "mlflow.source.type": "LOCAL",
-            **{f"provenance.{key}": value for key, value in _flat(record.provenance)},
+            **{
+                f"provenance.{key}": value
+                for key, value in _flat(record.provenance)
+                if not key.startswith(_IN_ARTIFACT_ALONE)
+            },
         }
     )
 
@@ -253,6 +259,7 @@ def ended_tags(record: TrialEnded, *, num_cut: int = 0, num_episodes: int = 0) -
     """Return the outcome, the timing label that stays, and how many evaluation episodes were cut, if any were."""
     return without_empty(
         {
+            NOTE: _result(record),
             "status": record.status,
             "reason": record.reason,
             "checkpoint": record.checkpoint or "",
@@ -261,6 +268,18 @@ def ended_tags(record: TrialEnded, *, num_cut: int = 0, num_episodes: int = 0) -
             "episodes_cut": f"{num_cut} of {num_episodes}" if num_cut else "",
         }
     )
+
+
+def _result(record: TrialEnded) -> str:
+    """Return what came of a trial, in a sentence; empty where nothing did."""
+    final, speed = record.summary.get("final_return"), record.summary.get("env_steps_per_s")
+    if record.status == "failed":
+        return f"**Failed:** {record.reason}"
+    if final is None or not math.isfinite(final):
+        return ""
+    why = f": {record.timing_reason}" if record.timing_reason else ""
+    pace = "" if speed is None else f" {speed:,.0f} env steps/s ({record.timing or UNKNOWN}{why})."
+    return f"**Return {final:,.6g}.**{pace}"
 
 
 def built_points(record: TrialBuilt, time_ms: int) -> list[Point]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "report"
 """Folder among the run's artifacts."""
-NOT_ASKED = "Not attached to MLflow: add --attach for the MLflow that the study was started with, or --tracking-uri."
+NOT_ASKED = "Not attached to MLflow. To attach it: --attach (the study's own MLflow), or --tracking-uri."
 
 
 def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) -> str | None:

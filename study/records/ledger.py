@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from study.engine import engine_of
@@ -410,22 +410,28 @@ def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
 
 
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
-    """Return, for every scale with a finished trial, the one with the highest score (the cheaper one on a tie).
+    """Return the best finished trial of every scale, by `merit`.
 
-    Without scores it is the highest return. Trials of a throughput study are no better or worse than each other.
+    Trials of a throughput study are no better or worse than each other.
     """
     best: dict[int, TrialRow] = {}
     for row in rows:
         if row.status != "finished" or result_of(row) is None:
             continue
         rival = best.get(row.num_env_runners)
-        if rival is None or _merit(row) > _merit(rival):
+        if rival is None or merit(row) > merit(rival):
             best[row.num_env_runners] = row
     return dict(sorted(best.items()))
 
 
-def _merit(row: TrialRow) -> tuple[float, float]:
-    return result_of(row) or 0.0, -(row.summary.get("cpu_s_reserved") or 0.0)
+def merit(row: TrialRow) -> tuple[float, float, float, int]:
+    """Return by what trials are ranked, more is better: score, return, fewest steps to the target, fewest runners.
+
+    An answer ranks settings alike (`analysis.estimates.settings.Setting.order`).
+    """
+    final, steps = row.summary.get("final_return"), row.summary.get("env_steps_to_target")
+    known = final if final is not None and isfinite(final) else -inf
+    return result_of(row) or 0.0, known, -(inf if steps is None else steps), -row.num_env_runners
 
 
 def result_of(row: TrialRow) -> float | None:

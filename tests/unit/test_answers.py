@@ -123,6 +123,9 @@ def test_new_seeds_of_the_best_setting_have_its_budget():
     space = spec(budget__env_steps=None, budget__iterations=[10, 60])
     answer = Study(built_study(rows, spec=space, sheet={"space": "mine.yaml"})).answer()
     assert any("budget.iterations=60" in each.command for each in answer.unknown)
+    assert (
+        "</span> <span>--set search.sampler=grid</span>" in answer.to_html()
+    )  # a line of the page ends between options
     assert "60 iterations" in answer.sentence
     assert [row.split(", ")[-1] for row in answer.rows.frame["setting"]] == ["60 iterations"]
 

@@ -162,20 +162,23 @@ def test_a_film_may_go_without_a_name(words, video, monkeypatch):
 
 
 def ledger(*trials):
-    """Return the state after (trial, runners, score, status) in this order."""
+    """Return the state after (trial, runners, score, status, steps to the target) in this order."""
     made = Ledger()
-    for number, runners, score, status in trials:
+    for number, runners, score, status, *steps in trials:
         made.apply(synthetic.started(number, runners=runners), 0.0)
         end = synthetic.ended(number, status)
         checkpoint = f"checkpoints/trial_{number:05d}" if status == "finished" else None
-        made.apply(replace(end, summary={**end.summary, "score": score}, checkpoint=checkpoint), 1.0)
+        summary = {**end.summary, "score": score, "env_steps_to_target": next(iter(steps), None)}
+        made.apply(replace(end, summary=summary, checkpoint=checkpoint), 1.0)
     return made
 
 
-def test_the_best_policy_is_the_best_of_all_scales_and_the_larger_on_a_tie():
-    some = ledger((0, 1, 0.5, "finished"), (1, 2, 0.9, "finished"), (2, 4, 0.9, "finished"), (3, 4, None, "failed"))
+@pytest.mark.parametrize(("steps", "chosen"), [((None, None), 1), ((300, 200), 2), ((200, 300), 1), ((None, 9), 2)])
+def test_the_best_policy_is_that_of_the_answer_also_where_scores_are_equal(steps, chosen):
+    first, second = ((1, 2, 0.9, "finished", steps[0]), (2, 4, 0.9, "finished", steps[1]))
+    some = ledger((0, 1, 0.5, "finished", 100), first, second, (3, 4, None, "failed"))
     best, among = best_policy(spec(), some)
-    assert (best.trial, among) == (2, 3)
+    assert (best.trial, among) == (chosen, 3)
     assert best_policy(spec(), ledger((0, 1, None, "failed"))) == (None, 0)
 
 

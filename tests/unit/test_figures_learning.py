@@ -173,7 +173,7 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_the_runs_of_the_other
     assert means["value"].tolist() == [0.9, 0.9]
     assert means[["low", "high"]].isna().all(axis=None)
     assert sorted(runs["value"]) == [0.5, 0.9]
-    assert figure.title == "The best setting scores 0.9 with 10 and 46 runners (one run each)"
+    assert figure.title == "The best settings score 0.9 with 10 and 46 runners (one run each)"
     steps = figure_of(searched(), "steps_to_target")
     assert steps.frame.loc[steps.frame["kind"] == "mean", "value"].tolist() == [500]
 
@@ -256,6 +256,6 @@ def test_without_a_scale_of_scores_returns_are_compared():
         [1, 3.0],
         [2, 5.0],
     ]
-    assert figure.title == "The best setting returns 3 with 1 runner, 5 with 2 (one run each)"
+    assert figure.title == "The best settings return 3 with 1 runner, 5 with 2 (one run each)"
     assert figure.to_svg()
     assert found.answer().sentence == "The best setting has 1 runner, batch 100: return 3.00."

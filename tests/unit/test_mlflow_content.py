@@ -103,13 +103,17 @@ def test_tags():
     long = replace(built(0), effective={"fallbacks": ["x" * 5000]})
     assert "effective" not in content.built_tags(long)  # what is cut is no JSON
     assert content.ended_tags(ended(0)) == {
+        "mlflow.note.content": "**Return 30.** 777 env steps/s (oversubscribed: 3 processes on 2 cores).",
         "status": "finished",
         "checkpoint": "checkpoints/trial_00000",
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
     }
     assert len(content.ended_tags(replace(ended(0), reason="x" * 9000))["reason"]) == 5000
-    tags = content.opened_tags(opened())
+    assert content.ended_tags(ended(0, "failed"))["mlflow.note.content"] == "**Failed:** because of failed"
+    long = {"environment": {"RAY_AUTH_MODE": "token"}, "constraints": {"others": {"a": "1"}}}
+    tags = content.opened_tags(replace(opened(), provenance={**opened().provenance, **long}))
+    assert not any(key.startswith(("provenance.environment", "provenance.constraints")) for key in tags)
     assert (tags["provenance.git.commit"], tags["cluster.num_nodes"]) == ("abc", "1")
     assert tags["mlflow.source.name"] == "python -m study run demo.yaml"
 

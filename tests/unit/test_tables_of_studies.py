@@ -11,7 +11,7 @@ from analysis.tables.catalogue import TABLES, all_tables
 from analysis.tables.learning import steps_to_target
 from analysis.tables.models import recommendation
 from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners
-from analysis.tables.sheet import study_sheet
+from analysis.tables.sheet import every_trial, study_sheet
 from analysis.tables.times import pop_tree
 from tests.unit.tables_data import NOISE, amdahl, run, study
 
@@ -295,6 +295,16 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
         failed = sum(row["status"] == "failed" for row in rows)
         if not table.frame.empty or table.key in ("T2", "T3", "T4", "T5", "T8", "T9", "T10", "T11"):
             assert table.n_failed == failed, table.key
+
+
+def test_of_equal_returns_the_trial_with_the_fewest_steps_to_the_target_comes_first():
+    rows = [
+        run(number, runners=4, final_return=500.0, env_steps_to_target=steps)
+        for number, steps in enumerate((9, 7, None))
+    ]
+    table = every_trial(Results(study([*rows, run(3, runners=4, final_return=501.0)], kind="search")))
+    assert table.frame["trial"].tolist() == [3, 1, 0, 2]
+    assert '>Every trial <span class="above">In every row: seed = 1, ' in table.to_html()
 
 
 def test_results_are_computed_once_for_all_tables():
