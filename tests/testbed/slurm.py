@@ -45,7 +45,7 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
-KillWait=30
+KillWait=5
 OverTimeLimit=0
 InactiveLimit=0
 JobRequeue=1
@@ -70,6 +70,10 @@ class Slurm:
         """Return what `scontrol show job` says of a job, by its keys: JobState, Restarts, ExitCode, ..."""
         said = self.hosts.ctl.run("scontrol", "-o", "show", "job", number).stdout
         return dict(re.findall(r"(\w[\w:/]*)=(\S*)", said))
+
+    def jobs(self) -> set[str]:
+        """Return the numbers of the jobs that wait or run."""
+        return set(self.hosts.ctl.run("squeue", "-h", "-o", "%A").stdout.split())
 
     def wait_for_state(self, number: str, *states: str, timeout_s: float = 60) -> dict[str, str]:
         """Wait until a job is in one of these states; return what is said of it."""
