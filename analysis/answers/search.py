@@ -143,7 +143,7 @@ def _facts(found: list[Candidate], failed: list[Setting], data: StudyData, engin
     seeds = "one run" if len(best.trials) == 1 else f"{len(best.trials)} runs"
     reached = "" if best.num_solved is None else f"; {best.num_solved or 'none'} of them ended at the target"
     if tried > 1:
-        yield f"It is the best of {tried:,} that were tried, by {seeds}{reached if len(best.trials) > 1 else ''}."
+        yield f"It is the best of {tried:,} settings, judged by {seeds}{reached if len(best.trials) > 1 else ''}."
     else:
         yield f"It is the only one that was tried, in {seeds}{reached if len(best.trials) > 1 else ''}."
     if failed:
