@@ -132,8 +132,8 @@ FAULTS = (
     Fault(
         subject="ledger",
         what="the warm-up counts in the rate",
-        old="        if iteration <= WARMUP_ITERATIONS:\n            return self._warm_steps",
-        new="        if iteration < WARMUP_ITERATIONS:\n            return self._warm_steps",
+        old="        if iteration <= WARMUP_ITERATIONS:\n            return self.timed_env_steps",
+        new="        if iteration < WARMUP_ITERATIONS:\n            return self.timed_env_steps",
         tests=("test_conductor.py", "test_throughput_study.py", "test_sequences.py"),
     ),
     Fault(
@@ -293,8 +293,8 @@ FAULTS = (
     Fault(
         subject="loading",
         what="the last iteration of the warm-up is timed",
-        old="timed = iteration > WARMUP_ITERATIONS",
-        new="timed = iteration >= WARMUP_ITERATIONS",
+        old="        if iteration <= WARMUP_ITERATIONS:\n            return self.timed_env_steps",
+        new="        if iteration < WARMUP_ITERATIONS:\n            return self.timed_env_steps",
         tests=("test_load*.py", "test_examples.py"),
     ),
     Fault(

@@ -1,7 +1,6 @@
 """Values -> columns of their declared types. Imports pandas, no engine; every frame of `analysis.load` is made here."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,39 +43,6 @@ def frame_of(values: Mapping[str, Values], columns: Mapping[str, Column], *, whe
 def frame_of_lines(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
     """Return the declared columns of one mapping per row; what a row lacks is NA. Arguments and errors: `frame_of`."""
     return frame_of({name: [line.get(name) for line in lines] for name in columns}, columns, where=where)
-
-
-def check_numbers(
-    rows: Sequence[tuple[Any, ...]], names: Sequence[str], lines: Iterable[int], *, where: object, optional: bool = True
-) -> None:
-    """Refuse rows in which something is no number.
-
-    Args:
-        rows: Of values.
-        names: Of the columns, for messages.
-        lines: Number of each row's line.
-        where: File, for messages.
-        optional: Whether None is allowed.
-
-    Raises:
-        RecordError: Names line and column.
-    """
-    allowed = {int, float, type(None)} if optional else {int, float}
-    if set(map(type, chain.from_iterable(rows))) <= allowed:
-        return
-    line, name, value = next(
-        (line, name, value)
-        for line, row in zip(lines, rows, strict=True)
-        for name, value in zip(names, row, strict=True)
-        if type(value) not in allowed
-    )
-    raise RecordError(
-        where=f"{where}: line {line}",
-        rule=f"{name} must be a number",
-        got=f"{value!r}",
-        fix="Restore the file from a backup.",
-        code="field-not-a-number",
-    )
 
 
 def _array(column: Column, values: Values, rows: Values, where: str) -> ExtensionArray | pd.Categorical:

@@ -47,7 +47,7 @@ def from_folder(path: str | Path) -> StudyData:
         raise AnalysisError(
             where=str(path),
             rule="a study needs a session",
-            got=f"none yet ({trials.scan.num_lines} other records)",
+            got=f"none yet ({trials.num_lines} other records)",
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
             code="study-without-sessions",
         )
@@ -65,11 +65,11 @@ def from_folder(path: str | Path) -> StudyData:
         ),
         problems=(
             *unread,
-            *folder_problems(runs, trials.ledger, trials.sessions, trials.scan, results=folder.records.name),
+            *folder_problems(runs, trials, results=folder.records.name),
         ),
         spec=spec,
         iterations=partial(iterations_frame, folder.records),
-        read_evaluations=partial(trials.evaluations.frame, [*trials.scan.slots.values()]),
+        read_evaluations=trials.evaluations.frame,
         ledger=trials.ledger,
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import numpy as np
 import orjson
 import pandas as pd
 
@@ -15,7 +14,6 @@ from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COL
 from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
-from analysis.load.timed_sums import TimedSums, columns_of
 from study.errors import RecordError
 from study.metrics import METRICS, WARMUP_ITERATIONS
 from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
@@ -23,6 +21,7 @@ from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
 from study.records.records import TrialBuilt
 from study.records.shapes import LARGEST, misfit
+from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
@@ -83,7 +82,7 @@ def our_runs(
         RecordError: A parameter is not of its type; names store, run and column.
         TrackingError: MLflow does not answer.
     """
-    sums = _timed(runs, iterations, where) if iterations else [_implied(run) for run in runs]
+    sums = [_timed(iterations(run)) if iterations else _implied(run) for run in runs]
     lines = [{"study": identity.name, **_line(run, where), **of_run} for run, of_run in zip(runs, sums, strict=True)]
     if spec is not None:
         _add_resources(lines, spec)
@@ -230,28 +229,13 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
         ) from error
 
 
-def _timed(runs: Sequence[StoredRun], iterations: Callable[[StoredRun], list[Row]], where: str) -> list[dict[str, Any]]:
-    """Return what the iterations of each run add up to, by the rules of those in a folder."""
-    sums = TimedSums(where)
-    for slot, run in enumerate(runs):
-        for number, row in enumerate(iterations(run), start=1):
-            sums.add(number, slot, number, int(row["env_steps"] or 0), 0.0, row)
-    columns = columns_of(sums.finish(len(runs)), np.arange(len(runs)))
-    values = zip(*(each.tolist() for each in columns.values()), strict=True)
-    lines: list[dict[str, Any]] = [
-        {name: _known(name, value) for name, value in zip(columns, row, strict=True)} for row in values
-    ]
-    for line in lines:
-        if line["timed_s"]:
-            line["env_steps_per_s"] = line["timed_env_steps"] / line["timed_s"]
-    return lines
-
-
-def _known(name: str, value: float) -> float | None:
-    """Return a value of a column of sums; None where NaN or -1 stand for nothing."""
-    if name in _COUNTS:
-        return int(value) if value >= 0 else None
-    return None if math.isnan(value) else value
+def _timed(iterations: Sequence[Row]) -> dict[str, Any]:
+    """Return what the iterations of a run add up to, by the rules of those in a folder."""
+    sums = Sums()
+    for number, row in enumerate(iterations, start=1):
+        sums.add(number, row)
+    rate = sums.env_steps_per_s()
+    return sums.columns() | ({} if rate is None else {"env_steps_per_s": rate})
 
 
 def _implied(run: StoredRun) -> dict[str, Any]:
@@ -292,7 +276,7 @@ def iterations_of(store: Store, run: StoredRun, names: Sequence[str] = TIMED) ->
         for step, value in store.history(run.id, name):
             if name == _CLOCK:
                 rows.setdefault(step, {"env_steps": step})
-            if step in rows:
+            if step in rows and not math.isnan(value):
                 rows[step].setdefault(name, value)
     ordered = [rows[step] for step in sorted(rows)]
     for row in ordered:

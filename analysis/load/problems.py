@@ -5,26 +5,24 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.record_scan import Scan
+from analysis.load.runs_frame import Trials
 from analysis.load.sheet import Session
 from study.records.ledger import Ledger
 from study.text import count
 
 
-def folder_problems(
-    runs: pd.DataFrame, ledger: Ledger, sessions: Sequence[Session], scan: Scan, *, results: str
-) -> Iterator[str]:
+def folder_problems(runs: pd.DataFrame, trials: Trials, *, results: str) -> Iterator[str]:
     """Yield what is missing, unfinished or odd in a study folder, and what can still be shown."""
-    if scan.torn_bytes:
+    if trials.torn_bytes:
         yield (
-            f"The last line of {results} is cut ({scan.torn_bytes} bytes): it was being written, or its writer was "
-            f"killed. The {scan.num_lines:,} lines before it are whole and are shown."
+            f"The last line of {results} is cut ({trials.torn_bytes} bytes): it was being written, or its writer was "
+            f"killed. The {trials.num_lines:,} lines before it are whole and are shown."
         )
-    yield from _state(runs, ledger)
+    yield from _state(runs, trials.ledger)
     yield from outcome_problems(runs)
     yield from _phases(runs, results)
     yield from label_problems(runs)
-    yield from session_problems(sessions)
+    yield from session_problems(trials.sessions)
 
 
 def _state(runs: pd.DataFrame, ledger: Ledger) -> Iterator[str]:

@@ -1,28 +1,39 @@
-"""Ledger and sums -> the frame `runs`. Imports pandas, no engine."""
+"""Ledger -> the frame `runs`. Imports pandas, no engine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.load.arrays import frame_of
 from analysis.load.columns import RUN_COLUMNS
 from analysis.load.details import Evaluations
 from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
-from analysis.load.record_scan import Scan
 from analysis.load.sheet import Session
-from analysis.load.timed_sums import TimedSums, columns_of
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Evaluation, Record, StudyClosed, StudyOpened, TrialBuilt, TrialStarted
+from study.records.records import (
+    Evaluation,
+    Iteration,
+    Line,
+    Record,
+    StudyClosed,
+    StudyOpened,
+    TrialBuilt,
+    TrialEnded,
+    TrialStarted,
+    read_lines,
+    torn_bytes,
+)
+from study.records.state import fold_lines
+from study.records.sums import Sums
 from study.space.parameters import PARAMETERS
 from study.space.throughput import LEARNERS
 
-_OF_EVALUATIONS = ("num_evaluations", "num_eval_episodes", "num_cut")
+_COUNTED = (*Sums().columns(), "num_evaluations", "num_eval_episodes", "num_cut")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 
 
@@ -65,16 +76,28 @@ class Trials:
         self.session: dict[int, int] = {}
         """Trial -> place of the driver, in `sessions`, that started its latest attempt."""
         self._parts: dict[str, str] = {}
-        sums = TimedSums(str(path))
-        self.scan = Scan(path=path).run(sums.add, self._take)
-        self.sums = sums.finish(self.scan.num_attempts)
+        self.num_lines, self._end = 0, 0
+        fold_lines(self._of_latest_attempts(read_lines(path)), path, self.ledger)
+        self.torn_bytes = torn_bytes(path, self._end)
+        """Bytes of a last line that is not complete."""
         self.rows = [self.ledger.rows[number] for number in sorted(self.ledger.rows)]
         """In the order of the plan."""
-        self.place = np.array([self.scan.slots[row.trial] for row in self.rows], dtype=np.int64)
-        """Of each row's latest attempt, in `sums`."""
         self.spec = identity.spec
 
-    def _take(self, record: Record, moment: float, slot: int) -> None:
+    def _of_latest_attempts(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Yield the lines but for those of an attempt that another one has replaced."""
+        for line in lines:
+            self.num_lines, self._end = line.seq + 1, line.end
+            record = line.record
+            if isinstance(record, (Iteration, TrialBuilt, Evaluation, TrialEnded)):
+                row = self.ledger.rows.get(record.trial)
+                if row is not None and row.attempt != record.attempt:
+                    continue
+            if not isinstance(record, Iteration):
+                self._take(record, line.time)
+            yield line
+
+    def _take(self, record: Record, moment: float) -> None:
         if self.sessions:
             self.sessions[-1].last = moment
         match record:
@@ -85,13 +108,13 @@ class Trials:
                     self.sessions[-1].closed = record
             case TrialStarted():
                 self.session[record.trial] = max(len(self.sessions) - 1, 0)
+                self.evaluations.begin(record)
                 self.built.pop(record.trial, None)
             case TrialBuilt():
                 provenance = self.sessions[-1].opened.provenance if self.sessions else {}
                 self.built[record.trial] = Built.of(record, provenance, self._parts)
             case Evaluation():
-                self.evaluations.add(record, slot)
-        self.ledger.apply(record, moment)
+                self.evaluations.take(record)
 
 
 def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
@@ -107,7 +130,6 @@ def runs_frame(name: str, trials: Trials, *, where: str) -> pd.DataFrame:
         "num_learners": learners,
         **_of_built(trials),
         **_of_summaries(rows),
-        **columns_of(trials.sums, trials.place),
     }
     values["fingerprint"], values["engine"] = _fingerprints(trials, learners)
     for parameter in PARAMETERS:
@@ -140,7 +162,7 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
     }
     columns = {name: [each(row) for row in rows] for name, each in get.items()}
     counted = [row.columns() for row in rows]
-    return columns | {name: [each[name] for each in counted] for name in _OF_EVALUATIONS}
+    return columns | {name: [each[name] for each in counted] for name in _COUNTED}
 
 
 def _learners(trials: Trials) -> list[Any]:
@@ -194,10 +216,9 @@ def _completed(frame: pd.DataFrame, trials: Trials) -> pd.DataFrame:
     """Take rates from the timed iterations wherever the records have them, and totals so far where no end is known."""
     rate = frame["timed_env_steps"].astype("Float64") / frame["timed_s"]
     frame["env_steps_per_s"] = rate.where(frame["timed_s"] > 0).fillna(frame["env_steps_per_s"])
-    begun = frame["iterations"].notna()
-    for name, total in (("wall_time_s", trials.sums.wall_time_s), ("env_steps", trials.sums.env_steps)):
-        so_far = pd.Series(total[trials.place], index=frame.index).astype(frame[name].dtype)
-        frame[name] = frame[name].fillna(so_far.where(begun))
+    for name in ("wall_time_s", "env_steps"):
+        so_far = [getattr(row.last_iteration, name, None) for row in trials.rows]
+        frame[name] = frame[name].fillna(pd.Series(so_far, index=frame.index, dtype=frame[name].dtype))
     return frame
 
 

@@ -87,7 +87,7 @@ def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
     return tuple(
         Pressure(trial=row.trial, share=share, own_cores=row.timing in ("measured", "tainted") and not row.provisional)
         for row in rows
-        if (share := row.mean_cpu_pressure()) is not None
+        if (share := row.sums.mean_cpu_pressure()) is not None
     )
 
 

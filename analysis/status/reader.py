@@ -18,7 +18,7 @@ from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
-from study.records.records import Line, StudyOpened, Timing, read_lines
+from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
 from study.space.parameters import SCALE, Value
 from study.space.variants import STAGES, THROUGHPUT
 
@@ -95,15 +95,9 @@ class StatusReader:
     def _torn(self, driver: health.Driver) -> tuple[str, ...]:
         """Return a sentence on an incomplete last line; while a driver works, it is being written."""
         file = self.folder.records
-        if driver != "gone" or not file.exists() or (size := file.stat().st_size) <= self._end:
+        if driver != "gone" or not file.exists() or not (torn := torn_bytes(file, self._end)):
             return ()
-        with file.open("rb") as content:
-            content.seek(self._end)
-            if b"\n" in content.read():
-                return ()  # a line that cannot be read: told elsewhere
-        return (
-            f"{file}: the last line is incomplete ({size - self._end} bytes, torn by a kill); a resume cuts it off.",
-        )
+        return (f"{file}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",)
 
     @property
     def longest_pause_s(self) -> float | None:
@@ -221,7 +215,7 @@ def _running(row: TrialRow, moment: float) -> RunningTrial:
         running_s=max(moment - row.started, 0.0),
         built=row.startup_time_s is not None,
         progress=row.progress,
-        env_steps_per_s=row.env_steps_per_s(),
+        env_steps_per_s=row.sums.env_steps_per_s(),
         timing="" if row.provisional else (row.timing or ""),
     )
 

@@ -226,7 +226,7 @@ def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:
         yield f"starting {count(len(starting), 'trial')}"
-    rates = [rate for row in training if (rate := row.env_steps_per_s()) is not None]
+    rates = [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]
     if rates:
         yield f"{sum(rates):,.0f} env steps/s"
 

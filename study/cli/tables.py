@@ -17,7 +17,8 @@ from study.engine import engine_of_space, engines_in_words, other_engine
 from study.errors import StudyError
 from study.harmless import one_line
 from study.planning.plan import Plan, TrialNeeds
-from study.records.ledger import PHASES, TrialRow
+from study.records.ledger import TrialRow
+from study.records.sums import PHASES
 from study.records.timing import PRESSURE_LIMIT
 from study.space.cells import BASE_CELL, Cell, cells_of
 from study.space.spec import StudySpec
@@ -73,7 +74,7 @@ _CELLS: Mapping[str, tuple[int, Callable[[TrialRow], str]]] = {
     "epochs": (6, lambda row: plain(row.setting.get("num_epochs", MISSING))),
     "lr": (7, lambda row: number(row.setting.get("lr"), ".2g")),
     "seed": (4, lambda row: str(row.seed)),
-    "env steps/s": (7, lambda row: number(row.env_steps_per_s(), ",.0f")),
+    "env steps/s": (7, lambda row: number(row.sums.env_steps_per_s(), ",.0f")),
     "wall time s": (6, lambda row: number(_wall_time_s(row))),
     "return": (6, lambda row: number(_latest_return(row), ".1f")),
 }
@@ -359,7 +360,7 @@ def _counted(rows: Sequence[TrialRow]) -> list[TrialRow]:
 
 def _limit(rows: Sequence[TrialRow]) -> str:
     """Return the phase that takes the most time, with the median of its share."""
-    known = [shares for row in _counted(rows) if (shares := row.phase_shares())]
+    known = [shares for row in _counted(rows) if (shares := row.sums.phase_shares())]
     if not known:
         return MISSING
     medians = {name: statistics.median(shares[name] for shares in known) for name in PHASES}
@@ -371,7 +372,7 @@ def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
     """Return the median rate and its range, of runs of all trials of the cell side by side."""
     runs: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in _counted(rows):
-        if (rate := row.env_steps_per_s()) is not None:
+        if (rate := row.sums.env_steps_per_s()) is not None:
             runs[row.seed, row.trial if cell.num_trials == 1 else -1].append(rate)
     rates = [sum(run) for run in runs.values() if len(run) == cell.num_trials]
     if not rates:

@@ -206,7 +206,7 @@ class Conductor:
         for record in records:
             match record:
                 case Iteration():
-                    rate = row.env_steps_per_s_with(record.iteration, record.metrics)
+                    rate = row.sums.env_steps_per_s_with(record.iteration, record.metrics)
                     self._append(replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
                 case Evaluation():
                     self._append(record)
@@ -425,7 +425,7 @@ def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Ma
         num_dropped_samples=row.num_dropped_samples,
         num_lost_runners=row.num_lost_runners,
         num_restarts=row.num_restarts,
-        cpu_pressure=row.mean_cpu_pressure(),
+        cpu_pressure=row.sums.mean_cpu_pressure(),
         disturbances=disturbances(row.node_loads, reserved),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from study.engine import engine_of
 from study.errors import RecordError
 from study.hosts.load import NodeLoad
-from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -26,17 +26,10 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
+from study.records.sums import Sums
 from study.records.timing import reserved_on
 from study.space.parameters import SCALE, Value
 from study.space.spec import Execution, StudySpec
-
-PHASES = {
-    "sampling_time_s": "sampling",
-    "learning_time_s": "learning",
-    "sync_time_s": "weights to runners",
-    "rest_time_s": "the rest",
-}
-"""The parts of a synchronous iteration, and how a person calls them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,20 +99,8 @@ class TrialRow:
     """When the warm-up was over, by the driver's clock, seconds since the epoch."""
     timed_to: float | None = None
     """When the latest iteration was recorded, by the same clock."""
-    _warm_steps: int = 0
-    _warm_time_s: float = 0.0
-    _pressure_s: float | None = 0.0
-    """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
-    _num_iterations: int = 0
-    _num_timed: int = 0
-    """Iterations after the warm-up."""
-    _combined: dict[str, float] = field(default_factory=dict)
-    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
-    _num_values: dict[str, int] = field(default_factory=dict)
-    """Iterations behind each of these."""
-    _timed_episodes: float = 0.0
-    _timed_lengths: float = 0.0
-    """Environment steps of the training episodes that ended after the warm-up."""
+    sums: Sums = field(default_factory=Sums)
+    """What its iterations add up to."""
     _num_eval_episodes: int = 0
     _num_cut: int = 0
     _evaluation_time_s: float = 0.0
@@ -183,12 +164,9 @@ class TrialRow:
                     self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 
     def _apply_iteration(self, record: Iteration, moment: float) -> None:
-        self._warm_steps, self._warm_time_s = self._warm_totals(record.iteration, record.metrics)
+        self.sums.add(record.iteration, record.metrics)
         self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
-        timed = record.iteration > WARMUP_ITERATIONS
-        self._combine(record.metrics, timed=timed)
-        if timed:
-            self._note_pressure(record.metrics)
+        if record.iteration > WARMUP_ITERATIONS:
             self.timed_to = moment
         else:
             self.timed_from = moment
@@ -200,85 +178,13 @@ class TrialRow:
             self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
         self.last_iteration = record
 
-    def _note_pressure(self, metrics: Metrics) -> None:
-        pressure, seconds = metrics.get("cpu_pressure"), metrics.get("iteration_time_s")
-        if pressure is None or seconds is None or self._pressure_s is None:
-            self._pressure_s = None
-        else:
-            self._pressure_s += pressure * seconds
-
-    def _combine(self, metrics: Metrics, *, timed: bool) -> None:
-        self._num_iterations += 1
-        self._num_timed += timed
-        if timed:
-            self._timed_episodes += metrics.get("num_episodes") or 0.0
-            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
-        for name, how in OF_ITERATIONS.items():
-            value, last = metrics.get(name), self._combined.get(name)
-            if value is None or (how == "mean" and not timed):
-                continue
-            self._num_values[name] = self._num_values.get(name, 0) + 1
-            if last is None:
-                self._combined[name] = value
-            elif how == "largest":
-                self._combined[name] = max(last, value)
-            elif how == "smallest":
-                self._combined[name] = min(last, value)
-            else:
-                self._combined[name] = last + value
-
-    def phase_shares(self) -> dict[str, float]:
-        """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
-        if any(self._num_values.get(name) != self._num_timed for name in PHASES):
-            return {}
-        total = sum(self._combined[name] for name in PHASES)
-        return {name: self._combined[name] / total for name in PHASES} if total > 0 else {}
-
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
-        began = self._num_iterations > 0
-        values: dict[str, float | int | None] = {
-            "iterations": self._num_iterations or None,
-            "timed_iterations": self._num_timed if began else None,
-            "timed_env_steps": self._warm_steps if self._num_timed else None,
-            "timed_s": self._warm_time_s if self._num_timed else None,
-        }
-        for name, how in OF_ITERATIONS.items():
-            value = self._combined.get(name)
-            if how == "weighted mean":
-                value = self.mean_cpu_pressure()
-            elif value is not None and how == "mean":
-                value /= self._num_values[name]
-            values[name] = int(value) if value is not None and METRICS[name].whole else value
-        lengths, episodes = self._timed_lengths, self._timed_episodes
-        return values | {
-            "episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None,
+        return self.sums.columns() | {
             "num_evaluations": len(self._evaluations) or None,
             "num_eval_episodes": self._num_eval_episodes if self._evaluations else None,
             "num_cut": self._num_cut if self._evaluations else None,
         }
-
-    def mean_cpu_pressure(self) -> float | None:
-        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
-        if self._pressure_s is None or self._warm_time_s <= 0:
-            return None
-        return self._pressure_s / self._warm_time_s
-
-    def _warm_totals(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
-        """Return the steps and seconds after the warm-up, with one more iteration."""
-        if iteration <= WARMUP_ITERATIONS:
-            return self._warm_steps, self._warm_time_s
-        steps = self._warm_steps + int(metrics.get("train_batch_size_actual") or 0)
-        return steps, self._warm_time_s + (metrics.get("iteration_time_s") or 0.0)
-
-    def env_steps_per_s(self) -> float | None:
-        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
-        return self._warm_steps / self._warm_time_s if self._warm_time_s > 0 else None
-
-    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
-        """Return the same as it will be with one more iteration."""
-        steps, seconds = self._warm_totals(iteration, metrics)
-        return steps / seconds if seconds > 0 else None
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
         """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.
@@ -301,7 +207,7 @@ class TrialRow:
         return {
             "wall_time_s": last.wall_time_s if last else 0.0,
             "env_steps": last.env_steps if last else 0,
-            "env_steps_per_s": self.env_steps_per_s(),
+            "env_steps_per_s": self.sums.env_steps_per_s(),
             "final_return": final if status == "finished" else None,
             "score": score,
             "startup_time_s": self.startup_time_s,

@@ -17,7 +17,7 @@ import orjson
 from study.errors import RecordError
 from study.records.chain import heads
 from study.records.files import sync
-from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, check_torn, read_lines
+from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
 
 
 class RecordLog:
@@ -44,13 +44,6 @@ class RecordLog:
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
-            try:
-                with path.open("rb") as file:
-                    file.seek(end)
-                    check_torn(file.read(), str(path), first=not end)
-            except RecordError:
-                os.close(self._file)
-                raise
             os.ftruncate(self._file, end)
 
     def append(self, record: Record) -> Line:

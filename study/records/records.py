@@ -28,6 +28,8 @@ RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
 _BEGINNING = b'{"schema":'
 """How every line begins."""
+_HEAD = frozenset(("schema", "seq", "time", "kind"))
+"""What every line has beside the fields of its record."""
 
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
@@ -323,7 +325,8 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
         first_seq: Number that the first line must have; None accepts any.
 
     Raises:
-        RecordError: A complete line is not a record of a known schema, or a line is missing.
+        RecordError: A line is not a record of a known schema, the last one not even the beginning of one, or one is
+            missing.
     """
     if not path.exists():
         return
@@ -332,17 +335,18 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
         file.seek(offset)
         for number, raw in enumerate(raw_lines(file, path), start=1):
             offset += len(raw)
-            if not raw.endswith(b"\n"):
-                return
             where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset - len(raw)}"
+            if not raw.endswith(b"\n"):
+                _check_torn(raw, where, first=offset == len(raw))
+                return
             line = parse_line(raw, where, offset)
             if expected is not None:
-                check_seq(line, expected, where)
+                _check_seq(line, expected, where)
             expected = line.seq + 1
             yield line
 
 
-def check_seq(line: Line, expected: int, where: str) -> None:
+def _check_seq(line: Line, expected: int, where: str) -> None:
     """Refuse a line that does not follow on the one before.
 
     Raises:
@@ -355,7 +359,17 @@ def check_seq(line: Line, expected: int, where: str) -> None:
         )
 
 
-def check_torn(torn: bytes, where: str, *, first: bool) -> None:
+def torn_bytes(path: Path, end: int) -> int:
+    """Return the bytes of a torn line behind byte `end`, at which the last complete one ended; 0 where lines follow."""
+    if path.suffix == ".xz":
+        return 0  # what is packed is whole
+    with path.open("rb") as file:
+        file.seek(end)
+        rest = file.read()
+    return 0 if b"\n" in rest else len(rest)
+
+
+def _check_torn(torn: bytes, where: str, *, first: bool) -> None:
     """Refuse a last line that is not complete, unless it is the beginning of a record.
 
     Raises:
@@ -384,10 +398,11 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE, code="line-not-json") from error
-    if not isinstance(content, dict) or not {"schema", "seq", "time", "kind"} <= content.keys():
+    if not isinstance(content, dict) or not content.keys() >= _HEAD:
         rule = "must be a record with schema, seq, time and kind"
         raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE, code="line-not-a-record")
-    schema, seq, moment, kind = (content.pop(key) for key in ("schema", "seq", "time", "kind"))
+    pop = content.pop
+    schema, seq, moment, kind = pop("schema"), pop("seq"), pop("time"), pop("kind")
     if schema != SCHEMA:
         rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
         raise RecordError(where=where, rule=rule, got=str(schema)[:60], fix=fix, code="records-of-another-version")

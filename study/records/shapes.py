@@ -118,7 +118,7 @@ def _check(hint: Any) -> Check:
     if hint is Any:
         return _is_shallow
     if (scalars := _scalars(hint)) is not None:
-        return lambda value: type(value) in scalars and _is_exact(value)
+        return lambda value: type(value) in scalars and (type(value) is not int or -LARGEST <= value <= LARGEST)
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         allowed = frozenset(inner)
@@ -146,8 +146,10 @@ def _of_all(container: type, hint: Any, values: Callable[[Any], Any]) -> Check:
     def of_scalars(value: Any) -> bool:  # the most common one: the metrics of every iteration
         if type(value) is not container:
             return False
-        kinds = set(map(type, values(value)))
-        return kinds <= scalars and (int not in kinds or all(map(_is_exact, values(value))))
+        if not set(map(type, values(value))) <= scalars:
+            return False
+        whole = [each for each in values(value) if type(each) is int]
+        return not whole or (min(whole) >= -LARGEST and max(whole) <= LARGEST)
 
     return of_scalars
 

@@ -63,7 +63,7 @@ def test_the_first_iteration_does_not_count_in_the_rate(tmp_path):
     trial = session.conductor.next_trial().trial
     session.iterate(trial, 1, iteration_time_s=50.0)
     session.iterate(trial, 2, iteration_time_s=2.0)
-    assert session.conductor.ledger.rows[trial].env_steps_per_s() == pytest.approx(50.0)
+    assert session.conductor.ledger.rows[trial].sums.env_steps_per_s() == pytest.approx(50.0)
 
 
 def test_final_return_averages_the_evaluations_of_the_last_tenth_only(tmp_path):

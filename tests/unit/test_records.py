@@ -69,6 +69,9 @@ def changed(line, **values):
         (lambda line: changed(line, schema=99), "reads schema 1, got 99"),
         (lambda line: changed(line, kind="surprise"), "unknown record, got kind 'surprise'"),
         (lambda line: changed(line, colour="red"), "has trial, attempt"),
+        (lambda line: changed(line, metrics={"kl": "0.02"}), "line 4: a record must have .*iteration with metrics"),
+        (lambda line: changed(line, metrics={"kl": True, "entropy": 1}), "line 4: a record must have .*metrics"),
+        (lambda line: changed(line, metrics={"kl": 2**53 + 1}), "line 4: a record must have .*metrics"),
     ],
 )
 def test_a_line_that_is_no_record_or_not_the_next_one_is_refused(folder, change, message):

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from study.cli.tables import print_throughput
 from study.mirrors.mlflow_content import study_params, trial_name, trial_params
-from study.records.ledger import PHASES, best_per_scale
+from study.records.ledger import best_per_scale
 from study.records.records import TrialStarted
+from study.records.sums import PHASES
 from study.records.table import table_row
 from study.space.cells import BASE_CELL
 from tests.driven import Driven, assert_whole, records, rows

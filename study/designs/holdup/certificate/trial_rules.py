@@ -17,7 +17,7 @@ from study.designs.starts import start_of
 from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
-from study.records.ledger import PHASES, Ledger, TrialRow
+from study.records.ledger import Ledger, TrialRow
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -28,6 +28,7 @@ from study.records.records import (
     TrialStarted,
 )
 from study.records.request import TrialRequest
+from study.records.sums import PHASES
 from study.records.timing import Label, label_at_end
 from study.space.parameters import SCALE
 from study.space.settings import differences, to_be_built
@@ -252,7 +253,7 @@ class _Walk:
             "iteration": number,
             "env_steps": self._env_steps + (metrics.get("train_batch_size_actual") or 0),
             "wall_time_s": self._wall_time_s + seconds,
-            "env_steps_per_s": self.row.env_steps_per_s_with(number, metrics),
+            "env_steps_per_s": self.row.sums.env_steps_per_s_with(number, metrics),
             "sum of the phases": seconds if len(parts) == len(PHASES) else None,
             "training_return": returns / episodes if episodes and returns is not None else None,
             "episode_return_sum": returns if episodes else returns and 0.0,
@@ -367,7 +368,7 @@ class _Walk:
             num_dropped_samples=row.num_dropped_samples,
             num_lost_runners=row.num_lost_runners,
             num_restarts=row.num_restarts,
-            cpu_pressure=row.mean_cpu_pressure(),
+            cpu_pressure=row.sums.mean_cpu_pressure(),
         )
         # The reason alone says what others did on its nodes, or what became of its group.
         in_group = self._request is not None and self._request.group is not None

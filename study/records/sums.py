@@ -1,0 +1,111 @@
+"""What the iterations of a trial add up to: rate, means, totals. Pure; the ledger and MLflow's reader add here."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
+from study.records.records import Metrics
+
+PHASES = {
+    "sampling_time_s": "sampling",
+    "learning_time_s": "learning",
+    "sync_time_s": "weights to runners",
+    "rest_time_s": "the rest",
+}
+"""The parts of a synchronous iteration, and how a person calls them."""
+_ADDING: dict[str, Callable[[float, float], float]] = {
+    "mean": operator.add,
+    "total": operator.add,
+    "largest": max,
+    "smallest": min,
+}
+_TIMED = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if how in _ADDING)
+"""What is combined of an iteration after the warm-up: the name of the metric, and how."""
+_WARM_UP = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if how in _ADDING and how != "mean")
+"""The same of the warm-up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sums:
+    """What the iterations of one attempt add up to so far; the timed ones are those after the warm-up."""
+
+    iterations: int = 0
+    timed_iterations: int = 0
+    timed_env_steps: int = 0
+    timed_s: float = 0.0
+    _pressure_s: float | None = 0.0
+    """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
+    _combined: dict[str, float] = field(default_factory=dict)
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
+    _num_without: dict[str, int] = field(default_factory=dict)
+    """By the same names: iterations that lacked the metric."""
+    _timed_episodes: float = 0.0
+    _timed_lengths: float = 0.0
+    """Environment steps of the training episodes that ended after the warm-up."""
+
+    def add(self, iteration: int, metrics: Metrics) -> None:
+        """Take in one iteration."""
+        timed = iteration > WARMUP_ITERATIONS
+        self.iterations += 1
+        combined = self._combined
+        for name, adding in _TIMED if timed else _WARM_UP:
+            if (value := metrics.get(name)) is None:
+                self._num_without[name] = self._num_without.get(name, 0) + 1
+            else:
+                combined[name] = adding(combined[name], value) if name in combined else value
+        self.timed_env_steps, self.timed_s = self._timed_with(iteration, metrics)
+        if timed:
+            self.timed_iterations += 1
+            self._timed_episodes += metrics.get("num_episodes") or 0.0
+            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
+            pressure, seconds = metrics.get("cpu_pressure"), metrics.get("iteration_time_s")
+            if pressure is None or seconds is None or self._pressure_s is None:
+                self._pressure_s = None
+            else:
+                self._pressure_s += pressure * seconds
+
+    def _timed_with(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
+        """Return the steps and seconds after the warm-up, with one more iteration."""
+        if iteration <= WARMUP_ITERATIONS:
+            return self.timed_env_steps, self.timed_s
+        steps = self.timed_env_steps + int(metrics.get("train_batch_size_actual") or 0)
+        return steps, self.timed_s + (metrics.get("iteration_time_s") or 0.0)
+
+    def env_steps_per_s(self) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
+        return self.timed_env_steps / self.timed_s if self.timed_s > 0 else None
+
+    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
+        """Return the same as it will be with one more iteration."""
+        steps, seconds = self._timed_with(iteration, metrics)
+        return steps / seconds if seconds > 0 else None
+
+    def mean_cpu_pressure(self) -> float | None:
+        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
+        return None if self._pressure_s is None or self.timed_s <= 0 else self._pressure_s / self.timed_s
+
+    def phase_shares(self) -> dict[str, float]:
+        """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
+        if not self.timed_iterations or any(name in self._num_without for name in PHASES):
+            return {}
+        total = sum(self._combined[name] for name in PHASES)
+        return {name: self._combined[name] / total for name in PHASES} if total > 0 else {}
+
+    def columns(self) -> dict[str, float | int | None]:
+        """Return what a table of trials says of the iterations; None where it does not exist."""
+        values: dict[str, float | int | None] = {
+            "iterations": self.iterations or None,
+            "timed_iterations": self.timed_iterations if self.iterations else None,
+            "timed_env_steps": self.timed_env_steps if self.timed_iterations else None,
+            "timed_s": self.timed_s if self.timed_iterations else None,
+        }
+        for name, how in OF_ITERATIONS.items():
+            value = self._combined.get(name)
+            if how == "weighted mean":
+                value = self.mean_cpu_pressure()
+            elif value is not None and how == "mean":
+                value /= self.timed_iterations - self._num_without.get(name, 0)
+            values[name] = int(value) if value is not None and METRICS[name].whole else value
+        lengths, episodes = self._timed_lengths, self._timed_episodes
+        return values | {"episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None}
