@@ -294,7 +294,7 @@ def test_a_mirror_that_is_behind_says_by_how_much_and_catches_up(study):
     assert mirror.behind == 9
     follow(mirror)
     append(folder, *STORY[9:14])
-    folder.records.write_bytes(folder.records.read_bytes() + b'{"torn')
+    folder.records.write_bytes(folder.records.read_bytes() + b'{"schema":9,"seq')
     assert mirror.behind == 5
     assert mirror.step() == 5
     assert (mirror.step(), mirror.behind) == (0, 0)

@@ -178,6 +178,7 @@ def test_each_machine_of_a_trial_is_read_once_whatever_its_name(monkeypatch, mac
             node=f"node {number}",
             address=f"10.0.0.{number}",
             host=machine.partition("/")[0],
+            cpu_model="some CPU",
             machine=machine,
             pid=100 + number,
             num_cpus=1,

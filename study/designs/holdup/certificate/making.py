@@ -65,7 +65,7 @@ def verify(path: str | Path, *, frozen: str | None = None) -> StudyFolder:
     folder = StudyFolder(given)
     if given.name == folder.certificate.name:
         folder = StudyFolder(given.parent)
-    folder.identity()  # so that a path without a study is told as such
+    folder.identity()  # a path without a study is refused as such
     file = folder.certificate
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     written = _written(file, fix)
