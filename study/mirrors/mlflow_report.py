@@ -57,13 +57,16 @@ def attach(
 
 
 def publish_answer(markdown: str, *, tracking_uri: str, name: str, study_id: str) -> None:
-    """Show the answer of a study on the page of its run in MLflow, in place of an earlier one.
+    """Show the answer of a study on the page of its run in MLflow, its first line in the list of experiments.
+
+    They take the place of an earlier answer.
 
     Raises:
         TrackingError: MLflow does not answer, or does not know the study.
     """
     with _run_of_study(tracking_uri, name, study_id, "the study's answer") as (client, run_id):
         client.set_tag(run_id, NOTE, cut(markdown))
+        client.set_experiment_tag(client.get_run(run_id).info.experiment_id, NOTE, cut(markdown.partition("\n")[0]))
 
 
 @contextmanager

@@ -126,10 +126,12 @@ def test_the_answer_stands_on_the_page_of_the_study(folder, database):
     append(folder, *STORY)
     assert [said for said in sync_study(folder) if said.startswith("MLflow is up to date")]
     assert analysis.open(folder.path).answer().sentence in parent(database).tags["mlflow.note.content"]
-    publish_answer("**Another answer.**" + "x" * 9000, **place, study_id=identity.study_id)
+    publish_answer("**Another answer.**\n\n" + "x" * 9000, **place, study_id=identity.study_id)
     note = parent(database).tags["mlflow.note.content"]
     assert note.startswith("**Another answer.**")
     assert (len(note), note[-1]) == (5000, "…")
+    (listed,) = mlflow_store.MlflowClient(tracking_uri=identity.tracking_uri).search_experiments(filter_string="name = 'demo'")
+    assert listed.tags["mlflow.note.content"] == "**Another answer.**"
     with pytest.raises(TrackingError) as error:
         publish_answer("", **place, study_id="another")
     assert error.value.code == "mlflow-lacks-study"
