@@ -171,10 +171,11 @@ class TrialRow:
         else:
             self.timed_from = moment
         # RLlib counts dropped samples and restarts since the start of the trial.
-        dropped, healthy = record.metrics.get("num_dropped_samples"), record.metrics.get("num_healthy_env_runners")
-        self.num_dropped_samples = max(self.num_dropped_samples, int(dropped or 0))
-        self.num_restarts = max(self.num_restarts, int(record.metrics.get("num_env_runner_restarts") or 0))
-        if healthy is not None:
+        if dropped := record.metrics.get("num_dropped_samples"):
+            self.num_dropped_samples = max(self.num_dropped_samples, int(dropped))
+        if restarts := record.metrics.get("num_env_runner_restarts"):
+            self.num_restarts = max(self.num_restarts, int(restarts))
+        if (healthy := record.metrics.get("num_healthy_env_runners")) is not None:
             self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
         self.last_iteration = record
 
