@@ -18,9 +18,6 @@ import contextlib
 import io
 import json
 import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -30,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks.timing import ROOT, alternated
+from tests.benchmarks.timing import as_words, in_a_process, in_turns, ratios
 
 RESULTS = 3
 SIZES = (100, 1_000, 10_000)
@@ -141,23 +138,14 @@ def child(options: argparse.Namespace) -> None:
 
 
 def side_by_side(options: argparse.Namespace) -> dict[str, Any]:
-    runs: dict[str, list[float]] = {"ours": [], "bare": []}
-    for repetition in range(options.repetitions):
-        for name in alternated(("ours", "bare"), repetition):
-            words = [sys.executable, "-m", "tests.benchmarks.bookkeeping", "--child", name]
-            for key in ("trials", "seconds", "concurrency"):
-                words += [f"--{key}", str(getattr(options, key))]
-            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(done.stdout + done.stderr)
-            runs[name].append(json.loads(done.stdout.splitlines()[-1])["fit_s"])
-        pair = {name: round(found[-1], 1) for name, found in runs.items()}
-        print(f"{repetition + 1}: {json.dumps(pair)}", flush=True)
-    ratios = [a / b for a, b in zip(runs["ours"], runs["bare"], strict=True)]
-    medians = {f"{name}_fit_s": round(statistics.median(found), 1) for name, found in runs.items()}
+    words = as_words(options, "trials", "seconds", "concurrency")
+
+    def run(name: str, _: int) -> dict[str, float]:
+        return in_a_process("bookkeeping", "--child", name, *words)
+
+    runs = in_turns(("ours", "bare"), options.repetitions, run, shown=("fit_s",))
     ideal_s = options.trials * options.seconds / options.concurrency
-    spread = {"ratio_median": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return {"ideal_s": ideal_s, **medians, **{name: round(value, 3) for name, value in spread.items()}}
+    return {"ideal_s": ideal_s, "runs": runs, "ratios": ratios(runs, {("ours", "bare"): None}, "fit_s")}
 
 
 # --- the driver alone --------------------------------------------------------------------------------------------

@@ -10,12 +10,8 @@ JSON.
 
 import argparse
 import json
-import sys
-import tempfile
 import threading
 import time
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 TARGET_RATIO, TARGET_MB = 10.0, 2500.0
@@ -35,42 +31,19 @@ def main() -> None:
     if options.child:
         print(json.dumps(_trial(options.child, options.runners)))
         return
-    from tests.benchmarks.timing import Spread, alternated, end_on_sigterm, last_line_of, machine, versions
+    from tests.benchmarks.timing import in_a_process, in_turns, machine, ratios, versions
 
-    end_on_sigterm()
     about = machine()
-    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
-    print(f"{'trial':<10}{'whole s':>10}{'memory MB':>11}")
-    for repetition in range(options.repetitions):
-        for kind in alternated(list(KINDS), repetition):
-            with tempfile.TemporaryDirectory() as home:
-                command = [sys.executable, "-m", "tests.benchmarks.emulation", "--child", kind]
-                line = last_line_of([*command, "--runners", str(options.runners)], home=Path(home))
-            run = json.loads(line)
-            runs[kind].append(run)
-            print(f"{kind:<10}{run['whole_s']:>10.1f}{run['memory_mb']:>11.0f}", flush=True)
-    pairs = zip(runs["stock"], runs["emulated"], strict=True)
-    ratio = Spread.of((stock["whole_s"] / emulated["whole_s"] for stock, emulated in pairs), digits=2)
-    memory = max(run["memory_mb"] for run in runs["emulated"])
-    print(f"stock over emulated: {ratio.median} ({ratio.min} to {ratio.max}), target at least {TARGET_RATIO:g}")
-    print(f"emulated: at most {memory:.0f} MB, target under {TARGET_MB:g} MB")
-    print(
-        json.dumps(
-            {
-                "benchmark": "emulation",
-                "runners": options.runners,
-                "iterations": ITERATIONS,
-                "train_batch_size": BATCH,
-                "runs": runs,
-                "stock_over_emulated": asdict(ratio),
-                "target_ratio": TARGET_RATIO,
-                "emulated_memory_mb": memory,
-                "target_memory_mb": TARGET_MB,
-                **about,
-                "versions": versions(["ray", "torch", "gymnasium"]),
-            }
-        )
+    runs = in_turns(
+        list(KINDS),
+        options.repetitions,
+        lambda kind, _: in_a_process("emulation", "--child", kind, "--runners", str(options.runners)),
+        shown=("whole_s", "memory_mb"),
     )
+    found = ratios(runs, {("stock", "emulated"): TARGET_RATIO}, "whole_s")
+    print(f"memory of an emulated trial: target under {TARGET_MB:g} MB")
+    record = {"benchmark": "emulation", "runners": options.runners, "runs": runs, "ratios": found}
+    print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
 
 
 def _trial(kind: str, runners: int) -> dict[str, float]:

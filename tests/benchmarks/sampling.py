@@ -10,11 +10,8 @@ pinned to one core, take turns, and sample the same number of steps. The last li
 import argparse
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
 LANES = (1, 8, 32)
 STEPS = {1: 3000, 8: 8000, 32: 16000}
@@ -45,77 +42,39 @@ def main() -> None:
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    from tests.benchmarks.timing import machine, versions
+    from tests.benchmarks.timing import in_turns, machine, ratios, versions
 
     about = machine()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows = []
-    print(f"{'environment':<16}{'k':>4}{'stock':>10}{'batched':>10}{'ratio':>8}{'bare':>10}{'share':>8}{'EnvPool':>10}")
     for environment in ENVIRONMENTS:
         for lanes in LANES:
-            row = _compare(environment, lanes, repetitions)
-            rows.append(row)
-            _show(row)
-    ray.shutdown()
-    print(
-        json.dumps(
-            {
-                "benchmark": "sampling",
-                "unit": "env steps/s",
-                "repetitions": repetitions,
-                "hidden_layers": HIDDENS,
-                "rows": rows,
-                **about,
-                "versions": versions(["ray", "torch", "gymnasium", "numpy", "envpool"]),
+            print(f"{environment}, k={lanes}")
+            samplers = {
+                "stock": _runner(environment, lanes, "stock", "gymnasium"),
+                "batched": _runner(environment, lanes, "batched", "gymnasium"),
+                "bare": _bare(environment, lanes),
+                "envpool": _runner(environment, lanes, "batched", "envpool"),
             }
-        )
-    )
+            present = {name: sample for name, sample in samplers.items() if sample is not None}
+            for sample in present.values():
+                sample()  # warm up: first resets, lazy imports
 
+            def run(name: str, _: int, present: dict[str, Callable[[], int]] = present) -> dict[str, float]:
+                started = time.perf_counter()
+                steps = present[name]()
+                return {"steps_per_s": steps / (time.perf_counter() - started)}
 
-def _show(row: dict[str, Any]) -> None:
-    envpool = f"{row['envpool']:>10,.0f}" if row["envpool"] else f"{'-':>10}"
-    print(
-        f"{row['environment']:<16}{row['lanes']:>4}{row['stock']:>10,.0f}{row['batched']:>10,.0f}"
-        f"{row['batched_over_stock']['median']:>8.2f}{row['bare']:>10,.0f}{row['share_of_bare']['median']:>8.2f}{envpool}"
-    )
-
-
-def _compare(environment: str, lanes: int, repetitions: int) -> dict[str, Any]:
-    from tests.benchmarks.timing import Spread, alternated
-
-    samplers = {
-        "stock": _runner(environment, lanes, "stock", "gymnasium"),
-        "batched": _runner(environment, lanes, "batched", "gymnasium"),
-        "bare": _bare(environment, lanes),
-        "envpool": _runner(environment, lanes, "batched", "envpool"),
-    }
-    present = {name: sample for name, sample in samplers.items() if sample is not None}
-    for sample in present.values():
-        sample()  # warm up: first resets, lazy imports
-    rates: dict[str, list[float]] = {name: [] for name in present}
-    for repetition in range(repetitions):
-        for name in alternated(list(present), repetition):
-            started = time.perf_counter()
-            steps = present[name]()
-            rates[name].append(steps / (time.perf_counter() - started))
-
-    def ratio(over: str, under: str) -> dict[str, float] | None:
-        if over not in rates:
-            return None
-        pairs = zip(rates[over], rates[under], strict=True)
-        return asdict(Spread.of((first / second for first, second in pairs), digits=3))
-
-    return {
-        "environment": environment,
-        "lanes": lanes,
-        **{name: round(statistics.median(rates[name])) if name in rates else None for name in samplers},
-        "batched_over_stock": ratio("batched", "stock"),
-        "target": TARGETS[environment, lanes],
-        "share_of_bare": ratio("batched", "bare"),
-        "target_share_of_bare": TARGET_BARE if lanes == 32 else None,
-        "envpool_over_stock": ratio("envpool", "stock"),
-        "target_envpool": TARGET_ENVPOOL if (environment, lanes) == ("Acrobot-v1", 32) else None,
-    }
+            runs = in_turns(list(present), repetitions, run, shown=("steps_per_s",))
+            pairs = {("batched", "stock"): TARGETS[environment, lanes]}
+            pairs["batched", "bare"] = TARGET_BARE if lanes == 32 else None
+            pairs["envpool", "stock"] = TARGET_ENVPOOL if (environment, lanes) == ("Acrobot-v1", 32) else None
+            found = ratios(runs, pairs, "steps_per_s")
+            rows.append({"environment": environment, "lanes": lanes, "runs": runs, "ratios": found})
+    ray.shutdown()
+    record = {"benchmark": "sampling", "hidden_layers": HIDDENS, "rows": rows}
+    packages = versions(["ray", "torch", "gymnasium", "numpy", "envpool"])
+    print(json.dumps({**record, **about, "versions": packages}))
 
 
 def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable[[], int] | None:

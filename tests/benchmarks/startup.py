@@ -12,9 +12,7 @@ line is JSON.
 import argparse
 import json
 import os
-import statistics
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -91,26 +89,23 @@ def main() -> None:
     options = parser.parse_args()
     from study import load_space
     from study.cluster.connection import private_ray
-    from tests.benchmarks.timing import ROOT, Spread, alternated, machine, versions
+    from tests.benchmarks.timing import ROOT, in_turns, machine, ratios, versions
 
     os.environ["PYTHONPATH"] = str(ROOT)
     about = machine()
     spec = load_space(Path(__file__).with_name("acrobot.yaml")).to_json()
-    table: dict[str, dict[str, Any]] = {}
-    print(f"{'runners':>7}" + "".join(f"{kind + ' s':>12}" for kind in KINDS))
+    table: dict[str, Any] = {}
     for num_runners in options.runners:
-        results: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        print(f"{num_runners} runners")
+
+        def run(kind: str, _: int, num_runners: int = num_runners) -> dict[str, float]:
+            return {"start_s": measure(kind, num_runners, spec)}
+
         with private_ray(num_cpus=num_runners + 1):
             measure("stock", num_runners, spec)  # fills the file caches
-            for repetition in range(options.repetitions):
-                for kind in alternated(KINDS, repetition):
-                    results[kind].append(measure(kind, num_runners, spec))
-        row: dict[str, Any] = {kind: round(statistics.median(values), 2) for kind, values in results.items()}
-        print(f"{num_runners:>7}" + "".join(f"{row[kind]:>12.2f}" for kind in KINDS))
-        for kind in ("real", "emulated"):
-            pairs = zip(results["stock"], results[kind], strict=True)
-            row[f"stock_over_{kind}"] = asdict(Spread.of((a / b for a, b in pairs), digits=2))
-        table[str(num_runners)] = row
+            runs = in_turns(KINDS, options.repetitions, run, shown=("start_s",))
+        pairs = {("stock", kind): None for kind in KINDS[1:]}
+        table[str(num_runners)] = {"runs": runs, "ratios": ratios(runs, pairs, "start_s")}
     record = {"benchmark": "startup", "repetitions": options.repetitions, "runners": table}
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch"])}))
 

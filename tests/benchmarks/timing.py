@@ -1,16 +1,18 @@
-"""What benchmarks share: alternating order, children that end with us, spreads, the machine. No Ray, no torch."""
+"""What benchmarks share: turns, children that end with us, ratios, the machine. No Ray, no torch."""
 
+import argparse
+import json
 import os
 import platform
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 30.0
@@ -21,19 +23,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Median and range of repetitions."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Iterable[float], *, digits: int) -> "Spread":
-        values = list(values)
-        low, middle, high = min(values), statistics.median(values), max(values)
-        return cls(median=round(middle, digits), min=round(low, digits), max=round(high, digits))
+Run = Mapping[str, float]
+"""What one run of a column took, by quantity."""
 
 
 def alternated(items: Sequence[Item], repetition: int) -> Sequence[Item]:
@@ -41,23 +32,55 @@ def alternated(items: Sequence[Item], repetition: int) -> Sequence[Item]:
     return items if repetition % 2 == 0 else items[::-1]
 
 
+def in_turns(
+    columns: Sequence[str], repetitions: int, run: Callable[[str, int], Run], *, shown: Sequence[str]
+) -> dict[str, list[Run]]:
+    """Run every column once in each repetition and print what it took; SIGTERM ends the children."""
+    end_on_sigterm()
+    runs: dict[str, list[Run]] = {name: [] for name in columns}
+    print(f"{'':<26}" + "".join(f"{name:>16}" for name in shown), flush=True)
+    for repetition in range(repetitions):
+        for name in alternated(columns, repetition):
+            runs[name].append(run(name, repetition))
+            taken = "".join(f"{runs[name][-1].get(key, float('nan')):>16,.2f}" for key in shown)
+            print(f"{name:<26}{taken}", flush=True)
+    return runs
+
+
+def ratios(
+    runs: Mapping[str, Sequence[Run]], pairs: Mapping[tuple[str, str], float | None], quantity: str
+) -> dict[str, dict[str, float | None]]:
+    """Print and return the ratios of a quantity over the repetitions: median, least, largest, and the least wanted."""
+    found: dict[str, dict[str, float | None]] = {}
+    for (over, under), target in pairs.items():
+        if runs.get(over) and runs.get(under):
+            every = [a[quantity] / b[quantity] for a, b in zip(runs[over], runs[under], strict=True)]
+            middle, least, most = (round(each, 3) for each in (statistics.median(every), min(every), max(every)))
+            name, wanted = f"{over} / {under}, {quantity}", f", target at least {target:g}" if target else ""
+            print(f"{name}: {middle:.2f} ({least:.2f} to {most:.2f}){wanted}")
+            found[name] = {"median": middle, "min": least, "max": most, "target": target}
+    return found
+
+
 def end_on_sigterm() -> None:
     """Let SIGTERM unwind the stack, so that children are ended."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
-def last_line_of(command: Sequence[str], *, home: Path) -> str:
-    """Run a program of this checkout in a process of its own and return the last line that it prints.
+def as_words(options: argparse.Namespace, *names: str) -> list[str]:
+    """Return some options as they are typed."""
+    return [word for name in names for word in (f"--{name}", str(getattr(options, name)))]
+
+
+def in_a_process(module: str, *words: str) -> dict[str, Any]:
+    """Return what a module of the benchmarks prints last, in a process and a home folder of its own.
 
     Exits with the program's own messages when it fails.
-
-    Args:
-        command: The program and its arguments.
-        home: Its home directory, for libraries that leave folders there.
     """
+    command = [sys.executable, "-m", f"tests.benchmarks.{module}", *words]
     variables = {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
-    variables |= {"PYTHONPATH": str(ROOT), "HOME": str(home)}
-    with (home / "stderr.txt").open("w") as errors:
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as home, (Path(home) / "stderr.txt").open("w+") as errors:
+        variables |= {"PYTHONPATH": str(ROOT), "HOME": home}
         child = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             said, _ = child.communicate()
@@ -68,13 +91,13 @@ def last_line_of(command: Sequence[str], *, home: Path) -> str:
             except subprocess.TimeoutExpired:
                 child.kill()
             raise
-    lines = said.splitlines()
-    if child.returncode or not lines:
-        messages = (home / "stderr.txt").read_text()
-        sys.exit(
-            f"{messages}\n{' '.join(command)}: must end well with a line of JSON, got exit code {child.returncode}."
-        )
-    return lines[-1]
+        lines = said.splitlines()
+        if child.returncode or not lines:
+            errors.seek(0)
+            text = f"{errors.read()}\n{' '.join(command)}: must end well with a line of JSON, got exit code"
+            sys.exit(f"{text} {child.returncode}.")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def machine() -> dict[str, str | int | float | None]:

@@ -14,7 +14,6 @@ import argparse
 import copy
 import json
 import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +33,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from tests.benchmarks.timing import in_turns, ratios
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (8,), np.float32), Discrete(4)
 LOOP = {"num_epochs": 10, "shuffle_batch_per_epoch": True}
@@ -197,31 +197,14 @@ def main() -> None:
             return milliseconds(lambda: learners[name].update(episodes=own, timesteps=timesteps, **loop))
         return milliseconds(limit if name == "limit" else lambda: plain.update(own))
 
-    samples: dict[str, list[float]] = {name: [] for name in (*learners, "plain", "limit")}
-    for repetition in range(-1, options.repetitions):  # the first one warms up
-        order = list(samples) if repetition % 2 else list(samples)[::-1]
-        for name in order:
-            taken = once(name)
-            if repetition >= 0:
-                samples[name].append(taken)
-    medians = {name: statistics.median(taken) for name, taken in samples.items()}
-    print(f"{'update':8}{'median ms':>11}{'min':>9}{'max':>9}")
-    for name, taken in samples.items():
-        print(f"{name:8}{medians[name]:11.1f}{min(taken):9.1f}{max(taken):9.1f}")
-    result = {
-        "benchmark": "update",
-        "repetitions": options.repetitions,
-        **{name: getattr(options, name) for name in ("threads", "hidden", "steps", "lanes", "minibatch")},
-        "median_ms": {name: round(median, 1) for name, median in medians.items()},
-        "lean_over_fused": round(medians["lean"] / medians["fused"], 3),
-        "limit_over_fused": round(medians["limit"] / medians["fused"], 3),
-        "lean_over_plain": round(medians["lean"] / medians["plain"], 3),
-        "rllib_over_lean": round(medians["rllib"] / medians["lean"], 3),
-        "target_lean_over_fused": 6 if options.hidden <= 64 else 2.2,
-        "target_lean_over_plain": 1.15,
-        "target_rllib_over_lean": 1.4,
-    }
-    print(json.dumps(result))
+    names = [*learners, "plain", "limit"]
+    for name in names:  # warms up
+        once(name)
+    runs = in_turns(names, options.repetitions, lambda name, _: {"ms": once(name)}, shown=("ms",))
+    wanted = {("lean", "fused"): 6 if options.hidden <= 64 else 2.2, ("limit", "fused"): None}
+    found = ratios(runs, {**wanted, ("plain", "lean"): 0.87, ("rllib", "lean"): 1.4}, "ms")
+    asked = {name: getattr(options, name) for name in ("threads", "hidden", "steps", "lanes", "minibatch")}
+    print(json.dumps({"benchmark": "update", **asked, "runs": runs, "ratios": found}))
 
 
 if __name__ == "__main__":

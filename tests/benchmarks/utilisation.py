@@ -13,7 +13,6 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.bookkeeping import CONTENT
-from tests.benchmarks.timing import ROOT, alternated
+from tests.benchmarks.timing import ROOT, in_turns
 
 NODES, CPUS = 3, 16
 SMALL, LARGE = (3, 7), 45
@@ -147,19 +146,10 @@ def main() -> None:
     if options.child:
         {"ours": ours, "theirs": theirs}[options.child](options.folder, options)
         return
-    runs: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
-    for repetition in range(options.repetitions):
-        for name in alternated(("ours", "theirs"), repetition):
-            runs[name].append(measured(name, options))
-            rounded = {key: round(value, 2) for key, value in runs[name][-1].items()}
-            print(f"{repetition + 1}: {name} {json.dumps(rounded)}", flush=True)
-    medians = {
-        f"{name}_{key}": round(statistics.median(run[key] for run in found), 3)
-        for name, found in runs.items()
-        for key in found[0]
-    }
+    shown = ("utilisation", "large_began_s", "large_rank", "makespan_s")
+    runs = in_turns(("ours", "theirs"), options.repetitions, lambda name, _: measured(name, options), shown=shown)
     sizes = {"trials": len(scales_of(options)), "seconds": options.seconds, "place_of_the_large": PLACE + 1}
-    print(json.dumps({"benchmark": "utilisation", **sizes, **medians, "target": 0.85}))
+    print(json.dumps({"benchmark": "utilisation", **sizes, "runs": runs, "target": 0.85}))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,10 @@ start. The last line is JSON.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import resource
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 OURS = {
     "fused": {"learner": "fused"},
@@ -56,56 +52,34 @@ def main() -> None:
     if options.child:
         print(json.dumps(_trials(OURS[options.child], options)))
         return
-    from tests.benchmarks.timing import Spread, alternated, end_on_sigterm, machine, versions
+    from tests.benchmarks.peers import is_installed
+    from tests.benchmarks.timing import in_turns, machine, ratios, versions
 
-    end_on_sigterm()
     about = machine()
-    chosen = [name for name in options.columns if name not in PEERS or _installed(name)]
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
-    print(f"{'':<18}" + "".join(f"{name:>14}" for name in SHOWN), flush=True)
-    for repetition in range(options.repetitions):
-        for name in alternated(chosen, repetition):
-            run = _peer(name, options, repetition) if name in PEERS else _ours(name, options)
-            runs[name].append(run)
-            print(f"{name:<18}" + "".join(f"{run.get(key, float('nan')):>14.2f}" for key in SHOWN), flush=True)
-    ratios = {}
-    for name in chosen:
-        if "fused" in runs and name != "fused":
-            for key in ("training_cpu_s",) if name in PEERS else ("cpu_s", "wall_s"):
-                pairs = zip(runs[name], runs["fused"], strict=True)
-                ratios[f"{name} over fused, {key}"] = Spread.of((a[key] / b[key] for a, b in pairs), digits=2)
-    for name, ratio in ratios.items():
-        print(f"{name}: {ratio.median} ({ratio.min} to {ratio.max})")
-    told = {name: [ratio.median, ratio.min, ratio.max] for name, ratio in ratios.items()}
+
+    def run(name: str, repetition: int) -> dict[str, float]:
+        return _peer(name, options, repetition) if name in PEERS else _ours(name, options)
+
+    chosen = [name for name in options.columns if name not in PEERS or is_installed(PEERS[name][0])]
+    runs = in_turns(chosen, options.repetitions, run, shown=SHOWN)
+    found = {}
+    for key in ("cpu_s", "wall_s", "training_cpu_s"):
+        others = [name for name in chosen if name != "fused" and (name in PEERS) is (key == "training_cpu_s")]
+        found |= ratios(runs, {(name, "fused"): None for name in others}, key)
     asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
     packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3", "rlox"])
-    print(
-        json.dumps({"benchmark": "whole_trial", **asked, "ratios": told, "runs": runs, **about, "versions": packages})
-    )
-
-
-def _installed(name: str) -> bool:
-    from tests.benchmarks.peers import REQUIRED_MODULE
-
-    found = importlib.util.find_spec(REQUIRED_MODULE[PEERS[name][0]]) is not None
-    if not found:
-        print(f"{name}: skipped, it is not installed. Fix: pip install -e '.[benchmarks]'")
-    return found
+    record = {"benchmark": "whole_trial", **asked, "ratios": found, "runs": runs}
+    print(json.dumps({**record, **about, "versions": packages}))
 
 
 def _ours(name: str, options: argparse.Namespace) -> dict[str, float]:
-    from tests.benchmarks.timing import last_line_of
+    from tests.benchmarks.timing import as_words, in_a_process
 
-    command = [sys.executable, "-m", "tests.benchmarks.whole_trial", "--child", name]
-    for option in ("env", "steps", "runners"):
-        command += [f"--{option}", str(getattr(options, option))]
-    with tempfile.TemporaryDirectory() as home:
-        found: dict[str, float] = json.loads(last_line_of(command, home=Path(home)))
-    return found
+    return in_a_process("whole_trial", "--child", name, *as_words(options, "env", "steps", "runners"))
 
 
 def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, float]:
-    from tests.benchmarks.timing import last_line_of
+    from tests.benchmarks.peers import training_of
 
     lanes = options.runners * SETTING["num_envs_per_env_runner"]
     batch = options.runners * int(SETTING["steps_per_env_runner"])
@@ -123,9 +97,7 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
         "lr": SETTING["lr"],
     }
     module, own = PEERS[name]
-    order = json.dumps({"peer": module, "workload": workload, "options": own})
-    with tempfile.TemporaryDirectory() as home:
-        training = json.loads(last_line_of([sys.executable, "-m", "tests.benchmarks.peers", order], home=Path(home)))
+    training = training_of(module, workload, own)
     return {"wall_s": sum(training["seconds"]), "training_cpu_s": sum(training["cpu_seconds"])}
 
 
