@@ -130,7 +130,8 @@ def test_the_answer_stands_on_the_page_of_the_study(folder, database):
     note = parent(database).tags["mlflow.note.content"]
     assert note.startswith("**Another answer.**")
     assert (len(note), note[-1]) == (5000, "…")
-    (listed,) = mlflow_store.MlflowClient(tracking_uri=identity.tracking_uri).search_experiments(filter_string="name = 'demo'")
+    client = mlflow_store.MlflowClient(tracking_uri=identity.tracking_uri)
+    (listed,) = client.search_experiments(filter_string="name = 'demo'")
     assert listed.tags["mlflow.note.content"] == "**Another answer.**"
     with pytest.raises(TrackingError) as error:
         publish_answer("", **place, study_id="another")
