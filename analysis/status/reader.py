@@ -61,7 +61,7 @@ class StatusReader:
         damage = self._take_in()
         driver = health.driver_of(self.folder, self.ledger)
         now = time.time() if moment is None else moment
-        return _status(self, driver, now, (*self._torn(driver), *damage))
+        return _status(self, driver, now, damage or self._torn(driver))
 
     def _take_in(self) -> tuple[str, ...]:
         try:
