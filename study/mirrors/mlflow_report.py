@@ -66,7 +66,8 @@ def publish_answer(markdown: str, *, tracking_uri: str, name: str, study_id: str
     """
     with _run_of_study(tracking_uri, name, study_id, "the study's answer") as (client, run_id):
         client.set_tag(run_id, NOTE, cut(markdown))
-        client.set_experiment_tag(client.get_run(run_id).info.experiment_id, NOTE, cut(markdown.partition("\n")[0]))
+        first_line = cut(markdown.partition("\n")[0].strip("*"))  # the list does not render bold type
+        client.set_experiment_tag(client.get_run(run_id).info.experiment_id, NOTE, first_line)
 
 
 @contextmanager

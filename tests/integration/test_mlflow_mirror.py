@@ -132,7 +132,7 @@ def test_the_answer_stands_on_the_page_of_the_study(folder, database):
     assert (len(note), note[-1]) == (5000, "…")
     client = mlflow_store.MlflowClient(tracking_uri=identity.tracking_uri)
     (listed,) = client.search_experiments(filter_string="name = 'demo'")
-    assert listed.tags["mlflow.note.content"] == "**Another answer.**"
+    assert listed.tags["mlflow.note.content"] == "Another answer."
     with pytest.raises(TrackingError) as error:
         publish_answer("", **place, study_id="another")
     assert error.value.code == "mlflow-lacks-study"
