@@ -4,6 +4,8 @@ Reasons of failures, names, paths and host names come from records and folders, 
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What moves a terminal's cursor, colours it, renames its window or reverses letters; not tab and newline."""
@@ -27,10 +29,14 @@ _SECRET_VALUE = re.compile(
 """A name that speaks of a secret, and its value, which may be in braces (ODBC) or in quotes."""
 _SECRET_OPTION = re.compile(
     r"(?<![\w-])(--?(?=[\w-]*?(?:(?<=[-_])pass|passwd|password|passphrase|pwd|secret|token|credentials?|api[_-]?key|"
-    r"access[_-]?key|private[_-]?key) )[\w-]++ {1,3})(?:\"[^\"]{0,200}\"|'[^']{0,200}'|(?!-)[^\s'\"]+)",
+    r"access[_-]?key|private[_-]?key)[ \t])[\w-]++[ \t]++)"
+    r"(?:\"[^\"]{0,200}\"|'[^']{0,200}'|(?!-|\d{1,3}(?!\S))[^\s'\"]+)",
     re.IGNORECASE,
 )
-"""An option whose name ends in a word for a secret, and the value behind it, in a command line."""
+"""An option whose name ends in a word for a secret, and the value behind it, in a command line.
+
+A number of up to three digits is none (`--pad-token 0`).
+"""
 _HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
 
 
@@ -80,6 +86,26 @@ def mask_credentials(text: str) -> str:
     """
     text = _SECRET_OPTION.sub(r"\1***", _URL.sub(_without_user, text))
     return _HEADER.sub(r"\1 ***", _SECRET_VALUE.sub(r"\1***", text))
+
+
+def mask_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a study hands to a script, `config_args` and `config_kwargs`, with `***` for each secret.
+
+    Args:
+        spec: JSON values of a study's spec; what it lacks is left out.
+    """
+    masked: dict[str, Any] = {}
+    if "config_args" in spec:
+        masked["config_args"] = mask_credentials(spec["config_args"])
+    if "config_kwargs" in spec:
+        given = spec["config_kwargs"]
+        secret = {each for each, value in given.items() if isinstance(value, str) and _is_secret(f"{each}={value}")}
+        masked["config_kwargs"] = {name: "***" if name in secret else value for name, value in given.items()}
+    return masked
+
+
+def _is_secret(assignment: str) -> bool:
+    return mask_credentials(assignment) != assignment
 
 
 def _without_user(url: re.Match[str]) -> str:

@@ -11,9 +11,6 @@ from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
 from study.records.folder import StudyFolder, meant_by
 
-_SHOWN = 8
-"""Most studies in a message."""
-
 
 def from_folder(path: str | Path) -> StudyData:
     """Read a study folder, packed or not, finished or not.

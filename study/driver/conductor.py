@@ -287,8 +287,7 @@ class Conductor:
         if row.ended:
             self._queue.durations.note(row)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
-            with contextlib.suppress(OSError):  # it is made of the records, and is written again
-                self.write_table()
+            self.write_table()
 
     def _was_apart(self, trial: int) -> bool:
         """Return whether a trial was without another one of its group for some of its time."""
@@ -299,9 +298,10 @@ class Conductor:
         return trial in self._apart or failed or lost
 
     def write_table(self) -> None:
-        """Write the table of trials, for people and for MLflow."""
-        write_table(self.folder.table, self.ledger.rows.values())
+        """Write the table of trials, for people and for MLflow; on a full disk it stays as it was."""
         self._table_written = time.monotonic()
+        with contextlib.suppress(OSError):  # it is made of the records, and every session writes it again
+            write_table(self.folder.table, self.ledger.rows.values())
 
     def lose(self, trial: int, loss: Loss, reason: str) -> None:
         """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""

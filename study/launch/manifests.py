@@ -21,7 +21,7 @@ import typer
 
 from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
-from study.harmless import mask_credentials
+from study.harmless import mask_arguments
 from study.launch.files import fill
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
 from study.launch.ports import CELL, LOWEST_PORT
@@ -66,7 +66,7 @@ class RayUpOptions(HostOptions):
     def __post_init__(self) -> None:
         """Refuse what a shell on a host would read as something else, and passwords."""
         super().__post_init__()
-        _check_no_password(self)
+        _check_no_secret(self)
         for option, value, pattern, fix in (
             ("--interface", self.interface, r"[\w.:-]*", "Name one like eth0."),
             ("--python", self.python, r"[\w./+-]+", "Give a path, or a name that --activate puts on the PATH."),
@@ -90,7 +90,7 @@ class KubeRayOptions(LaunchOptions):
     def __post_init__(self) -> None:
         """Refuse what KubeRay or the two shells that read the arguments would not take as it is meant."""
         super().__post_init__()
-        _check_no_password(self)
+        _check_no_secret(self)
         if self.deadline_s is not None and self.deadline_s < _LEAST_DEADLINE_S:
             rule = f"must be {_LEAST_DEADLINE_S} s or more"
             raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.", code="walltime")
@@ -214,8 +214,8 @@ def plain_name(name: str, *, of: str = "") -> str:
     return f"{plain[: LONGEST_NAME - len(mark) - 1].strip('-')}-{mark}"
 
 
-def _check_no_password(options: LaunchOptions) -> None:
-    """Refuse a password in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
+def _check_no_secret(options: LaunchOptions) -> None:
+    """Refuse a secret in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
     variable = VARIABLE if options.tracking_uri is None else "--tracking-uri"
     for place, uri in ((variable, asked_uri(options.tracking_uri)), ("--optuna-storage", options.optuna_storage)):
         if uri is not None and _PASSWORD.search(unquote(uri)):
@@ -225,10 +225,12 @@ def _check_no_password(options: LaunchOptions) -> None:
             )
             rule = "must be a URI without a password, because others can read what is written"
             raise wrong_option(place, rule=rule, got="one with it", fix=fix, code="password-in-uri")
-    if (shown := mask_credentials(options.spec.config_args)) != options.spec.config_args:
-        rule = "must hold no secret, because others can read what is written"
-        fix = "Let the script read it from a variable of the environment, or from a file."
-        raise wrong_option("config_args", rule=rule, got=shown, fix=fix, code="secret-in-arguments")
+    given = {name: getattr(options.spec, name) for name in ("config_args", "config_kwargs")}
+    for name, shown in mask_arguments(given).items():
+        if shown != given[name]:
+            rule = "must hold no secret: others can read the files that this command writes"
+            fix = "Let the script read it from a variable of the environment, or from a file."
+            raise wrong_option(name, rule=rule, got=str(shown), fix=fix, code="secret-in-arguments")
 
 
 def _address_of(host: str) -> str:

@@ -1,5 +1,6 @@
 """SLURM. Facts observed on 22.05."""
 
+import contextlib
 import datetime
 import re
 import shlex
@@ -77,14 +78,16 @@ class Slurm(BatchScheduler):
     def resubmit(self, started_at: float) -> int:
         """Requeue the job; where the site does not allow it, submit its script again.
 
-        SLURM also refuses to requeue a job that is requeued already, as at a preemption without time of grace. That
-        it is shows in its number of restarts, which SLURM raises at once.
+        SLURM also refuses to requeue a job that it has requeued itself, as at a preemption without time of grace. Such
+        a job is known by its number of restarts, which SLURM raises at once.
         """
         job = self.here
         try:
             ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
         except LaunchError:
-            restarts = re.search(r"\bRestarts=(\d+)", self._shown())
+            restarts = None
+            with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
+                restarts = re.search(r"\bRestarts=(\d+)", self._shown())
             if restarts is None or int(restarts[1]) <= job.restarts:
                 ask("sbatch", f"--dependency=afterany:{job.id}", f"{self.folder}/job.sh")
         return ExitCode.STOPPED

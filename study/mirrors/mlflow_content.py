@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
-from study.harmless import mask_credentials
+from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
 from study.records.folder import StudyIdentity
 from study.records.records import (
@@ -175,8 +175,17 @@ def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
 def identity_text(identity: StudyIdentity) -> str:
     """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
     masked = {name: mask_credentials(value) for name, value in identity.to_json().items() if name in _URIS}
-    spec = {name: mask_credentials(value) for name, value in identity.spec.items() if name == "config_args"}
-    return json.dumps({**identity.to_json(), **masked, "spec": {**identity.spec, **spec}}, indent=1)
+    spec = {**identity.spec, **mask_arguments(identity.spec)}
+    return json.dumps({**identity.to_json(), **masked, "spec": spec}, indent=1)
+
+
+def space_text(space: str, identity: StudyIdentity) -> str:
+    """Return the text of the study's space without what `identity_text` masks."""
+    given, masked = (each.get("config_kwargs", {}) for each in (identity.spec, mask_arguments(identity.spec)))
+    for name in given:
+        if masked[name] != given[name]:
+            space = space.replace(given[name], masked[name])
+    return mask_credentials(space)
 
 
 def trial_name(record: TrialStarted) -> str:

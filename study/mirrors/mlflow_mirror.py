@@ -272,9 +272,11 @@ class MlflowMirror(Mirror):
         store = self._store
         store.log(store.parent_run_id, tags=content.opened_tags(record))
         store.set_running(store.parent_run_id)
+        space = ""
         with contextlib.suppress(OSError):  # a kill may have left it out
             space = self.folder.space_file.read_text(encoding="utf-8", errors="replace")
-            store.upload_text(mask_credentials(space), self.folder.space_file.name)
+        if space:
+            store.upload_text(content.space_text(space, self._identity), self.folder.space_file.name)
         store.upload_text(content.identity_text(self._identity), self.folder.identity_file.name)
         found = json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
         store.upload_text(found, f"provenance_session_{record.session}.json")

@@ -264,10 +264,10 @@ class StudyFolder:
             _check_names(identity)
         except (FileNotFoundError, NotADirectoryError) as error:
             where, rule, got = str(self.path), "must be the folder of a study", "none (study.json is missing)"
-            way_out = meant_by(self.path) or "Give for instance studies/quickstart."
-            if self.records.exists():
-                way_out = "Restore it from a backup."
-            raise RecordError(where=where, rule=rule, got=got, fix=way_out, code="no-study") from error
+            fix = "Restore it from a backup."
+            if not self.records.exists():
+                fix = meant_by(self.path) or "Give for instance studies/quickstart."
+            raise RecordError(where=where, rule=rule, got=got, fix=fix, code="no-study") from error
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error
@@ -351,7 +351,7 @@ def unpack_policy(archive: bytes, folder: Path) -> None:
     Raises:
         OSError: The folder cannot be written.
     """
-    draft = folder.with_name(f".{folder.name}.draft")
+    draft, is_first = folder.with_name(f".{folder.name}.draft"), not folder.parent.exists()
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     # Not tar: Python 3.11.2, Debian 12's, has no filter that would keep its members within the folder.
@@ -362,7 +362,8 @@ def unpack_policy(archive: bytes, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed before it had ended
     draft.rename(folder)
     sync(folder.parent)
-    sync(folder.parent.parent)  # the first policy makes the folder of all
+    if is_first:
+        sync(folder.parent.parent)  # in which the folder of all policies is new
 
 
 def _small_text(file: Path) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.errors import RecordError
-from study.harmless import mask_credentials
+from study.harmless import mask_arguments
 from study.records.chain import DIGITS, published_as
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
@@ -50,10 +50,13 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         rule, got = "must hold the training iterations", "a study that was packed with --results-only"
         fix = "Copy its folder as it is, or pack the study that it was made of."
         raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix, code="packed-already")
-    arguments = identity.spec.get("config_args", "")
-    if (shown := mask_credentials(arguments)) != arguments:  # masked, it would be another study than the certified one
-        rule, fix = "config_args must hold no secret, because a copy is published", "Publish its report or certificate."
-        raise RecordError(where=str(folder.identity_file), rule=rule, got=shown, fix=fix, code="secret-to-publish")
+    # Masked, it would be another study than the certified one.
+    for name, shown in mask_arguments(identity.spec).items():
+        if shown != identity.spec[name]:
+            rule = f"{name} must hold no secret, because a copy is published"
+            fix = "Publish the study's report or certificate, or let the script of a new study read it from a file."
+            where = str(folder.identity_file)
+            raise RecordError(where=where, rule=rule, got=str(shown), fix=fix, code="secret-to-publish")
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)

@@ -7,7 +7,6 @@ import functools
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -50,12 +49,12 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
         if isinstance(logged, Mapping):
             prefix = f"{module}/" if len(learners.keys() - {ALL_MODULES}) > 1 else ""
             found |= _numbers({name: value for name, value in logged.items() if _is_free(name, known)}, prefix)
-    plain = {name: _FOREIGN.sub("_", name) for name in sorted(found)}
-    named = Counter(plain.values())
-    for name in plain:  # where two would be one metric, the one that is spelled otherwise in MLflow says how
-        if named[plain[name]] > 1:
-            plain[name] = _FOREIGN.sub(lambda match: f"_{match[0].encode().hex()}_", name)
-    return {f"{CUSTOM}{plain[name]}": found[name] for name in plain}
+    return {f"{CUSTOM}{_FOREIGN.sub(_spelled, name)}": value for name, value in found.items()}
+
+
+def _spelled(foreign: re.Match[str]) -> str:
+    """Return characters as their code: `a:b` and `a?b` stay two metrics, whichever of them an iteration has."""
+    return f"_{foreign[0].encode().hex()}_"
 
 
 def _is_free(name: Any, known: frozenset[str]) -> bool:

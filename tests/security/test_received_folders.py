@@ -514,6 +514,8 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
         ("--api-token secret --password 'a b' -n 2", "--api-token *** --password *** -n 2"),
         ("--config-args '--hf_token secret'", None),
         ("--max-tokens 100 --bypass 3 --pass --verbose", "--max-tokens 100 --bypass 3 --pass --verbose"),
+        ("--pad-token 0 --first-pass 12", "--pad-token 0 --first-pass 12"),
+        ("--api-token\t\t123456     -n 2", "--api-token\t\t***     -n 2"),
         ('{"password": "x y"}', '{"password": ***}'),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
         ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),

@@ -461,6 +461,7 @@ def test_a_table_that_cannot_be_written_costs_no_record(tmp_path, monkeypatch):
     session.conductor.end(session.conductor.next_trial().trial, "failed", "it did not learn")
     session.conductor.next_trial()
     session.conductor.close()
+    session.conductor.write_table()  # as the end of a session does
     ended = [record.status for record in records(tmp_path) if isinstance(record, TrialEnded)]
     assert ended == ["failed", "interrupted"]
     assert isinstance(list(records(tmp_path))[-1], StudyClosed)

@@ -300,11 +300,14 @@ def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
-def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkeypatch, kind):
-    secret = options.load(SPACE, None, None, None).model_copy(update={"config_args": "--hf-token s3cret"})
+@pytest.mark.parametrize(
+    ("name", "given"), [("config_args", "--hf-token s3cret"), ("config_kwargs", {"hf_token": "s3cret", "pad_token": 0})]
+)
+def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkeypatch, kind, name, given):
+    secret = options.load(SPACE, None, None, None).model_copy(update={name: given})
     monkeypatch.setattr(options, "load", lambda *_: secret)
     result = launch(kind, "--print")
-    refused(result, "config_args: must hold no secret")
+    refused(result, f"{name}: must hold no secret")
     assert "s3cret" not in f"{result.output}{result.exception}"
 
 

@@ -117,11 +117,13 @@ def test_a_cancelled_job_of_slurm_is_told_from_a_preempted_one(place):
         pytest.param("1", 2, False, id="SLURM requeues it once more"),
         pytest.param("0", 0, True, id="the site lets no job be requeued"),
         pytest.param("1", 1, True, id="nor once more"),
+        pytest.param("0", None, True, id="SLURM does not answer"),
     ],
 )
 def test_a_job_that_slurm_requeues_by_itself_is_not_submitted_a_second_time(place, begun, restarts, submitted):
     refuses = 'if [ "$1" = requeue ]; then echo Job is pending execution >&2; exit 1; fi'
     shows = f"echo JobId=17 JobState=COMPLETING Requeue=1 Restarts={restarts} BatchFlag=1"
+    shows = "exit 1" if restarts is None else shows
     asked = place / "asked"
     install(place, {"scontrol": f"#!/bin/bash\n{refuses}\n{shows}\n", "sbatch": f"#!/bin/bash\necho $* > {asked}\n"})
     environment = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": begun}

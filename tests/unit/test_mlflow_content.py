@@ -203,3 +203,15 @@ def test_a_cursor_of_another_shape_is_none(mirror, change):
     file = mirror.folder.mirror_state
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert mirror.read_cursor() is None
+
+
+def test_neither_identity_nor_space_shows_a_secret_of_a_script(tmp_path):
+    identity = make_folder(tmp_path / "demo", "").identity()
+    given = {"config_args": "--hf-token s3cret -n 2", "config_kwargs": {"api_token": "t0ken", "pad_token": 0}}
+    identity = replace(identity, spec={**identity.spec, **given})
+    shown = json.loads(content.identity_text(identity))["spec"]
+    assert shown["config_args"] == "--hf-token *** -n 2"
+    assert shown["config_kwargs"] == {"api_token": "***", "pad_token": 0}
+    assert content.space_text("config_kwargs: {api_token: t0ken, pad_token: 0}", identity) == (
+        "config_kwargs: {api_token: ***, pad_token: 0}"
+    )

@@ -51,11 +51,15 @@ def test_the_records_are_the_same_but_for_paths(folder, tmp_path):
         assert str(tmp_path) not in text
 
 
-def test_a_secret_among_a_script_s_arguments_is_not_published(folder, tmp_path):
+@pytest.mark.parametrize("given", [{"config_args": "--hf-token s3cret"}, {"config_kwargs": {"hf_token": "s3cret"}}])
+def test_a_secret_among_a_script_s_arguments_is_not_published(folder, tmp_path, given):
     identity = folder.identity()
-    folder.rewrite(replace(identity, spec={**identity.spec, "config_args": "--hf-token s3cret"}))
-    with pytest.raises(RecordError, match=r"must hold no secret.*got --hf-token \*\*\*\. Fix"):
+    folder.rewrite(replace(identity, spec={**identity.spec, **given}))
+    with pytest.raises(RecordError) as refused:
         pack(folder, tmp_path / "copy")
+    assert refused.value.code == "secret-to-publish"
+    assert "***" in refused.value.got
+    assert "s3cret" not in str(refused.value)
     assert not (tmp_path / "copy").exists()
 
 

@@ -390,6 +390,9 @@ TAMPERINGS: dict[str, Tampering] = {
     "a seed run twice": again(trial=999),
     "a trial run until it was lucky": again(attempt=2),
     "settings frozen after the confirmation": frozen_late,
+    "other episodes than asked for": of_one(
+        TrialStarted, lambda each: {"first_episode": each.first_episode + 1}, **WINNER
+    ),
     "final returns raised": of_one(
         Evaluation, lambda each: {"returns": [min(value + 30, 0) for value in each.returns]}, **WINNER
     ),
@@ -408,6 +411,7 @@ SAID = {
     "a lucky run copied bit for bit": "learner's losses: must differ between trials on different seeds",
     "the returns of a lucky run copied": "returns: must differ between trials on different seeds",
     "a seed dropped": "a seed is missing",
+    "other episodes than asked for": "as it was asked for",
 }
 """What is said of some of them: that the rule that is meant finds them."""
 

@@ -315,7 +315,7 @@ def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_i
 
     alone = {"cost:a": 1, "end/": 2, "x//y": 3, "up/../z": 4}
     kept = custom_metrics(alone, PPOConfig())
-    assert kept == {"custom/cost_a": 1, "custom/end/_": 2, "custom/x/_/y": 3, "custom/up/_/z": 4}
+    assert kept == {"custom/cost_3a_a": 1, "custom/end/__": 2, "custom/x/__/y": 3, "custom/up/_2e2e_/z": 4}
     for name in kept:
         _validate_metric_name(name)
     both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3}, PPOConfig())
