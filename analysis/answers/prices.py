@@ -30,7 +30,7 @@ PRICES = (
         "cpu_hours_per_hour_saved",
         "1",
         "CPU-hours more for each hour saved (negative: fewer)",
-        "CPU-hours more over hours less, against the next smaller measured scale, on as many nodes if it ran so.",
+        "CPU-hours more over hours less, against the next smaller measured scale on the nearest number of nodes.",
     ),
 )
 """The prices of a million steps; where a CPU-hour has a price, their cost stands before the last one."""
@@ -108,7 +108,7 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
         name: [rows[n].estimate if n in rows else None for n in scales] for name, rows in found.items()
     }
     batch = f", batch {workload.train_batch_size:,}" if workload.train_batch_size else ""
-    placed = "" if workload.placed_once else "; each on the fewest CPUs and nodes of those that it ran on"
+    placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
     layout = Layout(
         key="prices",
         title=f"What each number of runners costs (engine {workload.engine or 'unknown'}{batch}{placed})",
@@ -165,7 +165,7 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
     if not known:
         return None
     never = [some["time_to_target_s"].num_never for _, some in known]
-    last = ", then those of which runs never got there (at least so much)" if any(never) else ""
+    last = "; last those of which runs never got there: at least this much" if any(never) else ""
     hours = [scaled(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
     costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
     layout = Layout(

@@ -15,7 +15,7 @@ from study.statistics import Estimate
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
 """Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
 STOCK = "winner_stock"
-"""The arm by RLlib's own runner: no rule and no lead is of it."""
+"""The winner on RLlib's own runner: no rule and no comparison uses it."""
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 """What looking into a damaged certificate raises."""
 
@@ -68,7 +68,7 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     environment, target = str(content["environment"]["id"]), int(content["scales"]["target"])
 
     def basis(scale: int) -> Basis:
-        """Return how the arms of a scale learnt, and those of the small scale, which they are compared with."""
+        """Return `emulated` if an arm at this scale or at the small scale was emulated, else `measured`."""
         compared = {scale, int(content["scales"]["small"])}
         arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != STOCK]
         return "emulated" if any("emulated" in arm["execution"] or arm["folded"] for arm in arms) else "measured"

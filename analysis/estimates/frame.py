@@ -84,7 +84,7 @@ class Row:
     base: str = ""
     """What a ratio is relative to in words, such as `1 runner on 1 node`; empty where it is relative to nothing."""
     num_never: int = 0
-    """Runs that never reached the target, in a mean to it: it is cut there, and at least so much."""
+    """Runs that never reached the target. Above 0 a mean to it is a lower bound: such runs count as at the horizon."""
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:
         """Return the row in the order of `DTYPES`."""

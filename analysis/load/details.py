@@ -26,7 +26,7 @@ class Rows:
         self._latest: dict[int, int] = {}
 
     def begin(self, started: TrialStarted) -> None:
-        """Forget the rows of the trial's earlier attempts."""
+        """Leave the rows of the trial's earlier attempts out of the frame."""
         self._latest[started.trial] = started.attempt
 
     def add(self, attempt: int, *values: float | None) -> None:

@@ -129,7 +129,7 @@ def value_in_words(value: float) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of a field with all digits that can tell it from another one."""
+    """Return a value of a field as text: whole numbers in full, others to six digits."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

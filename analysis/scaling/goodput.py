@@ -274,9 +274,8 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
 def least(found: Sequence[tuple[GoodputRow, Estimate]]) -> tuple[int, list[int]]:
     """Return the place of the least of some means to the target, and those of the means that cannot be told from it.
 
-    Where runs never got there a mean is cut at the horizon: it says "at least so much", and horizons of different
-    rates, or of trainings of different lengths, are no equal times. Such a row is the least only among others like it,
-    and is told from another one only by its lower end.
+    A mean in which runs never got there is only a lower bound. It is chosen only if all are such, and differs from
+    another mean only where its lower end is above that mean's upper end.
     """
     sure = [place for place, (row, _) in enumerate(found) if not row.n_censored] or range(len(found))
     first = min(sure, key=lambda place: found[place][1].value)

@@ -95,7 +95,7 @@ INTERVAL = (
 )
 CLOCKS = {
     "oversubscribed": "more processes than cores",
-    "emulated": "a few processes stepped the environments of all runners, which learn as real ones do",
+    "emulated": "a few processes did the work of all runners: they learn as real ones do, the times are not theirs",
     "tainted": "the trial failed, lost a runner or a sample, or other programs used its nodes",
 }
 """Label of a clock that is not measured -> what it means."""

@@ -76,7 +76,7 @@ def significant(value: float, digits: int = 3, *, trim: bool = False) -> str:
     """Return a number to so many significant digits: whole digits in full, tiny numbers with an exponent.
 
     Args:
-        value: Any number; one that is none is unknown.
+        value: Any number; NaN becomes `unknown`.
         digits: Significant digits, >= 1.
         trim: Whether zeros at the end of the decimals are left out, as for ticks of an axis.
     """

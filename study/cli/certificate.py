@@ -54,8 +54,8 @@ def verify(
     from study.evaluating.rerun import held_by_mlflow, train_again
 
     if seed is not None and not rerun:
-        fix = "Add --rerun 3, or another number of trials, or drop it."
-        raise wrong_option("--seed", rule="belongs to --rerun", got=seed, fix=fix, code="seed-without-rerun")
+        fix = "Add --rerun with a number of trials, such as --rerun 3, or leave out --seed."
+        raise wrong_option("--seed", rule="needs --rerun", got=seed, fix=fix, code="seed-without-rerun")
     console = terminal()
     folder = verify_certificate(path, frozen=frozen)
     found = f"{path}: every figure follows from the records."

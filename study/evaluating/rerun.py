@@ -183,7 +183,10 @@ def _made_by(records: Iterable[Any], driver: Mapping[str, Any]) -> dict[str, str
 
 
 def _cpu_models(placement: Sequence[Mapping[str, Any]], driver: Mapping[str, Any]) -> str | None:
-    """Return the CPUs that a trial ran on: before 0.12.1 only that of the driver was recorded, whose host it may be."""
+    """Return the CPU models of a trial's machines.
+
+    Records before 0.12.1 name only the driver's, which counts if the trial ran on its host alone.
+    """
     models = {place.get("cpu_model") for place in placement}
     if models and None not in models:
         return " and ".join(sorted(map(str, models)))
@@ -192,7 +195,7 @@ def _cpu_models(placement: Sequence[Mapping[str, Any]], driver: Mapping[str, Any
 
 
 def _different(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
-    """Return what is another one here than in the records; a learner that one of them does not name is none."""
+    """Return what differs here from the records. Learners are compared only where both are named."""
     compared = [name for name in there if name != "learner" or (there[name] and here[name])]
     return [f"{name} {there[name]}, here {here[name]}" for name in compared if there[name] != here[name]]
 

@@ -19,7 +19,7 @@ PRIVATE, SHARED = 0o600, 0o666
 _EDITORS = ".#"
 """How Emacs names the link that it leaves beside a file while somebody edits it; nothing here reads such names."""
 _NEVER_SYNCED = (errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""What file systems answer that put the names in a folder on the disk by themselves, or cannot."""
+"""Errors of file systems that do not support fsync of a folder."""
 _NO_LINK = "must not be a symbolic link"
 _WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
 
@@ -113,7 +113,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = PRIVATE, d
 
 
 def sync(path: Path) -> None:
-    """Put a file, or the names in a folder, on the disk: the name of a new or renamed file is lost without.
+    """Put a file, or the names in a folder, on the disk: else a power cut may take a new or renamed file.
 
     Raises:
         OSError: The disk fails.

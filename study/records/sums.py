@@ -23,7 +23,7 @@ _ADDING: dict[str, Callable[[float, float], float]] = {
 _TIMED = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if how in _ADDING)
 """What is combined of an iteration after the warm-up: the name of the metric, and how."""
 _WARM_UP = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if how in _ADDING and how != "mean")
-"""The same of the warm-up."""
+"""The same for the warm-up, of which means take nothing."""
 
 
 @dataclass(slots=True, kw_only=True)

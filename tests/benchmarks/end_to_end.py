@@ -3,7 +3,7 @@
 Every column trains the same workload (`tests/benchmarks/peers/workload.py`: batch 4000, minibatch 128, 10 epochs, two
 separate 256x256 tanh networks) in a fresh process that is pinned to nothing; each repetition runs all columns, every
 second one backwards. Sampling and update count; start-up and the first iteration do not. Ratios are of the columns of
-one repetition; Stable-Baselines3 is the faster of its two variants.
+one repetition; Stable-Baselines3 runs in two variants.
 
     pip install -e '.[benchmarks]'       # Stable-Baselines3; its columns are skipped without it
     python -m tests.benchmarks.end_to_end [--repetitions 5] [--env LunarLander-v3] [--threads 2] [--iterations 6]

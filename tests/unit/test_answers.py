@@ -78,7 +78,7 @@ def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_sa
     assert answer.sentence.startswith("4 runners finish 2.0 times as many steps per hour as 2: 1.0 of the ideal.")
     prices = answer.prices.frame.set_index("num_env_runners")
     assert (prices["env_steps_per_s"][4], prices["num_cpus"][4]) == (pytest.approx(4 * 3_200), 5)
-    assert "on the fewest CPUs and nodes" in answer.prices.title
+    assert "the fewest CPUs and nodes" in answer.prices.title
     once = Study(built_study([row for row in rows if row["num_nodes"] == 1], kind="throughput")).answer()
     assert "fewest" not in once.prices.title
 

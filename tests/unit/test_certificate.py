@@ -371,7 +371,7 @@ def test_a_path_without_a_study_is_said_to_have_none(tmp_path: Path, name: str) 
 
 def test_a_seed_without_a_rerun_is_refused(study: StudyFolder) -> None:
     result = CliRunner().invoke(app, ["verify", str(study.path), "--seed", "3"])
-    assert "--seed: belongs to --rerun, got 3" in str(result.exception)
+    assert [(fault.where, fault.code) for fault in result.exception.faults] == [("--seed", "seed-without-rerun")]
 
 
 # The rules of the records; what is found of single fields and of the recorded example: test_record_mutations.py
