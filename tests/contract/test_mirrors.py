@@ -367,6 +367,7 @@ def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
     place.assert_follows(folder)
 
 
+@pytest.mark.minutes
 def test_a_mirror_that_waits_for_that_of_an_earlier_driver_lets_trials_go_first(tmp_path):
     """They may run by the time that it comes to import MLflow."""
     folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path / 'mlflow.db'}")

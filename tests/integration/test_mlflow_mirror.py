@@ -322,6 +322,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.minutes
 def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, database):
     subprocess.run([sys.executable, "-c", DRIVER, str(folder.path)], check=False)
     until(lambda: parent(database).status == "KILLED")

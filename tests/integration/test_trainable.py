@@ -77,6 +77,7 @@ def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path)
     assert returns[0] == returns[1] == returns[2]
 
 
+@pytest.mark.minutes
 def test_without_tune_an_error_of_the_trial_stands_for_itself() -> None:
     config = trial_config(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70})
     with pytest.raises(TrialError, match=r"^(env runner 1|sampling in the main process): sampling must not") as raised:
@@ -84,6 +85,7 @@ def test_without_tune_an_error_of_the_trial_stands_for_itself() -> None:
     assert raised.value.code == "sampling-failed"
 
 
+@pytest.mark.minutes
 def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> None:
     config = trial_config(
         environment__id="tests.environments:StartsSlowly",
