@@ -45,13 +45,6 @@ def gigabytes(megabytes: float) -> str:
     return f"{megabytes / 1024:.1f} GB"
 
 
-def estimate(value: float, low: float | None, high: float | None, *, n: int, form: str = ",.2f") -> str:
-    """Return a value with its interval, `1.93 [1.90, 1.96]`; it has none with fewer than two observations."""
-    if low is None or high is None or n < 2:
-        return f"{value:{form}} (n={n}, no interval)"
-    return f"{value:{form}} [{float(low):{form}}, {float(high):{form}}]"
-
-
 def listed(items: Iterable[object]) -> str:
     """Return `1, 2 and 4`."""
     *first, last = [*map(str, items)] or ["none"]

@@ -114,9 +114,7 @@ def degrees_of_freedom(cells: npt.NDArray[np.int64], blocks: npt.NDArray[np.int6
     return int((counts[counts > 1] - 1).sum()) + max(alone - 1, 0)
 
 
-def percentile_estimate(
-    value: float, draws: FloatArray, *, n: int, degrees: int, level: float, method: str = METHOD
-) -> Estimate:
+def percentile_estimate(value: float, draws: FloatArray, *, n: int, degrees: int, level: float) -> Estimate:
     """Return `value` with percentiles of its resamples, spread as Student's t with so many degrees of freedom.
 
     Args:
@@ -125,11 +123,10 @@ def percentile_estimate(
         n: Runs behind it.
         degrees: From `degrees_of_freedom`; below `FEWEST_DEGREES` there is no interval.
         level: Nominal coverage, in (0, 1).
-        method: What to call it.
     """
     low, high = float("-inf"), float("inf")
     if degrees >= FEWEST_DEGREES and draws.size > 1:
         tail = float(stats.norm.sf(stats.t.ppf((1 + level) / 2, degrees)))
         low, high = (float(end) for end in np.quantile(draws, [tail, 1 - tail], method="inverted_cdf"))
         low, high = min(low, value), max(high, value)
-    return Estimate(value=value, low=low, high=high, n=n, level=level, method=method)
+    return Estimate(value=value, low=low, high=high, n=n, level=level, method=METHOD)

@@ -1,6 +1,6 @@
 """Where a study stands, while it runs or after: one value from its folder, in about a second. Reads files only.
 
-Imports no engine and neither pandas nor SciPy; `analysis.status.efficiency` does, for its table.
+Imports no engine and neither pandas nor SciPy.
 """
 
 import lzma

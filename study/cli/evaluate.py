@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
 from study.options import AsJson, command_app, examples, space_names, study_folders, wrong_option
-from study.text import count, estimate, number
+from study.text import count, number
 
 if TYPE_CHECKING:
     from study.evaluating.film import Film
@@ -214,9 +214,8 @@ def to_json(evaluated: "Evaluated") -> dict[str, Any]:
 
 def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:
     n, mean = len(summary.returns), summary.mean
-    over = f", 95 % interval over {n:,} episodes" if mean.has_interval else ""
-    low, high = (mean.low, mean.high) if mean.has_interval else (None, None)
-    yield "mean return", estimate(mean.value, low, high, n=n) + over
+    known = f"{mean.value:,.2f} [{mean.low:,.2f}, {mean.high:,.2f}], 95 % interval over {n:,} episodes"
+    yield "mean return", known if mean.has_interval else f"{mean:,.2f}"
     yield "median", number(summary.median, ",.2f")
     yield "range", f"{min(summary.returns):,.2f} to {max(summary.returns):,.2f}"
     if summary.solved is not None:

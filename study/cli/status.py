@@ -13,17 +13,27 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.status import Best, RunningTrial, Status, StatusReader
-from analysis.status.efficiency import efficiency_so_far
 from study.cli.display import progress_bar
 from study.console import NARROW, say, table, terminal, write_json
 from study.errors import StudyError
 from study.options import AsJson, Out, Study, command_app, examples, wrong_option
 from study.records.timing import PRESSURE_LIMIT
-from study.text import MISSING, duration, number, plain
+from study.text import MISSING, count, duration, number, plain
 
 if TYPE_CHECKING:
     from analysis.tables.table import Table as ResultTable
 
+EFFICIENCY = (
+    "workload",
+    "num_env_runners",
+    "num_cpus",
+    "n",
+    "env_steps_per_s",
+    "speed_up",
+    "efficiency_n",
+    "efficiency_p",
+)
+"""Columns of T2 that are shown."""
 MOST_RUNNING = 12
 """Trials under way that are listed; the rest are counted."""
 WATCH_S = 2.0
@@ -141,6 +151,25 @@ def follow(console: Console, reader: StatusReader) -> None:
             if now.driver != "working":
                 return
             time.sleep(WATCH_S)
+
+
+def efficiency_so_far(reader: StatusReader) -> "ResultTable | str":
+    """Return T2 as far as it has come, or in a sentence why there is none yet; only then pandas and SciPy load."""
+    rows = reader.ledger.rows.values()
+    measured = [row for row in rows if row.status == "finished" and row.timing == "measured"]
+    scales = {row.num_env_runners for row in measured}
+    if len(scales) < 2:
+        seen = f"{len(measured)} at {count(len(scales), 'scale')}"
+        return f"None yet: it needs finished trials with a measured clock at two scales, got {seen}."
+    from analysis.estimates import Results
+    from analysis.load import from_folder
+    from analysis.tables.catalogue import table_of
+
+    try:
+        found = table_of("T2", Results(from_folder(reader.folder.path)))
+    except StudyError as error:
+        return f"None: {error}"
+    return found.conclusion if found.empty else found.select(EFFICIENCY)
 
 
 def _title(status: Status) -> Text:

@@ -196,7 +196,6 @@ class TrialRun:
                 config,
                 state,
                 spec,
-                agent=spec.evaluation.agent,
                 first_episode=first_episode,
                 beside=None if runners is None else runners.local_env_runner,
             )

@@ -57,7 +57,6 @@ def evaluate_script(
     state: State | None,
     spec: StudySpec,
     *,
-    agent: str | None = None,
     keep_actions: int = 0,
     first_episode: int = 0,
     beside: EnvRunner | None = None,
@@ -70,7 +69,6 @@ def evaluate_script(
         config: Of the algorithm; not changed.
         state: Of `state_of`; None plays random actions, each of which depends on seed, episode and step alone.
         spec: The space.
-        agent: Whose rewards are counted, where several agents act; None: the sum over all.
         keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
         beside: The evaluation runner of the algorithm that trains, if it has one. What an algorithm of the script's
@@ -85,7 +83,7 @@ def evaluate_script(
         seeds=evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode),
         first_episode=first_episode,
         limit=spec.evaluation.max_episode_steps,
-        agent=agent,
+        agent=spec.evaluation.agent,
         keep_actions=keep_actions,
     )
     played_apart(lambda: _play(config, state, spec, games, beside), spec)
@@ -178,7 +176,7 @@ def drawing_environment(
     Args:
         config: Of the algorithm; not changed.
         render_mode: What the environment is given as `render_mode`.
-        agent: As of `evaluate_script`.
+        agent: Whose rewards are counted, where several agents act; None: the sum over all.
     """
     with runner_of(config, render_mode=render_mode) as runner:
         yield _OneReward(runner.env.unwrapped.envs[0], agent)

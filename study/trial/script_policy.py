@@ -68,6 +68,4 @@ def play_checkpoint(
     # One thread more or less can round another last digit: as many as the trial had.
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)
     state = None if checkpoint is None else read_state(checkpoint)
-    return evaluate_script(
-        config, state, spec, agent=spec.evaluation.agent, keep_actions=keep_actions, first_episode=first_episode
-    )
+    return evaluate_script(config, state, spec, keep_actions=keep_actions, first_episode=first_episode)

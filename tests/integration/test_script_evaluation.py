@@ -20,6 +20,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
+from study.space.spec import StudySpec
 from study.trial import script_evaluation
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import evaluate, evaluate_random
@@ -147,8 +148,11 @@ def test_several_agents_are_added_up_or_one_is_taken() -> None:
     with runner_of(config) as runner:
         state = runner.get_state()
     whole = evaluate_script(config, state, space, keep_actions=1)
-    left = evaluate_script(config, state, space, agent="left").returns
-    right = evaluate_script(config, state, space, agent="right").returns
+
+    def counting(agent: str) -> StudySpec:
+        return space.model_copy(update={"evaluation": space.evaluation.model_copy(update={"agent": agent})})
+
+    left, right = (evaluate_script(config, state, counting(agent)).returns for agent in ("left", "right"))
     assert set(left) == {3.0, 4.0, 5.0}
     assert whole.returns == tuple(one + other for one, other in zip(left, right, strict=True))
     assert right == tuple({3: 20.0, 4: 20.0, 5: 30.0}[int(length)] for length in left)
@@ -157,7 +161,7 @@ def test_several_agents_are_added_up_or_one_is_taken() -> None:
     assert (set(cut.returns), cut.num_cut) == ({13.0, 23.0}, sum(length > 3 for length in left))
     assert evaluate_script(config, None, space).returns == whole.returns
     with pytest.raises(TrialError, match=r"one of the agents \(left, right\), got 'up'"):
-        evaluate_script(config, state, space, agent="up")
+        evaluate_script(config, state, counting("up"))
 
 
 def test_an_environment_that_is_a_vector_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,7 +428,7 @@ def on_terminal(**settings: object) -> tuple[SteadyConsole, io.StringIO]:
 
 
 def test_no_escape_code_of_a_record_reaches_the_terminal(study):
-    from analysis.status.efficiency import efficiency_so_far
+    from study.cli.status import efficiency_so_far
 
     console, file = on_terminal(color_system=None)
     reader = StatusReader(study.path)

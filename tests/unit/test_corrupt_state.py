@@ -22,10 +22,9 @@ from typer.testing import CliRunner
 from analysis import load
 from analysis.estimates.results import Results
 from analysis.status import StatusReader
-from analysis.status.efficiency import efficiency_so_far
 from analysis.tables.learning import hold_up
 from study.cli.commands import app
-from study.cli.status import show
+from study.cli.status import efficiency_so_far, show
 from study.cli.sync import sync_study
 from study.designs.holdup.certificate.making import make_certificate, verify
 from study.designs.registry import make_plan

@@ -12,10 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from analysis.status import StatusReader, read_status
-from analysis.status.efficiency import efficiency_so_far
 from analysis.status.health import quiet_after_s
 from study.cli.commands import app
-from study.cli.status import show
+from study.cli.status import efficiency_so_far, show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.records.ledger import fold
