@@ -28,4 +28,4 @@ def efficiency_so_far(reader: StatusReader) -> "Table | str":
         table = table_of("T2", Results(from_folder(reader.folder.path)))
     except StudyError as error:
         return f"None: {error}"
-    return table.conclusion if table.empty else table.select(SHOWN)
+    return table.said if table.empty else table.select(SHOWN)

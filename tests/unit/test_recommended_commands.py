@@ -139,7 +139,7 @@ def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(
         sentence
         for table in all_tables(Results(load.from_folder(EXAMPLES / name)))
-        for sentence in (table.conclusion, *table.notes)
+        for sentence in (table.said, *table.notes)
     )
     for line in commands_in(text):
         check(line)

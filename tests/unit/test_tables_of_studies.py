@@ -115,10 +115,10 @@ def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command
     assert table.empty
     assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")
     assert "batch (2,000 against 4,000)" in table.conclusion
-    assert "Run: python run_study.py" in table.conclusion
+    assert table.command.startswith("python run_study.py")
     assert parts.empty
     assert "2 runners at batch 2,000" in parts.conclusion
-    assert "Run: python run_study.py" in parts.conclusion
+    assert parts.command == table.command
     assert "2.92" not in table.to_markdown()  # the naive ratio is nowhere
 
 
