@@ -152,7 +152,7 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
     varying = [name for name in TOLD if runs[name].nunique() > 1]
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
     places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
-    arms = _shared(places["anchor"])
+    arms = _shared(places["baseline"])
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():

@@ -250,7 +250,7 @@ def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_con
 
 
 def side_by_side(name, n, rates, *, seed, start=0.0, **changes):
-    changes = {"anchor": name, "started": start, "ended": start + 10.0, **changes}
+    changes = {"baseline": name, "started": start, "ended": start + 10.0, **changes}
     return [run(n, 1000 / rate, seed=seed, **changes) for rate in rates]
 
 
@@ -307,14 +307,14 @@ def test_a_drift_is_flagged_and_its_absence_is_not():
 
 def test_of_a_throughput_study_only_the_anchor_is_looked_at():
     frame = planted(Truth(cells=((2, 2048), (4, 2048)), repeats=2))
-    frame["anchor"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
+    frame["baseline"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
     (found,) = anchors(frame)
     assert ", 4 runners: " in found.sentence
     assert anchors(planted(Truth())) == ()
 
 
 def test_one_run_of_the_anchor_has_no_slope():
-    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(anchor=["anchor", None])
+    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(baseline=["anchor", None])
     (found,) = anchors(frame)
     assert (found.slope, found.drifting) == (None, False)
     assert found.sentence.endswith("1 run, too few to see a drift.")
