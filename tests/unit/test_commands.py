@@ -109,6 +109,7 @@ def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
     assert len(as_json("spaces")) == len(list(SHIPPED.glob("*.yaml")))
     text = CliRunner().invoke(cli.app, ["spaces"]).output
     assert all(file.name in text for file in SHIPPED.glob("*.yaml"))
+    assert "Trials of hold-up studies: up to so many, fewer where" in text
     assert re.search(r"^scaling\.yaml +holdup +\d+ Settings of PPO", text, re.MULTILINE)  # not beside its last line
 
 
