@@ -56,7 +56,7 @@ app = command_app()
 )
 def run(
     space_argument: SpaceArgument = None,
-    space: Space = None,
+    spaces: Space = None,
     config: Config = None,
     runners: Runners = None,
     config_args: ConfigArgs = "",
@@ -96,7 +96,7 @@ def run(
     job, 70 a fault of this program, 75 stopped and resumable.
     """
     space = asked_space(
-        space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
+        space_argument, spaces, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
     )
     from study.records.folder import StudyFolder
 
