@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
+from study.missing import told_to_install
 from study.options import Version
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -83,7 +84,8 @@ def _guarded(command: Callable[[], Any]) -> NoReturn:
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        command()
+        with told_to_install():
+            command()
     except StudyError as error:
         say(terminal(error=True), str(error))
         sys.exit(ExitCode.MISTAKE)

@@ -1,5 +1,6 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
+import importlib
 import json
 import os
 import re
@@ -58,6 +59,20 @@ def test_a_full_disk_is_said_without_a_traceback(words):
         )
     said = "output: must be writable (No space left on device). Fix: Free some space, then run the same command again."
     assert (done.returncode, done.stderr) == (2, f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "words"),
+    [("ray", 2, "got no 'ray'. Fix: Run `pip install"), ("study.seams", 70, "A fault of this program")],
+)
+def test_a_package_that_is_missing_is_to_be_installed_and_a_module_of_ours_is_a_fault(
+    module, code, words, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit) as ended:
+        cli._guarded(lambda: importlib.import_module(module))
+    said = capsys.readouterr().err
+    assert (ended.value.code, words in said, "Traceback" in said) == (code, True, code == 70)
 
 
 @pytest.mark.parametrize("words", [("schema",), ("spaces",), ("spaces", "--json")])
