@@ -1,5 +1,6 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
+import errno
 import importlib
 import json
 import os
@@ -63,16 +64,27 @@ def test_a_full_disk_is_said_without_a_traceback(words):
 
 @pytest.mark.parametrize(
     ("module", "code", "words"),
-    [("ray", 2, "got no 'ray'. Fix: Run `pip install"), ("study.seams", 70, "A fault of this program")],
+    [("pydantic", 2, "got no 'pydantic'. Fix: Run `pip install"), ("study.cli.run", 70, "A fault of this program")],
 )
 def test_a_package_that_is_missing_is_to_be_installed_and_a_module_of_ours_is_a_fault(
     module, code, words, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(cli, "load", lambda name: importlib.import_module(module))
     with pytest.raises(SystemExit) as ended:
-        cli._guarded(lambda: importlib.import_module(module))
+        cli.main_run()
     said = capsys.readouterr().err
     assert (ended.value.code, words in said, "Traceback" in said) == (code, True, code == 70)
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EDQUOT, 2), (errno.EACCES, 70)])
+def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys):
+    def refuse():
+        raise OSError(number, "refused", "a file")
+
+    with pytest.raises(SystemExit) as ended:
+        cli._guarded(refuse)
+    assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
 
 
 @pytest.mark.parametrize("words", [("schema",), ("spaces",), ("spaces", "--json")])
