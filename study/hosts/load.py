@@ -16,6 +16,7 @@ from typing import Any
 
 from study.hosts.control_groups import read_text
 from study.hosts.cpus import cores_of, usable_cpus
+from study.hosts.identity import machine_key
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the system's clocks."""
@@ -110,8 +111,6 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
     """
-    from study.hosts.machine import machine_key  # here, as psutil below: the records need `NodeLoad` alone
-
     host, allowed = os.uname().nodename, usable_cpus()
     try:
         early = time.monotonic(), _cpus(allowed)
@@ -204,7 +203,7 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
 
 def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
-    import psutil
+    import psutil  # here: the records need `NodeLoad` alone
 
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
