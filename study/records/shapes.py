@@ -94,13 +94,13 @@ def _inner_or_none(hints: Mapping[str, Any]) -> Check:
 
 
 def _are_places(places: list[dict[str, Any]]) -> bool:
-    check = _inner({**PLACE, "cpu_model": str | None})  # recorded since 0.12.1
+    check = _inner({**PLACE, "cpu_model": str | None, "machine": str})  # these two are recorded since 0.12.1
     return all(place.keys() >= PLACE.keys() and check(place) for place in places)
 
 
 def _are_loads(loads: list[dict[str, Any]]) -> bool:
     names = {item.name for item in fields(NodeLoad)}
-    return all(load.keys() == names and misfit(NodeLoad, load) is None for load in loads)
+    return all(names >= load.keys() >= names - {"machine"} and misfit(NodeLoad, load) is None for load in loads)
 
 
 _MORE: Mapping[str, Check] = {

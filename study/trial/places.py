@@ -52,6 +52,7 @@ class Place:
             "runners": list(self.runners),
             "node": self.address,
             "host": self.host,
+            "machine": self.machine,
             "cpu_model": self.cpu_model,
             "num_cpus": self.num_cpus,
         }

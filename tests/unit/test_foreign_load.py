@@ -29,9 +29,14 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
 def snapshots(cpus, before, after, *, seconds=100.0):
     """Return two snapshots of a machine whose CPUs did `cpus` in between."""
     nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
-    first = LoadSnapshot(host="h", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
+    first = LoadSnapshot(host="h", machine="h/1", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
     last = LoadSnapshot(
-        host="h", moment_s=5.0 + seconds, num_cores=len(cpus), cpus=dict(enumerate(cpus)), processes=after
+        host="h",
+        machine="h/1",
+        moment_s=5.0 + seconds,
+        num_cores=len(cpus),
+        cpus=dict(enumerate(cpus)),
+        processes=after,
     )
     return first, last
 
