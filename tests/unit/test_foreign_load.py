@@ -30,15 +30,7 @@ def snapshots(cpus, before, after, *, seconds=100.0):
     """Return two snapshots of a machine whose CPUs did `cpus` in between."""
     nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
     first = LoadSnapshot(host="h", machine="h/1", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
-    last = LoadSnapshot(
-        host="h",
-        machine="h/1",
-        moment_s=5.0 + seconds,
-        num_cores=len(cpus),
-        cpus=dict(enumerate(cpus)),
-        processes=after,
-    )
-    return first, last
+    return first, replace(first, moment_s=5.0 + seconds, cpus=dict(enumerate(cpus)), processes=after)
 
 
 def load(*arguments, **words):

@@ -9,7 +9,7 @@ from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors, slope
 from analysis.scaling.efficiency import serial_fraction
 from analysis.scaling.goodput import BEFORE, TIME_BEFORE, goodput, watched
-from analysis.scaling.phases import phases, stragglers
+from analysis.scaling.phases import PLACED_WIDER, phases, stragglers
 from analysis.scaling.speed_up import strong_scaling
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
@@ -48,6 +48,21 @@ def test_the_rest_is_what_no_clock_saw_and_closure_only_checks_the_arithmetic():
     unknown = frame.assign(rest_time_s=pd.array([pd.NA] * len(frame), dtype="Float64"))
     (row,) = phases(unknown).rows
     assert row.closure is None and row.shares["rest"].value == pytest.approx(0.005 / truth.iteration_s(4, 2048))
+
+
+def test_phases_of_several_placements_are_those_on_the_fewest_cpus_and_nodes():
+    truth = Truth(cells=((4, 2048),), **QUIET)
+    types = planted(truth).dtypes
+    narrow = planted(truth).assign(num_cpus=5, num_nodes=1)
+    slow = narrow.assign(iteration_time_s=9.0, learning_time_s=8.0)
+    others = [slow.assign(num_nodes=2), slow.assign(num_cpus=6), slow.assign(num_nodes=pd.NA)]
+    table = phases(pd.concat([*others, narrow], ignore_index=True).astype(types))
+    (row,) = table.rows
+    assert row.seconds["iteration"].value == pytest.approx(truth.iteration_s(4, 2048))
+    assert (row.n, table.n, row.num_cpus) == (len(narrow), len(narrow), 5)
+    assert table.excluded == {PLACED_WIDER: 3 * len(narrow)}
+    unknown = phases(narrow.assign(num_cpus=pd.NA, num_nodes=pd.NA).astype(types))
+    assert unknown.n == len(narrow)
 
 
 def test_phases_are_totals_over_totals():
