@@ -20,7 +20,7 @@ from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
 from study.records.records import TrialBuilt
-from study.records.shapes import LARGEST, misfit
+from study.records.shapes import LARGEST, is_exact, misfit
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
@@ -216,7 +216,7 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
     """
     try:
         value = int(text) if name in _COUNTS else float(text)
-        if abs(value) > LARGEST and name in _COUNTS:
+        if not is_exact(value):
             raise ValueError(f"beyond {LARGEST}")
         return value
     except ValueError as error:
