@@ -210,7 +210,7 @@ def _parts(
 
 def _missing(tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[Missing]:
     """Yield what is not shown, each reason and each command once."""
-    absent = [(each.command, each.conclusion, f"{each.key} {each.title}") for each in tables if each.empty]
+    absent = [(each.command, each.conclusion, each.heading) for each in tables if each.empty]
     absent += [(each.command, each.missing, f"figure “{each.title}”") for each in figures if not each.drawn]
     groups: dict[str, dict[str, tuple[str, ...]]] = {}
     for command, why, name in absent:

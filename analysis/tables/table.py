@@ -56,6 +56,11 @@ class Table:
         return self.frame.empty
 
     @property
+    def heading(self) -> str:
+        """The title as it stands above the table, after its number if the key is one: `T2` is, and not `prices`."""
+        return f"{self.key}. {self.title}" if self.key[0].isupper() else self.title
+
+    @property
     def said(self) -> str:
         """The conclusion as it stands where nothing else names the engine and the command."""
         if self.empty:

@@ -124,6 +124,9 @@ def test_what_is_empty_is_one_list_at_the_end_each_reason_and_each_command_once(
     tables.append(empty("T10", "No model.", "python a.py"))
     figures = [absent("own", "Own", "No clock."), absent("front", "Front", "No cell.", "python a.py")]
     missing = build(data(), tables, figures).missing
+    assert missing[0].reasons["No clock."][0] == "T3. Table T3"
+    (unnumbered,) = build(data(), [empty("trials")], []).missing
+    assert unnumbered.reasons == {"Nothing to show.": ("Table trials",)}
     assert [(each.command, *map(len, each.reasons.values())) for each in missing] == [("", 3), ("python a.py", 2, 1)]
     for page in (to_html(build(data(), tables, figures)), to_markdown(build(data(), tables, figures))):
         assert [page.count(each) for each in ("No clock.", "No cell.", "No model.", "python a.py")] == [1] * 4
