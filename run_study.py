@@ -1,15 +1,9 @@
 """`python run_study.py quickstart.yaml`: run a study. The same as `python -m study run quickstart.yaml`."""
 
-import sys
+from study.missing import told_to_install
 
-try:
+with told_to_install():
     from study.cli.commands import main_run
-except ModuleNotFoundError as error:
-    sys.stderr.write(
-        f"{sys.executable}: must have the packages of this project, got no '{error.name}'. "
-        "Fix: Run `pip install -e .` here, or activate the environment that has them.\n"
-    )
-    sys.exit(2)
 
 if __name__ == "__main__":
     main_run()

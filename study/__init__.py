@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import load_space
 from study.errors import (
     AnalysisError,
     ClusterError,
@@ -12,12 +11,13 @@ from study.errors import (
     TrackingError,
     TrialError,
 )
-from study.space.spec import StudySpec
 
 if TYPE_CHECKING:
+    from study.adopted.loading import load_space
     from study.driver.conductor import Display
     from study.driver.opening import RunOptions
     from study.driver.run import StudyResult
+    from study.space.spec import StudySpec
 
 __all__ = [
     "AnalysisError",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def run_study(spec: StudySpec, options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
+def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
     """Run or resume a study from Python, as `study.driver.run.run_study` does.
 
     Args:
@@ -50,8 +50,13 @@ def run_study(spec: StudySpec, options: "RunOptions", *, display: "Display | Non
 
 
 def __getattr__(name: str) -> Any:
-    """Import the heavier modules on first use."""
-    homes = {"RunOptions": "study.driver.opening", "StudyResult": "study.driver.run"}
+    """Import what needs other packages on first use."""
+    homes = {
+        "RunOptions": "study.driver.opening",
+        "StudyResult": "study.driver.run",
+        "StudySpec": "study.space.spec",
+        "load_space": "study.adopted.loading",
+    }
     if name in homes:
         import importlib
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -55,7 +55,8 @@ def study_folders(incomplete: str) -> list[str]:
 
 
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
-Space = Annotated[str | None, typer.Option("--space", help=_SPACE, autocompletion=space_names)]
+Space = Annotated[list[str] | None, typer.Option("--space", help=_SPACE, autocompletion=space_names)]
+"""As often as it is typed, so that a second one is refused, see `one_space`."""
 SpaceArgument = Annotated[
     str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.", autocompletion=space_names)
 ]
@@ -120,24 +121,29 @@ def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: st
     return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix, code=code)
 
 
-def one_space(argument: str | None, option: str | None) -> str:
+def one_space(argument: str | None, options: Sequence[str] | None) -> str:
     """Return the space that the command line names, by its place or by `--space`.
 
     Raises:
-        SpaceError: It names none, or two.
+        SpaceError: It names none, or several.
     """
-    if argument is not None and option is not None and argument != option:
-        got, fix = f"'{argument}' and '{option}'", "Drop one of the two."
-        raise wrong_option("--space", "must be named once", got=got, fix=fix, code="two-spaces")
-    if (space := option or argument) is not None:
-        return space
+    named = _spaces(argument, options)
+    if len(named) > 1:
+        got = " and ".join(f"'{each}'" for each in named)
+        raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.", code="two-spaces")
+    if named:
+        return named[0]
     fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
     raise wrong_option("--space", "must be given", got="none", fix=fix, code="no-space")
 
 
+def _spaces(argument: str | None, options: Sequence[str] | None) -> list[str]:
+    return list(dict.fromkeys(filter(None, (argument, *(options or ())))))
+
+
 def asked_space(
     argument: str | None,
-    option: str | None,
+    options: Sequence[str] | None,
     config: str | None,
     *,
     runners: str | None,
@@ -155,9 +161,9 @@ def asked_space(
             name = "--config-args" if runners is None else "--runners"
             fix = "In a space write parameters.num_env_runners, and config_args."
             raise wrong_option(name, "belongs to --config", fix=fix, code="option-of-config")
-        return one_space(argument, option)
-    if (space := option or argument) is not None:
-        got, fix = f"'{space}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        return one_space(argument, options)
+    if named := _spaces(argument, options):
+        got, fix = f"'{named[0]}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
         raise wrong_option("--config", "takes the place of a space", got=got, fix=fix, code="two-spaces")
     text = asked_script(config, arguments=arguments, timeout=timeout, runners=runners, trials=trials)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))

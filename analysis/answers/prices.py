@@ -158,13 +158,15 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
             cell = row.cell
             key = cell.num_env_runners, cell.train_batch_size, cell.arm or cell.workload
             found.setdefault(key, {})[row.quantity] = row
-    known = [(key, some) for key, some in found.items() if "time_to_target_s" in some]
-    times = [some["time_to_target_s"] for _, some in known]
-    order = sorted(range(len(known)), key=lambda n: (times[n].num_never > 0, times[n].estimate.value))[:MOST_ROWS]
-    known = [known[n] for n in order]
+
+    def soonest(setting: tuple[object, dict[str, Row]]) -> tuple[bool, float]:
+        time = setting[1]["time_to_target_s"]
+        return time.n_censored > 0, time.estimate.value
+
+    known = sorted(((key, some) for key, some in found.items() if "time_to_target_s" in some), key=soonest)[:MOST_ROWS]
     if not known:
         return None
-    never = [some["time_to_target_s"].num_never for _, some in known]
+    never = [some["time_to_target_s"].n_censored for _, some in known]
     last = "; last those of which runs never got there: at least this much" if any(never) else ""
     hours = [scaled(some["time_to_target_s"].estimate, 1 / 3600) for _, some in known]
     costs = [some["cpu_hours_to_target"].estimate if len(some) > 1 else None for _, some in known]
@@ -175,12 +177,12 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
             columns.count("num_env_runners", "runners", "Environment runners."),
             columns.count("train_batch_size", "batch", "Env steps per iteration."),
             columns.text("setting", "", "What tells this setting from the others."),
-            columns.count("num_never", "never", "Runs that did not reach the target."),
+            columns.count("n_censored", "never", "Runs that did not reach the target."),
             columns.estimate("hours", "1", "hours to the target", "Training."),
             columns.estimate("cpu_hours", "1", "CPU-hours to the target", "Reserved."),
             *_cost("", price_per_cpu_hour),
         ),
-        first=("train_batch_size", "setting", "num_never", "hours", "cpu_hours"),
+        first=("train_batch_size", "setting", "n_censored", "hours", "cpu_hours"),
     )
     names = ("num_env_runners", "train_batch_size", "setting")
     return layout.table(
@@ -189,7 +191,7 @@ def target_prices(rows: Iterable[Row], price_per_cpu_hour: float | None = None) 
         n=sum(each.n for each in hours),
         values={name: [key[place] for key, _ in known] for place, name in enumerate(names)}
         | {
-            "num_never": never if any(never) else [None] * len(never),
+            "n_censored": never if any(never) else [None] * len(never),
             "hours": hours,
             "cpu_hours": costs,
             "cost": _costs(costs, price_per_cpu_hour),

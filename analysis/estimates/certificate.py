@@ -10,12 +10,11 @@ from analysis.estimates.settings import arm_in_words, small_scale
 from analysis.load import StudyData
 from study.errors import StudyError
 from study.records.folder import StudyFolder
+from study.space.variants import WINNER, WINNER_STOCK
 from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
 """Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
-STOCK = "winner_stock"
-"""The winner on RLlib's own runner: no rule and no comparison uses it."""
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 """What looking into a damaged certificate raises."""
 
@@ -70,13 +69,13 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     def basis(scale: int) -> Basis:
         """Return `emulated` if an arm at this scale or at the small scale was emulated, else `measured`."""
         compared = {scale, int(content["scales"]["small"])}
-        arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != STOCK]
+        arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != WINNER_STOCK]
         return "emulated" if any("emulated" in arm["execution"] or arm["folded"] for arm in arms) else "measured"
 
     for check in content["verdict"]["checks"].values():
         rule, _, scale = check["name"].partition("@")
         if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
-            cell = Cell(workload=environment, arm=arm_in_words("winner", small), num_env_runners=int(scale))
+            cell = Cell(workload=environment, arm=arm_in_words(WINNER, small), num_env_runners=int(scale))
             yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis(int(scale)))
     for name, row in content["comparisons"]["rows"].items():
         if (value := estimate_of(row["difference"])) is not None:

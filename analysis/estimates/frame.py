@@ -83,7 +83,7 @@ class Row:
     """Workload of its runs (`analysis.load`), by which studies are compared; empty where they are of several."""
     base: str = ""
     """What a ratio is relative to in words, such as `1 runner on 1 node`; empty where it is relative to nothing."""
-    num_never: int = 0
+    n_censored: int = 0
     """Runs that never reached the target. Above 0 a mean to it is a lower bound: such runs count as at the horizon."""
 
     def values(self, kind: str, engine: str) -> tuple[Any, ...]:

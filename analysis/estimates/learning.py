@@ -58,7 +58,7 @@ def target_rows(results: Results) -> Iterator[Row]:
             basis: Basis = "emulated" if emulated(here) else "measured"
             text = as_text(here, "fingerprint") or ""
             engine = as_text(here, "engine") or ""
-            more = {"basis": basis, "engine": engine, "fingerprint": text, "num_never": row.n_censored}
+            more = {"basis": basis, "engine": engine, "fingerprint": text, "n_censored": row.n_censored}
             yield from rows_of(cell, estimates, bases=bases, **more)
 
 

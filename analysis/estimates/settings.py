@@ -18,6 +18,7 @@ from analysis.scaling.fingerprint import in_words, value_in_words
 from analysis.scaling.goodput import ENDED, LIMIT, judged
 from analysis.scaling.selection import at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
+from study.space.variants import BEST_SMALL, WINNER, WINNER_STOCK
 from study.text import count
 
 _FIRST = (
@@ -35,9 +36,9 @@ TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)),
 """What tells settings apart, in the order in which a name has them: all that a space can vary."""
 ARMS: Mapping[str, str] = MappingProxyType(
     {
-        "winner": "the chosen setting",
-        "winner_stock": "the chosen setting, RLlib's own runner",
-        "best_small": "the best of {small}",
+        WINNER: "the chosen setting",
+        WINNER_STOCK: "the chosen setting, RLlib's own runner",
+        BEST_SMALL: "the best of {small}",
         "best_small_unchanged": "the best of {small}, unchanged",
         "best_small_batch_grown": "the best of {small}, batch grown",
         "best_small_minibatch_grown": "the best of {small}, minibatch grown",
@@ -152,7 +153,7 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
     varying = [name for name in TOLD if runs[name].nunique() > 1]
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
     places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
-    arms = _shared(places["anchor"])
+    arms = _shared(places["baseline"])
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():

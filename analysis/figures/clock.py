@@ -51,7 +51,7 @@ def throughput(study: "Study") -> Figure:
     rates = rates[rates["workload"].isin(place.keys())]
     frame, left_out = _series(rates.sort_values("workload", kind="stable", key=lambda names: names.map(place)))
     if frame.empty:
-        return absent("throughput", THROUGHPUT, _why(study, weak=False))
+        return absent("throughput", THROUGHPUT, *_why(study, weak=False))
     first = frame[frame["series"] == frame["series"].iloc[0]].sort_values("num_env_runners")
     low, high = first.iloc[0], frame["num_env_runners"].max()
     caption = [
@@ -97,7 +97,7 @@ def weak_efficiency(study: "Study") -> Figure:
 def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, formula: str) -> Figure:
     frame, left_out = _series(rows)
     if frame.empty:
-        return absent(key, subject, _why(study, weak=key.startswith("weak")))
+        return absent(key, subject, *_why(study, weak=key.startswith("weak")))
     frame = _with_own_reference(frame)
     per_cpu = frame["quantity"].str.endswith("per_cpu")
     per_runner = frame[~per_cpu & (frame["kind"] == "measured")]
@@ -261,21 +261,21 @@ def _point(row: "pd.Series[Any]", unit: str) -> str:
     return f"{of_row(row, unit=unit)} with {count(int(row['num_env_runners']), 'runner')}"
 
 
-def _why(study: "Study", *, weak: bool) -> str:
-    """Return why there is no efficiency: the first refusal with its command, or what is missing."""
+def _why(study: "Study", *, weak: bool) -> tuple[str, str]:
+    """Return why there is no efficiency, the first refusal or what is missing; and what to run."""
     found = study.results.weak if weak else study.results.strong
     if isinstance(found, str):
-        return found
+        return found, ""
     if found.refusals:
         first = found.refusals[0]
-        fix = f" Fix: {first.command}" if first.command else ""
-        return f"{'' if first.second is None else 'Refused. '}{sentence(first.reason)}{fix}"
+        return f"{'' if first.second is None else 'Refused. '}{sentence(first.reason)}", first.command
     if not any("equal workload" in reason for reason in found.excluded):
-        return NO_MEASURED_ROWS
+        return NO_MEASURED_ROWS, ""
     fixed = "steps per runner" if weak else "workload"
     return (
         f"Efficiency needs measured runs at two numbers of runners or more with equal {fixed}. "
-        "Fix: run a throughput study over several numbers of runners."
+        "Fix: run a throughput study over several numbers of runners.",
+        "",
     )
 
 

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from analysis.figures import style
+from analysis.tables.table import with_command
 from study.errors import AnalysisError
 
 Form = Literal["inline", "svg", "png", "pdf"]
@@ -43,7 +44,8 @@ class Figure:
         caption: How to read it: marks, intervals, n, what is left out and why.
         frame: Every point that is drawn, one row each, and those for which there was no room.
         painter: Draws the frame; None where there is nothing to draw.
-        missing: Why it cannot be drawn, as a sentence with a way out; empty where it can.
+        missing: Why it cannot be drawn, as a sentence; empty where it can.
+        command: What to run for a picture; empty where it is drawn, or where no command helps.
         panels: Small pictures that it consists of, >= 1.
         height_in: Height without the title, in inches.
     """
@@ -55,6 +57,7 @@ class Figure:
     frame: pd.DataFrame
     painter: Painter | None = None
     missing: str = ""
+    command: str = ""
     panels: int = 1
     height_in: float = field(default=style.HEIGHT_IN)
 
@@ -77,7 +80,7 @@ class Figure:
             raise AnalysisError(
                 where=f"figure {self.key}",
                 rule="must have something to draw",
-                got=f"none: {self.missing}",
+                got=f"none: {with_command(self.missing, self.command)}",
                 fix="Ask `drawn` before.",
                 code="nothing-to-draw",
             )
@@ -151,7 +154,7 @@ class Figure:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture in a notebook with its finding as text, or the reason why there is none."""
         if not self.drawn:
-            return {"text/plain": f"{self.title}: {self.missing}"}
+            return {"text/plain": f"{self.title}: {with_command(self.missing, self.command)}"}
         picture = self.to_svg().replace("<svg ", f'<svg style="max-width: {NOTEBOOK_WIDTH}" ', 1)
         return {"image/svg+xml": picture, "text/plain": f"{self.title}. {self.alt} {self.caption}"}
 
@@ -215,9 +218,9 @@ def _panels(ax: Axes, count: int) -> list[Axes]:
     return [first, *(canvas.add_subplot(grid[place // COLUMNS, place % COLUMNS]) for place in range(1, count))]
 
 
-def absent(key: str, title: str, why: str) -> Figure:
-    """Return a figure that says why it cannot be drawn."""
-    return Figure(key=key, title=title, alt="", caption="", frame=pd.DataFrame(), missing=why)
+def absent(key: str, title: str, why: str, command: str = "") -> Figure:
+    """Return a figure that says why it cannot be drawn, and what to run for it."""
+    return Figure(key=key, title=title, alt="", caption="", frame=pd.DataFrame(), missing=why, command=command)
 
 
 def _own_ids(svg: str, key: str) -> str:

@@ -67,7 +67,7 @@ _RUN = (
     Column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
     Column("variant", "", "string", "study, stock or measured, in a hold-up study."),
     Column("digest", "", "string", "Identity of the setting without its scale, in a hold-up study."),
-    Column("anchor", "", "string", "The anchor, baseline, arm or cell that the trial comes from."),
+    Column("baseline", "", "string", "The baseline, arm or cell that the trial comes from."),
     Column("seed", "1", "Int64", "Seed; runs of different cells with one seed are a block."),
     *(
         Column(

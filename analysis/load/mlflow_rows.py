@@ -20,7 +20,7 @@ from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
 from study.records.records import TrialBuilt
-from study.records.shapes import LARGEST, misfit
+from study.records.shapes import LARGEST, is_exact, misfit
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
@@ -100,7 +100,7 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
     execution = params.get("execution", "real")
     stands_for = _optional(params, "stands_for_runners", run, where)
     nodes, effective = tags.get("nodes"), effective_of(run) or {}
-    learners = effective.get(LEARNERS)
+    learners, baseline = effective.get(LEARNERS), params.get("baseline", params.get("anchor"))  # before 0.12.1
     return {
         "trial": whole(run, TRIAL),
         "attempt": attempt_of(run),
@@ -109,7 +109,7 @@ def _line(run: StoredRun, where: str) -> dict[str, Any]:
         "stage": params.get("stage"),
         "variant": params.get("variant"),
         "digest": params.get("setting"),
-        "anchor": None if params.get("anchor") == _NONE else params.get("anchor"),
+        "baseline": None if baseline == _NONE else baseline,
         "seed": _optional(params, "seed", run, where),
         **setting,
         LEARNERS: _optional(params, LEARNERS, run, where) if learners is None else learners,
@@ -180,7 +180,7 @@ def _add_resources(lines: Sequence[dict[str, Any]], spec: StudySpec) -> None:
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in lines:
         if SCALE in line:
-            cell = line[SCALE], line[LEARNERS], line["execution"], line["stage"], line["anchor"]
+            cell = line[SCALE], line[LEARNERS], line["execution"], line["stage"], line["baseline"]
             cells.setdefault(cell, []).append(line)
     for (scale, learners, execution, *_), of_cell in cells.items():
         own = spec_of(spec, "study", num_learners=learners)
@@ -216,7 +216,7 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
     """
     try:
         value = int(text) if name in _COUNTS else float(text)
-        if abs(value) > LARGEST and name in _COUNTS:
+        if not is_exact(value):
             raise ValueError(f"beyond {LARGEST}")
         return value
     except ValueError as error:

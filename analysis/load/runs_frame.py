@@ -147,7 +147,7 @@ def _of_rows(rows: Sequence[TrialRow]) -> dict[str, list[Any]]:
         "stage": lambda row: row.stage,
         "variant": lambda row: row.variant if row.stage else None,
         "digest": lambda row: row.digest or None,
-        "anchor": lambda row: row.anchor,
+        "baseline": lambda row: row.anchor,
         "seed": lambda row: row.seed,
         "stands_for_runners": lambda row: row.scale,
         "num_cpus": lambda row: row.num_cpus,

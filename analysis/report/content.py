@@ -72,10 +72,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Tables and figures that are not shown for one reason."""
+    """Tables and figures that are not shown for one reason, or that one command would make."""
 
-    names: tuple[str, ...]
-    why: str
+    reasons: Mapping[str, tuple[str, ...]]
+    """Reason -> what is not shown for it."""
+    command: str = ""
+    """What would make all of them; empty where no command of this project helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Report:
         answer: What it says.
         figure: The figure beside the answer; None where none helps.
         parts: The evidence: only tables with rows and figures that are drawn, each once.
-        missing: What is not shown, by its reason.
+        missing: What is not shown, by the command that would make it or else by its reason.
         refusals: Comparisons that are refused, with what to do instead.
         limits: What the numbers do not mean.
         definitions: Of every quantity in the tables, each once.
@@ -207,16 +209,16 @@ def _parts(
 
 
 def _missing(tables: Sequence[Table], figures: Sequence[Figure]) -> Iterator[Missing]:
-    """Yield what is not shown, each reason once."""
-    reasons: dict[str, list[str]] = {}
-    for table in tables:
-        if table.empty:
-            reasons.setdefault(table.conclusion, []).append(f"{table.key} {table.title}")
-    for figure in figures:
-        if not figure.drawn:
-            reasons.setdefault(figure.missing, []).append(f"figure “{figure.title}”")
-    for why, names in reasons.items():
-        yield Missing(names=tuple(names), why=why)
+    """Yield what is not shown, each reason and each command once."""
+    absent = [(each.command, each.conclusion, each.heading) for each in tables if each.empty]
+    absent += [(each.command, each.missing, f"figure “{each.title}”") for each in figures if not each.drawn]
+    groups: dict[str, dict[str, tuple[str, ...]]] = {}
+    for command, why, name in absent:
+        reasons = groups.setdefault(command or why, {})
+        reasons[why] = (*reasons.get(why, ()), name)
+    commands = {command for command, *_ in absent}
+    for key, reasons in groups.items():
+        yield Missing(reasons=reasons, command=key if key in commands else "")
 
 
 def _columns(columns: Iterator[TableColumn]) -> Mapping[str, str]:

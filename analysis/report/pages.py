@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from analysis.figures.figure import Figure
 from analysis.report.clip import Clip
-from analysis.report.content import LEARNING, Report
-from analysis.tables.table import Table
+from analysis.report.content import LEARNING, Missing, Report
+from analysis.tables.table import Table, with_command
 from analysis.tables.writers import prose
 from analysis.tables.writers import to_html as table_to_html
 from analysis.tables.writers import to_markdown as table_to_markdown
@@ -70,7 +70,7 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
         yield "\n".join(f"- {_line(item)}" for item in limit.items)
     if report.missing:
         yield "## What is not shown, and why"
-        yield "\n".join(f"- {_line(', '.join(each.names))}: {_line(each.why)}" for each in report.missing)
+        yield "\n".join(_missing(each) for each in report.missing)
     yield "## Definitions"
     yield "\n".join(f"- {_line(text)}" for text in report.definitions)
     yield "\n".join(f"- **{_line(heading)}**: {_line(text)}" for heading, text in report.columns.items())
@@ -80,6 +80,13 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
     if report.acknowledgement:
         yield "## Acknowledgement"
         yield report.acknowledgement
+
+
+def _missing(group: Missing) -> str:
+    reasons = [f"{_line(', '.join(names))}: {_line(why)}" for why, names in group.reasons.items()]
+    if len(reasons) == 1:
+        return f"- {with_command(reasons[0], _line(group.command))}"
+    return "\n".join([f"- Run: {_line(group.command)}", *(f"  - {reason}" for reason in reasons)])
 
 
 def _pictures(figures: "list[Figure] | tuple[Figure, ...]", folder: str) -> Iterator[str]:

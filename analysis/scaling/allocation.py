@@ -39,14 +39,14 @@ def allocation(runs: pd.DataFrame, *, level: float = 0.95) -> tuple[AllocationRo
     Returns:
         By number of trials; empty where the study has no such cells or none with a complete block.
     """
-    ours = runs.loc[np.array([bool(SIDE_BY_SIDE.fullmatch(name)) for name in texts(runs, "anchor")], dtype=bool)]
+    ours = runs.loc[np.array([bool(SIDE_BY_SIDE.fullmatch(name)) for name in texts(runs, "baseline")], dtype=bool)]
     if not len(ours):
         return ()
     measured = select(ours, alone=False).runs
     totals: dict[str, dict[Block, _Total]] = {}
     excluded: dict[str, Counter[str]] = {}
-    for name, cell in ours.groupby("anchor", sort=False, observed=True):
-        good = measured[(measured["anchor"] == name).fillna(False).astype(bool)]
+    for name, cell in ours.groupby("baseline", sort=False, observed=True):
+        good = measured[(measured["baseline"] == name).fillna(False).astype(bool)]
         reasons = Counter(select(cell, alone=False).excluded)
         totals[str(name)] = {}
         for block, together in good.groupby("block"):
@@ -83,7 +83,7 @@ def _row(
     rate = exponential(contrast((logs,), (1.0,), level=level))
     cpus = {total.cpus for total in blocks.values()}
     cpu = int(cpus.pop()) if len(cpus) == 1 and np.isfinite(next(iter(cpus))) else None
-    own = runs[(runs["anchor"] == name).fillna(False).astype(bool)]
+    own = runs[(runs["baseline"] == name).fillna(False).astype(bool)]
     if name == reference:
         relative = exact(1.0, n=len(blocks), level=level)
     else:

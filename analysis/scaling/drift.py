@@ -10,18 +10,17 @@ from scipy import stats
 from analysis.scaling.fingerprint import labels
 from analysis.scaling.results import Drift
 from analysis.scaling.selection import select, texts
+from study.space.cells import BASE_CELL
 from study.statistics import Estimate, FloatArray, t_estimate
 from study.text import count
 
-ANCHOR = "anchor"
-"""Name of a throughput study's base cell, which begins and ends every block (`study.space.cells`)."""
 MOST_CELLS = 20
 LEVEL = 0.95
 """Nominal coverage of the slopes."""
 
 
 def anchors(runs: pd.DataFrame) -> tuple[Drift, ...]:
-    """Return the drift of the anchor of a throughput study; elsewhere of the cells that were repeated within a block.
+    """Return the drift of a throughput study's base cell; elsewhere of the cells that were repeated within a block.
 
     A straight line through ln T of the cell's runs over their place in the study: the number of measured runs that
     started before, in blocks' worth of runs (a clock would count pauses). The slope has Student's t interval with
@@ -42,7 +41,7 @@ def anchors(runs: pd.DataFrame) -> tuple[Drift, ...]:
         text=measured["fingerprint"].astype(object), place=np.arange(len(measured)) / max(per_block, 1)
     )
     cell = ["text", "num_env_runners"]
-    named = np.asarray(texts(measured, "anchor") == ANCHOR, dtype=bool)
+    named = np.asarray(texts(measured, "baseline") == BASE_CELL, dtype=bool)
     repeated = measured.duplicated([*cell, "block"], keep=False).to_numpy(dtype=bool)
     chosen = measured[
         pd.MultiIndex.from_frame(measured[cell]).isin(_cells(measured[named if named.any() else repeated]))

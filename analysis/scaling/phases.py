@@ -29,12 +29,15 @@ MOST_CELLS = 500
 """More rows than that are no table: the cells with the most runs are kept, the other runs counted."""
 BEYOND = f"beyond the {MOST_CELLS} cells with the most runs"
 NO_PHASES = "no phase times"
+PLACED_WIDER = "on more CPUs or nodes than others of their number of runners"
 STRAGGLING = 2.0
 """Slowest runner's time over the mean runner's from which a hold-up study's diagnosis speaks of a straggler."""
 
 
 def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
     """Return, per workload and scale, the phases of an iteration and the POP tree.
+
+    Of several placements of a scale only the runs on the fewest CPUs and nodes enter: transfers differ between them.
 
     Seconds are totals over totals: each run counts with its timed iterations. The POP tree splits the share of the
     iteration in which the mean runner samples:
@@ -59,9 +62,11 @@ def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
     if not complete.all():
         excluded[NO_PHASES] = int((~complete).sum())
     kept = selection.runs[complete]
-    kept = _largest_cells(kept.assign(text=kept["fingerprint"].astype(object)))
-    if len(kept) < int(complete.sum()):
-        excluded[BEYOND] = int(complete.sum()) - len(kept)
+    kept = kept.assign(text=kept["fingerprint"].astype(object))
+    for reason, choose in ((PLACED_WIDER, _on_fewest), (BEYOND, _largest_cells)):
+        before, kept = len(kept), choose(kept)
+        if len(kept) < before:
+            excluded[reason] = before - len(kept)
     grouped = kept.groupby(CELL, sort=True)
     parts = [(str(part["text"].iloc[0]), int(part["num_env_runners"].iloc[0]), part) for _, part in grouped]
     texts = sorted({text for text, *_ in parts})
@@ -82,6 +87,14 @@ def stragglers(table: Phases) -> Iterator[tuple[PhaseRow, Estimate]]:
         ratio = transformed(row.load_balance, lambda value: 1 / value)
         if (ratio.low if ratio.has_interval else ratio.value) > STRAGGLING:
             yield row, ratio
+
+
+def _on_fewest(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return of each cell the runs on the fewest CPUs, of these the ones on the fewest nodes; unknown is most."""
+    for name in ("num_cpus", "num_nodes"):
+        least = runs.groupby(CELL)[name].transform("min")
+        runs = runs[runs[name].eq(least).fillna(False) | least.isna()]
+    return runs
 
 
 def _largest_cells(runs: pd.DataFrame) -> pd.DataFrame:

@@ -26,7 +26,7 @@ KEPT = (
     "trial",
     "started",
     "ended",
-    "anchor",
+    "baseline",
     "num_cpus",
     "num_nodes",
     "minibatch_size",
@@ -114,7 +114,7 @@ def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.boo
     Those of a throughput study's allocation that is split, and a hold-up study's measured trials that share the CPUs of
     one. Records keep no group, but nothing else is asked for by these names.
     """
-    names, stages = texts(runs, "anchor"), texts(runs, "stage")
+    names, stages = texts(runs, "baseline"), texts(runs, "stage")
     return np.array(
         [
             trials_side_by_side(name) > 1 or (stage, name) == ("measure", SHARED)

@@ -2,8 +2,9 @@
 
 from analysis.tables.cells import TableColumn
 
-THROUGHPUT_COMMAND = "python run_study.py --space throughput.yaml"
-FIRST_COMMAND = f"{THROUGHPUT_COMMAND} (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"
+FIRST_COMMAND = (
+    "python run_study.py --space throughput.yaml (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"
+)
 """What measures a study that has no measured rows of equal workload."""
 
 

@@ -82,11 +82,10 @@ def steps_to_target(results: Results) -> Table:
         return TARGET.without(found, n_failed=results.num_failed)
     pairs = [(group, row) for group in found.groups for row in group.rows]
     if not pairs:
-        why = (
-            "No steps to target: no setting has several ended runs of which one reached a target. A study with such "
-            "runs: python run_study.py --space cartpole_ppo.yaml"
+        why = "No steps to target: no setting has several ended runs of which one reached a target."
+        return TARGET.without(
+            why, "python run_study.py --space cartpole_ppo.yaml", n_failed=found.n_failed, excluded=found.excluded
         )
-        return TARGET.without(why, n_failed=found.n_failed, excluded=found.excluded)
     labels = _labels(pairs, results.data)
     named = labels if len(found.groups) > 1 else [""] * len(pairs)
     return TARGET.table(

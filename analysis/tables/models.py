@@ -87,7 +87,7 @@ def model_comparison(results: Results) -> Table:
     excluded = left_out_by_models(found)
     if isinstance(errors, str) or not errors:
         why = errors if isinstance(errors, str) else "No cell can be held out: one scale and one setting were measured."
-        return MODELS.without(f"{why} Measure more: {FIRST_COMMAND}", n_failed=results.num_failed, excluded=excluded)
+        return MODELS.without(why, FIRST_COMMAND, n_failed=results.num_failed, excluded=excluded)
     reasons = [[f"{number} x {reason}" for reason, number in each.not_applicable.items()] for each in errors]
     return MODELS.table(
         errors,
@@ -183,8 +183,8 @@ def recommendation(results: Results) -> Table:
     advice = [*_measured(results, notes), *_bounds(found, notes), *_predicted(results, notes)]
     excluded = left_out_by_models(found)
     if not advice:
-        why = f"No recommendation: {' '.join(dict.fromkeys(notes))} Measure first: {FIRST_COMMAND}"
-        return ADVICE.without(why, n_failed=results.num_failed, excluded=excluded)
+        why = f"No recommendation: {' '.join(dict.fromkeys(notes))}"
+        return ADVICE.without(why, FIRST_COMMAND, n_failed=results.num_failed, excluded=excluded)
     verdict = attempt(lambda: found.verdict)
     said = [*([] if isinstance(verdict, str) else [verdict.sentence]), *(each.said for each in advice if each.said)]
     first = advice[0]

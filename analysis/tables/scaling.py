@@ -16,14 +16,13 @@ from analysis.tables.columns import (
     RATE,
     RUNNERS,
     RUNS,
-    THROUGHPUT_COMMAND,
     WORKLOAD,
     count,
     estimate,
     text,
 )
 from analysis.tables.numbers import in_words
-from analysis.tables.table import FAILED, Layout, Table, left_out
+from analysis.tables.table import FAILED, Layout, Table, left_out, with_command
 
 MOST_REFUSALS = 12
 """Refusals that a table tells; of the rest, how many there are."""
@@ -151,7 +150,7 @@ def _scaling(layout: Layout, found: Scaling | str, more: Sequence[str]) -> Table
         return layout.without(found)
     notes = (*_notes(found), *more)
     if not found.groups:
-        return layout.without(_refused(found), n_failed=found.n_failed, excluded=found.excluded, notes=notes)
+        return layout.without(*_refused(found), n_failed=found.n_failed, excluded=found.excluded, notes=notes)
     rows = [row for group in found.groups for row in group.rows]
     hidden = [] if len(found.groups) > 1 else ["workload"]
     hidden += ["num_nodes"] if {row.num_nodes for row in rows} <= {None, 1} else []
@@ -189,21 +188,21 @@ def _drift(found: Sequence[Drift] | str) -> tuple[str, ...]:
     return tuple(f"Drift of the machine: {each.sentence}" for each in found if each is found[0] or each.drifting)
 
 
-def _refused(found: Scaling) -> str:
+def _refused(found: Scaling) -> tuple[str, str]:
+    """Return why there is no row, and what to run."""
     if not found.refusals:
-        return f"No efficiency: no two scales ran equal work with a measured clock. Measure them: {FIRST_COMMAND}"
+        return "No efficiency: no two scales ran equal work with a measured clock.", FIRST_COMMAND
     first = found.refusals[0]
     head = "Efficiency is refused." if first.second is not None else "No efficiency."
-    return f"{head} {_with_help(first)}"
+    why, command = _help(first)
+    return f"{head} {why}", command
 
 
-def _with_help(refusal: Refusal) -> str:
-    """Return why a comparison is refused, and what helps: the parts of the ratio, or a command."""
+def _help(refusal: Refusal) -> tuple[str, str]:
+    """Return why a comparison is refused, with the parts of the ratio if they are known, and what to run."""
     if refusal.decomposition is not None:
-        return f"{refusal.reason} Taken apart (T7): {refusal.decomposition.sentence}"
-    if refusal.command:
-        return f"{refusal.reason} Run: {refusal.command}"
-    return refusal.reason if refusal.second is not None else f"{refusal.reason} Measure two scales: {FIRST_COMMAND}"
+        return f"{refusal.reason} Taken apart (T7): {refusal.decomposition.sentence}", ""
+    return refusal.reason, refusal.command or ("" if refusal.second is not None else FIRST_COMMAND)
 
 
 def _notes(found: Scaling) -> Iterator[str]:
@@ -215,7 +214,7 @@ def _notes(found: Scaling) -> Iterator[str]:
             yield f"{where}{group.reading}"
         yield from (f"{where}{note}" for note in group.notes)
     more = found.refusals if found.groups else found.refusals[1:]
-    yield from (f"Refused: {_with_help(refusal)}" for refusal in more[:MOST_REFUSALS])
+    yield from (f"Refused: {with_command(*_help(refusal))}" for refusal in more[:MOST_REFUSALS])
     if len(more) > MOST_REFUSALS:
         yield f"… and {len(more) - MOST_REFUSALS} more refusals."
 
@@ -275,8 +274,9 @@ def trials_against_runners(results: Results) -> Table:
     """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
     found = results.allocation
     if isinstance(found, str) or not found:
-        nothing = f"No allocation cells: no trials ran side by side. Run: {THROUGHPUT_COMMAND}"
-        return ALLOCATION.without(found if isinstance(found, str) else nothing, n_failed=results.num_failed)
+        nothing = "No allocation cells: no trials ran side by side, as those of throughput.yaml do."
+        why = (found, "") if isinstance(found, str) else (nothing, FIRST_COMMAND)
+        return ALLOCATION.without(*why, n_failed=results.num_failed)
     excluded: dict[str, int] = {}
     for row in found:
         for reason, number in left_out(row.excluded).items():
@@ -312,10 +312,11 @@ def decomposition(results: Results) -> Table:
     if isinstance(found, str):
         return CONFOUND.without(found)
     split = [each.decomposition for each in found.refusals if each.decomposition is not None]
-    missing = [_with_help(each) for each in found.refusals if each.missing and each.second is not None]
+    unknown = [_help(each) for each in found.refusals if each.missing and each.second is not None]
+    missing = [with_command(*each) for each in unknown]
     if not split:
-        why = missing[0] if missing else _nothing_confounded(bool(found.groups))
-        return CONFOUND.without(why, n_failed=found.n_failed, excluded=found.excluded, notes=missing[1:])
+        why = unknown[0] if unknown else _nothing_confounded(bool(found.groups))
+        return CONFOUND.without(*why, n_failed=found.n_failed, excluded=found.excluded, notes=missing[1:])
     parts = [(each, *part) for each in split for part in _parts(each)]
     cells = {cell.name: rate for each in split for cell, rate in each.rates}
     rates = [f"{name}: {in_words(rate)} env steps/s, n={rate.n}." for name, rate in cells.items()]
@@ -347,7 +348,7 @@ def _parts(split: Decomposition) -> list[tuple[str, object, object]]:
     ]
 
 
-def _nothing_confounded(comparable: bool) -> str:
+def _nothing_confounded(comparable: bool) -> tuple[str, str]:
     if comparable:
-        return "Nothing to take apart: no comparison between scales is confounded by a batch that changed too."
-    return f"Nothing to take apart: it needs measured runs at two scales and two batches. Measure them: {FIRST_COMMAND}"
+        return "Nothing to take apart: no comparison between scales is confounded by a batch that changed too.", ""
+    return "Nothing to take apart: it needs measured runs at two scales and two batches.", FIRST_COMMAND

@@ -40,6 +40,8 @@ class Table:
     """Reason -> runs that were left out for it, the failed ones apart."""
     conclusion: str
     """One plain sentence with its interval, or why there is none."""
+    command: str = ""
+    """What to run for a table with rows; empty where it has some, or where no command of this project helps."""
     notes: tuple[str, ...] = ()
     engine: str = ""
     """Of the runs, see `study.engine`; empty where the rows are of no run."""
@@ -54,9 +56,16 @@ class Table:
         return self.frame.empty
 
     @property
+    def heading(self) -> str:
+        """The title as it stands above the table, after its number if the key is one: `T2` is, and not `prices`."""
+        return f"{self.key}. {self.title}" if self.key[0].isupper() else self.title
+
+    @property
     def said(self) -> str:
-        """The conclusion as it stands where nothing else names the engine."""
-        return f"Engine {self.engine}: {self.conclusion}" if self.engine and not self.empty else self.conclusion
+        """The conclusion as it stands where nothing else names the engine and the command."""
+        if self.empty:
+            return with_command(self.conclusion, self.command)
+        return f"Engine {self.engine}: {self.conclusion}" if self.engine else self.conclusion
 
     @property
     def counts(self) -> str:
@@ -211,12 +220,13 @@ class Layout:
     def without(
         self,
         why: str,
+        command: str = "",
         *,
         n_failed: int = 0,
         excluded: Mapping[str, int] = MappingProxyType({}),
         notes: Iterable[str] = (),
     ) -> Table:
-        """Return the table without rows; `why` says what is missing and which command would make it."""
+        """Return the table without rows; `why` says what is missing, and `command` is what would make it."""
         return Table(
             key=self.key,
             title=self.title,
@@ -226,8 +236,14 @@ class Layout:
             n_failed=n_failed,
             excluded=left_out(excluded),
             conclusion=why,
+            command=command,
             notes=tuple(notes),
         )
+
+
+def with_command(why: str, command: str) -> str:
+    """Return why something is missing, and the command that would make it, if one would."""
+    return f"{why} Run: {command}" if command else why
 
 
 FAILED = "failed"

@@ -12,7 +12,7 @@ from analysis.tables.numbers import in_words
 from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 
-NOTHING = f"No phases: no run is finished with a measured clock. Measure some: {FIRST_COMMAND}"
+NOTHING = "No phases: no run is finished with a measured clock."
 CLOSURE_AIM = 0.02
 """Share of an iteration that the phases may miss, at the median, before they explain it no more."""
 MEANINGS = {
@@ -68,7 +68,7 @@ def _of_phases(layout: Layout, found: Phases | str) -> Table:
     if isinstance(found, str):
         return layout.without(found)
     if not found.rows:
-        return layout.without(NOTHING, n_failed=found.n_failed, excluded=found.excluded)
+        return layout.without(NOTHING, FIRST_COMMAND, n_failed=found.n_failed, excluded=found.excluded)
     several = len({row.label for row in found.rows}) > 1
     return layout.table(
         found.rows,

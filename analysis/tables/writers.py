@@ -57,7 +57,7 @@ def to_csv(table: "Table") -> str:
 
     Read it with `pandas.read_csv(file, comment="#")`.
     """
-    said = [f"{table.key}. {table.title}", table.said, table.counts]
+    said = [table.heading, table.said, table.counts]
     said += [f"engine: {table.engine}"] if table.engine else []
     said += [*table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
@@ -89,7 +89,7 @@ def to_markdown(table: "Table", *, alone: bool = True) -> str:
         table: The table.
         alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
     """
-    parts = [f"### {_in_pipes(_caption(table))}", one_line(table.said if alone else table.conclusion)]
+    parts = [f"### {_in_pipes(table.heading)}", one_line(table.said if alone else table.conclusion)]
     if not table.empty:
         body = table.body()
         parts += [one_line(body.above), pipes(body)]
@@ -167,10 +167,10 @@ def to_html(table: "Table", *, alone: bool = True) -> str:
     """
     parts = [f'<section class="study-table" id="{escape(table.key)}">']
     if table.empty:
-        parts.append(f'<h3 id="{escape(table.key)}-caption">{escape(_caption(table))}</h3>')
+        parts.append(f'<h3 id="{escape(table.key)}-caption">{escape(table.heading)}</h3>')
     parts.append(f'<p class="conclusion">{prose(table.said if alone else table.conclusion)}</p>')
     if not table.empty:
-        parts.append(html_table(table, _caption(table)))
+        parts.append(html_table(table, table.heading))
     parts.append(f'<p class="counts">{escape(f"{table.more_rows} {table.counts}".strip())}</p>')
     if table.notes:
         parts.append(f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in table.notes)}</ul>')
@@ -200,10 +200,6 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _caption(table: "Table") -> str:
-    return table.title if table.key.islower() else f"{table.key}. {table.title}"
-
-
 def _head(column: TableColumn, number: bool) -> str:
     kind = ' class="number"' if number else ""
     return f'<th scope="col"{kind} title="{escape(column.meaning)}">{escape(column.heading)}</th>'
@@ -228,7 +224,7 @@ def _definitions(table: "Table") -> str:
 
 def to_text(table: "Table", width: int) -> str:
     """Return the table for a terminal: title, conclusion, aligned columns, counts."""
-    parts = [_caption(table), table.said, table.counts]
+    parts = [table.heading, table.said, table.counts]
     head, conclusion, counts = (wrapped(part, width) for part in parts)
     return "\n".join([head, conclusion, *([text_table(table, width)] if not table.empty else []), counts])
 

@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
+from study.missing import told_to_install
 from study.options import Version
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -83,23 +84,28 @@ def _guarded(command: Callable[[], Any]) -> NoReturn:
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        command()
+        with told_to_install():
+            command()
     except StudyError as error:
         say(terminal(error=True), str(error))
         sys.exit(ExitCode.MISTAKE)
-    except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
-            fix = "Free some space, then run the same command again."
-            say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
-            sys.exit(ExitCode.MISTAKE)
-        say(
-            terminal(error=True),
-            "A fault of this program; nothing recorded is lost. Please report it with these lines:",
-        )
-        write(traceback.format_exc(), error=True)
-        sys.exit(ExitCode.UNEXPECTED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _report_fault()
+        where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
+        fix = "Free some space, then run the same command again."
+        say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
+        sys.exit(ExitCode.MISTAKE)
+    except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
+        _report_fault()
     sys.exit(ExitCode.FINISHED)
+
+
+def _report_fault() -> NoReturn:
+    """Print the exception that is being handled as a fault of this program."""
+    say(terminal(error=True), "A fault of this program; nothing recorded is lost. Please report it with these lines:")
+    write(traceback.format_exc(), error=True)
+    sys.exit(ExitCode.UNEXPECTED)
 
 
 def main() -> NoReturn:
@@ -109,4 +115,4 @@ def main() -> NoReturn:
 
 def main_run() -> NoReturn:
     """Run `python run_study.py …`: the command `run` alone."""
-    _guarded(load("run"))
+    _guarded(lambda: load("run")())

@@ -10,7 +10,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples, space_names, study_folders, wrong_option
+from study.options import AsJson, command_app, examples, one_space, space_names, study_folders, wrong_option
 from study.text import count, number
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def evaluate(
         int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
     ] = None,
     space: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Space of a checkpoint outside of a study, or with --random: a path, or a name in search_spaces/.",
             autocompletion=space_names,
@@ -108,8 +108,9 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    if path is None and random and space is not None:
-        path, space = Path(space), None
+    space_file = one_space(None, space) if space else None
+    if path is None and random and space_file is not None:
+        path, space_file = Path(space_file), None
     if path is None:
         fix = "Name the folder of a study, such as studies/quickstart."
         raise wrong_option("STUDY", rule="must be given", got="none", fix=fix, code="no-study")
@@ -119,7 +120,7 @@ def evaluate(
     request = EvaluationRequest(
         path=path,
         trial=trial,
-        space=space,
+        space=space_file,
         episodes=episodes,
         stochastic=stochastic,
         random=random,

@@ -95,20 +95,20 @@ def run(
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
     job, 70 a fault of this program, 75 stopped and resumable.
     """
-    space = asked_space(
+    source = asked_space(
         space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
     )
     from study.records.folder import StudyFolder
 
-    file = find_space(space)
+    file = find_space(source)
     name = checked_name(name or file.stem)
     begun = (resume or resume_or_start) and StudyFolder(out / name).exists()
-    spec = load(space, set_, replicate, trials, timeout=config_timeout, new=not begun)
+    spec = load(source, set_, replicate, trials, timeout=config_timeout, new=not begun)
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:
-        with with_lines(space, set_):
-            _print_plan(spec, address, name, space)
+        with with_lines(source, set_):
+            _print_plan(spec, address, name, source)
         return
     from study.cli.display import make_display
     from study.driver.opening import RunOptions
@@ -133,7 +133,7 @@ def run(
     again = _resume_command()
     try:
         display = make_display(terminal())
-        with with_lines(space, set_):
+        with with_lines(source, set_):
             result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."

@@ -27,7 +27,8 @@ def spaces(as_json: AsJson = False) -> None:
     headings = ("space", "kind", "trials", "about")
     rows = [(each["space"], each["kind"] or MISSING, number(each["trials"], "d"), each["about"]) for each in found]
     console.print(table(headings, rows, words=headings[:2], fold=headings[3:], width=80), width=80)
-    say(console, "\nRun one: python run_study.py --space quickstart.yaml")
+    say(console, "\nTrials of hold-up studies: up to so many, fewer where the machine has not enough CPUs.")
+    say(console, "Run one: python run_study.py --space quickstart.yaml")
 
 
 @app.command(epilog=examples("python -m study schema > space.schema.json"))
@@ -118,7 +119,7 @@ def _entry(file: Path) -> dict[str, Any]:
 
 
 def _num_trials(spec: StudySpec) -> int:
-    """Return the trials of a study on a cluster that holds all of it; of a hold-up study, at most so many."""
+    """Return the trials of a study on a cluster that holds all of it; of a hold-up study, up to so many."""
     from study.designs.registry import make_plan
     from study.planning.shape import ClusterShape, NodeShape
 

@@ -35,16 +35,16 @@ class Neighbours:
         self._beside.pop(trial, None)
 
     def reserved(self, trial: int) -> dict[str, Reserved]:
-        """Return, for every host of a trial, what the study held there during the trial's timed part."""
+        """Return, for every machine of a trial, what the study held there during the trial's timed part."""
         row = self._rows[trial]
         begin, end = row.timed_from, row.timed_to
         if begin is None or end is None or end <= begin:
             return {}
         shares = [(other, _overlap(other, begin, end)) for other in self._beside.get(trial, ())]
         result = {}
-        for host, own in row.cpus_per_host.items():
-            beside = [(other, _cpus_on(other, host) * share) for other, share in shares]
-            result[host] = Reserved(
+        for machine, own in row.cpus_per_machine.items():
+            beside = [(other, _cpus_on(other, machine) * share) for other, share in shares]
+            result[machine] = Reserved(
                 num_cpus=own + math.fsum(cpus for _, cpus in beside),
                 ended=math.fsum(cpus for other, cpus in beside if (other.ended_at or math.inf) < end),
             )
@@ -57,6 +57,6 @@ def _overlap(row: TrialRow, begin: float, end: float) -> float:
     return max(min(until, end) - max(row.started, begin), 0.0) / (end - begin)
 
 
-def _cpus_on(row: TrialRow, host: str) -> int:
-    """Return the CPUs of a trial on a host: one whose processes never came up may have begun them anywhere."""
-    return row.cpus_per_host.get(host, 0) if row.cpus_per_host else row.num_cpus
+def _cpus_on(row: TrialRow, machine: str) -> int:
+    """Return the CPUs of a trial on a machine: one whose processes never came up may have begun them anywhere."""
+    return row.cpus_per_machine.get(machine, 0) if row.cpus_per_machine else row.num_cpus

@@ -16,6 +16,7 @@ from typing import Any
 
 from study.hosts.control_groups import read_text
 from study.hosts.cpus import cores_of, usable_cpus
+from study.hosts.identity import machine_key
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the system's clocks."""
@@ -42,6 +43,8 @@ class NodeLoad:
     """Mean cores that the hypervisor withheld."""
     largest: str = ""
     """Name of the programs of others that used most; empty where the system does not show them."""
+    machine: str = ""
+    """The machine, by `machine_key`; empty in records before 0.12.1."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the records."""
@@ -97,6 +100,7 @@ class LoadSnapshot:
     """What /proc showed at one moment."""
 
     host: str
+    machine: str
     moment_s: float
     """By the host's monotonic clock."""
     num_cores: int
@@ -110,16 +114,21 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
     """
-    from study.hosts.machine import machine_key  # here, as psutil below: the records need `NodeLoad` alone
-
-    host, allowed = os.uname().nodename, usable_cpus()
+    host, machine, allowed = os.uname().nodename, machine_key(), usable_cpus()
     try:
         early = time.monotonic(), _cpus(allowed)
-        processes = _processes(ours, machine_key())
+        processes = _processes(ours, machine)
         moment_s, cpus = early if last else (time.monotonic(), _cpus(allowed))
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
-    return LoadSnapshot(host=host, moment_s=moment_s, num_cores=len(cores_of(allowed)), cpus=cpus, processes=processes)
+    return LoadSnapshot(
+        host=host,
+        machine=machine,
+        moment_s=moment_s,
+        num_cores=len(cores_of(allowed)),
+        cpus=cpus,
+        processes=processes,
+    )
 
 
 def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeLoad | None:
@@ -148,6 +157,7 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
         foreign_cores=max(busy_s - ours_s - unsure_s, 0.0) / seconds,
         stolen_cores=max(stolen_s, 0.0) / seconds,
         largest=max(others, key=others.__getitem__, default=""),
+        machine=last.machine,
     )
 
 
@@ -204,7 +214,7 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
 
 def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
-    import psutil
+    import psutil  # here: the records need `NodeLoad` alone
 
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted)}

@@ -23,9 +23,9 @@ import psutil
 
 from study.hosts.control_groups import control_groups, cpu_quota, read_number
 from study.hosts.cpus import FrequencyFacts, cores_of, cpu_model, num_cores, read_frequency, usable_cpus
+from study.hosts.identity import boot_id, machine_key
 from study.hosts.jobs import granted_cpus
 from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
-from study.hosts.machine import boot_id, machine_key
 from study.hosts.memory import MemoryFacts, read_memory
 from study.hosts.mounts import DiskFacts, read_disk, short_temporary_folder
 from study.hosts.processes import Raylet, open_ports, own_raylet, reach_of_nice, threads_of_user

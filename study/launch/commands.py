@@ -169,7 +169,7 @@ def _add(name: str, options: type[LaunchOptions], act: Callable[[Any], int]) -> 
         if takes_more:
             values["scheduler_options"] = tuple(context.args)
             argument = values["space_argument"]
-            if values["space"] is not None and argument is not None and argument.startswith("-"):
+            if values["space"] and argument is not None and argument.startswith("-"):
                 # With --space, the first word after `--` takes the place of the argument.
                 values |= {"space_argument": None, "scheduler_options": (argument, *values["scheduler_options"])}
         raise typer.Exit(act(options(**values)))

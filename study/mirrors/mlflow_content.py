@@ -212,7 +212,7 @@ def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int
         **record.setting,
         **iterations,
         "seed": record.seed,
-        "anchor": record.anchor or _NONE,
+        "baseline": record.anchor or _NONE,
         "execution": record.execution,
         **_staged_params(record),
         **study_params(spec),

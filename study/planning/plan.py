@@ -93,6 +93,8 @@ class Plan:
     """What trials need that do not run as the space says."""
     cells: Mapping[str, CellPlan] = field(default_factory=dict)
     """What the trials of named cells need."""
+    left_out: str = ""
+    """Which trials of the space cannot run on this cluster and why; empty where all can."""
 
     def cell_of(self, name: str | None) -> CellPlan | None:
         """Return the cell of this name; None where the trials of the study are of no cells."""
@@ -155,6 +157,8 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     yield from _of_script(spec)
+    if plan.left_out:
+        yield (f"Left out: {plan.left_out}. To change it: run where the CPUs are (--address, or the command `launch`).")
     if spec.learner == "auto" and spec.suits_fused and spec.learner_in_use != "fused":
         yield "Slower: the lean learner instead of the fused one. JAX is not installed. To change it: pip install jax."
     cores = count(plan.cluster.capacity, "core")

@@ -91,8 +91,8 @@ class TrialRow:
     """Runners that were missing in the worst iteration."""
     num_restarts: int = 0
     """Runner processes that were started anew."""
-    cpus_per_host: dict[str, int] = field(default_factory=dict)
-    """Host -> CPUs that the trial reserves there, once its processes are up."""
+    cpus_per_machine: dict[str, int] = field(default_factory=dict)
+    """Machine -> CPUs that the trial reserves there, once its processes are up."""
     node_loads: list[NodeLoad] = field(default_factory=list)
     """What else its nodes did in the timed part."""
     timed_from: float | None = None
@@ -139,7 +139,7 @@ class TrialRow:
                 self.engine = engine_of(record.effective)
                 self.evaluation_backend = record.effective.get("evaluation_backend")
                 self.startup_time_s = record.startup_time_s
-                self.cpus_per_host = reserved_on(record.placement)
+                self.cpus_per_machine = reserved_on(record.placement)
             case Iteration():
                 self._apply_iteration(record, moment)
             case Evaluation():

@@ -65,6 +65,11 @@ def misfit(kind: type, content: Mapping[str, Any]) -> str | None:
     return None
 
 
+def is_exact(value: object) -> bool:
+    """Return whether a value is no whole number, or one that is exact as a float."""
+    return type(value) is not int or -LARGEST <= value <= LARGEST
+
+
 def is_moment(value: object) -> bool:
     """Return whether a value is a time, seconds since the epoch."""
     return (type(value) is float or type(value) is int) and 0 <= value <= LAST_MOMENT
@@ -93,24 +98,15 @@ def _inner_or_none(hints: Mapping[str, Any]) -> Check:
     return lambda value: value is None or (type(value) is dict and check(value))
 
 
-def _are_places(places: list[dict[str, Any]]) -> bool:
-    check = _inner({**PLACE, "cpu_model": str | None})  # recorded since 0.12.1
-    return all(place.keys() >= PLACE.keys() and check(place) for place in places)
+def _are_places() -> Check:
+    check = _inner({**PLACE, "cpu_model": str | None, "machine": str})  # these two are recorded since 0.12.1
+    return lambda places: all(place.keys() >= PLACE.keys() and check(place) for place in places)
 
 
-def _are_loads(loads: list[dict[str, Any]]) -> bool:
+def _are_loads() -> Check:
     names = {item.name for item in fields(NodeLoad)}
-    return all(load.keys() == names and misfit(NodeLoad, load) is None for load in loads)
-
-
-_MORE: Mapping[str, Check] = {
-    "created": lambda moment: is_moment(moment),
-    "setting": lambda setting: SCALE in setting,
-    "returns": lambda returns: len(returns) > 0,  # a mean is taken of them
-    "placement": _are_places,
-    "node_loads": _are_loads,
-}
-"""Rules of single fields, whatever record has them."""
+    least = names - {"machine"}  # recorded since 0.12.1
+    return lambda loads: all(names >= load.keys() >= least and misfit(NodeLoad, load) is None for load in loads)
 
 
 def _check(hint: Any) -> Check:
@@ -118,7 +114,7 @@ def _check(hint: Any) -> Check:
     if hint is Any:
         return _is_shallow
     if (scalars := _scalars(hint)) is not None:
-        return lambda value: type(value) in scalars and (type(value) is not int or -LARGEST <= value <= LARGEST)
+        return lambda value: type(value) in scalars and is_exact(value)
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         allowed = frozenset(inner)
@@ -149,7 +145,7 @@ def _of_all(container: type, hint: Any, values: Callable[[Any], Any]) -> Check:
         if not set(map(type, values(value))) <= scalars:
             return False
         whole = [each for each in values(value) if type(each) is int]
-        return not whole or (min(whole) >= -LARGEST and max(whole) <= LARGEST)
+        return not whole or (is_exact(min(whole)) and is_exact(max(whole)))
 
     return of_scalars
 
@@ -162,13 +158,19 @@ def _scalars(hint: Any) -> frozenset[type] | None:
     return frozenset((*parts, int) if float in parts else parts)
 
 
-def _is_exact(value: Any) -> bool:
-    return type(value) is not int or -LARGEST <= value <= LARGEST
-
-
 def _is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:
     """Return whether a JSON value is nested no deeper than `levels`, and its whole numbers exact."""
     if type(value) is dict or type(value) is list:
         inner = value.values() if type(value) is dict else value
         return levels > 0 and all(_is_shallow(each, levels - 1) for each in inner)
-    return _is_exact(value)
+    return is_exact(value)
+
+
+_MORE: Mapping[str, Check] = {
+    "created": lambda moment: is_moment(moment),
+    "setting": lambda setting: SCALE in setting,
+    "returns": lambda returns: len(returns) > 0,  # a mean is taken of them
+    "placement": _are_places(),
+    "node_loads": _are_loads(),
+}
+"""Rules of single fields, whatever record has them."""

@@ -46,7 +46,7 @@ def table_row(row: TrialRow) -> dict[str, Any]:
     }
     rest = {
         "max_iterations": row.iterations,
-        "anchor": row.anchor,
+        "baseline": row.anchor,
         "stage": row.stage,
         "variant": row.variant if row.stage else None,
         "digest": row.digest or None,

@@ -7,6 +7,7 @@ reserved on a node are free for others, and nothing but a small rest may be done
 measures it).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -97,7 +98,7 @@ takes a little from every core, and what it takes from all, all phases lose."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """CPUs that the study held on a host during the timed part of a trial, as means over that time."""
+    """CPUs that the study held on a machine during the timed part of a trial, as means over that time."""
 
     num_cpus: float
     """Of this trial and of others beside it."""
@@ -106,11 +107,14 @@ class Reserved:
 
 
 def reserved_on(placement: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return host -> CPUs that a trial reserves there, from the `placement` of its record."""
-    cpus: dict[str, int] = {}
+    """Return machine -> CPUs that a trial reserves there, from the `placement` of its record.
+
+    A machine is named by `machine_key`, since several may have one host name; in records before 0.12.1 by that name.
+    """
+    cpus: Counter[str] = Counter()
     for place in placement:
-        cpus[place["host"]] = cpus.get(place["host"], 0) + place["num_cpus"]
-    return cpus
+        cpus[place.get("machine", place["host"])] += place["num_cpus"]
+    return dict(cpus)
 
 
 def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, Reserved]) -> list[str]:
@@ -118,11 +122,11 @@ def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, Reserved]) ->
 
     Args:
         loads: What its nodes did.
-        reserved: Host -> CPUs that the study held there.
+        reserved: Machine -> CPUs that the study held there.
     """
     found = []
     for load in loads:
-        held = reserved.get(load.host, Reserved(num_cpus=load.num_cores))
+        held = reserved.get(load.machine or load.host, Reserved(num_cpus=load.num_cores))
         free = max(load.num_cores - held.num_cpus, 0.0)
         if load.foreign_cores > free + FOREIGN_LIMIT + held.ended:
             most = f" (most by {load.largest})" if load.largest else ""

@@ -16,6 +16,10 @@ SHARED = "shared"
 Variant = Literal["study", "stock", "measured"]
 """`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
 
+WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
+"""Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
+chosen one on RLlib's own runner, which no rule and no comparison uses."""
+
 
 def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:
     """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""

@@ -13,8 +13,8 @@ from typing import Any
 import ray
 
 from study.hosts.cpus import cpu_model
+from study.hosts.identity import machine_key
 from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
-from study.hosts.machine import machine_key
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""
@@ -52,6 +52,7 @@ class Place:
             "runners": list(self.runners),
             "node": self.address,
             "host": self.host,
+            "machine": self.machine,
             "cpu_model": self.cpu_model,
             "num_cpus": self.num_cpus,
         }

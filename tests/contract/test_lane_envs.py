@@ -2,6 +2,7 @@
 
 import importlib.util
 import time
+import warnings
 
 import gymnasium
 import numpy as np
@@ -425,3 +426,13 @@ def test_both_backends_follow_the_same_dynamics():
         if not played.finals:
             assert observations[0] == pytest.approx(expected, abs=1e-5)
         state = observations
+
+
+@needs_envpool
+@pytest.mark.parametrize("env_id", TASKS)
+def test_spaces_of_envpool_warn_of_nothing(env_id):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = make_env(environment(env_id, backend="envpool"))
+        env.reset(seed=1)
+        env.step(env.action_space.sample())

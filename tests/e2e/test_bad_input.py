@@ -109,6 +109,7 @@ def test_procgen_without_its_library_names_the_package(place):
         (["--set", "budget.env_steps=1M"], ("budget.env_steps", "wrong-type")),
         (["--set", "budget"], ("--set", "bad-override")),
         (["other.yaml"], ("--space", "two-spaces")),
+        (["--space", "other.yaml"], ("--space", "two-spaces")),
         (["--name", "a/b"], ("--name", "name")),
         (["--until", "race"], ("--until", "stage")),
     ],
@@ -172,9 +173,10 @@ def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
     assert "Traceback" not in done.stderr
 
 
-def test_a_python_without_the_packages_is_told_what_to_install(place):
-    script = Path(cli.__file__).parents[2] / "run_study.py"
-    done = subprocess.run([sys.executable, "-S", script], capture_output=True, text=True, env={})
+@pytest.mark.parametrize("words", [["run_study.py"], ["-m", "study", "spaces"]])
+def test_a_python_without_the_packages_is_told_what_to_install(words):
+    root = Path(cli.__file__).parents[2]
+    done = subprocess.run([sys.executable, "-S", *words], capture_output=True, text=True, env={}, cwd=root)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search(r"got no '\w+'\. Fix: Run `pip install -e \.`", done.stderr), done.stderr
     assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ from analysis import load
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.evaluating.rerun import held_by_mlflow
 from study.metrics import METRICS
+from study.mirrors import mlflow_content
 from study.mirrors.mlflow_content import FROZEN_CHAIN
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
@@ -61,7 +62,7 @@ def mirrored(tmp_path, uri):
 HELD = (
     *(name for name in PARAMETERS),
     *(name for name, metric in METRICS.items() if metric.grain == "trial"),
-    *("study", "trial", "attempt", "status", "reason", "stage", "variant", "digest", "anchor", "seed", "execution"),
+    *("study", "trial", "attempt", "status", "reason", "stage", "variant", "digest", "baseline", "seed", "execution"),
     *("stands_for_runners", "num_nodes", "nodes", "iterations", "timed_iterations", "timed_env_steps", "timed_s"),
     *("iteration_time_s", "sampling_time_s", "slowest_runner_time_s", "learning_time_s", "sync_time_s"),
     *("cpu_pressure", "peak_rss_mb"),
@@ -77,6 +78,26 @@ def assert_held(mine: pd.DataFrame, truth: pd.DataFrame, names=HELD):
     for name in ("started", "ended"):  # MLflow keeps milliseconds
         known = mine[name].notna()
         assert (abs(mine[name] - truth[name])[known] <= 0.0006).all()
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_study_that_an_earlier_version_mirrored_is_read_and_goes_on(tmp_path, uri, monkeypatch, anew):
+    folder, of_today = synthetic.make_folder(tmp_path / "demo", uri), mlflow_content.trial_params
+
+    def of_0_12_0(*of_trial):
+        return {"anchor" if name == "baseline" else name: value for name, value in of_today(*of_trial).items()}
+
+    begun = [replace(record, anchor="mine") for record in (synthetic.started(0), synthetic.started(1))]
+    synthetic.append(folder, synthetic.opened(), begun[0], synthetic.ended(0), begun[1], synthetic.started(2))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(mlflow_content, "trial_params", of_0_12_0)
+        sync_mlflow(folder)
+    assert load.open_study(uri).runs["baseline"].fillna("").tolist() == ["mine", "mine", ""]
+    synthetic.append(folder, synthetic.ended(1), synthetic.ended(2), replace(synthetic.started(3), anchor="yours"))
+    if anew:
+        (folder.path / "mirror.json").unlink()
+    sync_mlflow(folder)
+    assert load.open_study(uri).runs["baseline"].fillna("").tolist() == ["mine", "mine", "", "yours"]
 
 
 def test_our_study_is_the_same_as_from_its_folder(mirrored, uri):

@@ -290,7 +290,7 @@ def test_a_target_that_most_runs_never_reach_is_not_the_soonest():
     ]
     study = Study(built_study(rows))
     prices = target_prices(study.rows)
-    assert prices.frame[["train_batch_size", "num_never"]].to_numpy().tolist() == [[1_000, 0], [4_000, 4]]
+    assert prices.frame[["train_batch_size", "n_censored"]].to_numpy().tolist() == [[1_000, 0], [4_000, 4]]
     assert prices.frame["hours"][0] > prices.frame["hours"][1] and "never got there" in prices.title
     assert "The soonest, in s: 20.0" in study.table("steps_to_target").conclusion
     advice = study.table("recommendation").frame.set_index("question")

@@ -1,5 +1,7 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
+import errno
+import importlib
 import json
 import os
 import re
@@ -60,6 +62,31 @@ def test_a_full_disk_is_said_without_a_traceback(words):
     assert (done.returncode, done.stderr) == (2, f"{said}\n")
 
 
+@pytest.mark.parametrize(
+    ("module", "code", "words"),
+    [("pydantic", 2, "got no 'pydantic'. Fix: Run `pip install"), ("study.cli.run", 70, "A fault of this program")],
+)
+def test_a_package_that_is_missing_is_to_be_installed_and_a_module_of_ours_is_a_fault(
+    module, code, words, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(cli, "load", lambda name: importlib.import_module(module))
+    with pytest.raises(SystemExit) as ended:
+        cli.main_run()
+    said = capsys.readouterr().err
+    assert (ended.value.code, words in said, "Traceback" in said) == (code, True, code == 70)
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EDQUOT, 2), (errno.EACCES, 70)])
+def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys):
+    def refuse():
+        raise OSError(number, "refused", "a file")
+
+    with pytest.raises(SystemExit) as ended:
+        cli._guarded(refuse)
+    assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
+
+
 @pytest.mark.parametrize("words", [("schema",), ("spaces",), ("spaces", "--json")])
 def test_a_pipe_that_nobody_reads_is_no_mistake(words):
     read, write = os.pipe()
@@ -109,6 +136,7 @@ def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
     assert len(as_json("spaces")) == len(list(SHIPPED.glob("*.yaml")))
     text = CliRunner().invoke(cli.app, ["spaces"]).output
     assert all(file.name in text for file in SHIPPED.glob("*.yaml"))
+    assert "Trials of hold-up studies: up to so many, fewer where" in text
     assert re.search(r"^scaling\.yaml +holdup +\d+ Settings of PPO", text, re.MULTILINE)  # not beside its last line
 
 

@@ -10,7 +10,7 @@ ALLOWED = {
     "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
     "study/launch/agent.py": "standard output is its protocol",
     "study/launch/await_nodes.py": "runs alone on a node, on Ray's interpreter",
-    "run_study.py": "says that the packages are missing, of which the console is one",
+    "study/missing.py": "says that the packages are missing, of which the console is one",
 }
 """File -> why it writes by itself."""
 

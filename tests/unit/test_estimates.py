@@ -168,7 +168,7 @@ def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
 
 def test_a_baseline_with_two_budgets_is_two_settings():
     rows = [
-        tables_data.run(number, anchor="rllib_defaults", max_iterations=limit, final_return=float(limit))
+        tables_data.run(number, baseline="rllib_defaults", max_iterations=limit, final_return=float(limit))
         for number, limit in enumerate((10, 60))
     ]
     frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")

@@ -277,6 +277,7 @@ def test_the_script_of_a_space_has_as_long_as_that_of_a_study(tmp_path, monkeypa
         ("{study} --trial 1", ["no-policy"]),
         ("{study} --trial 7", ["no-such-trial"]),
         ("{study} --space x", ["own-space"]),
+        ("{study} --space x --space y", ["two-spaces"]),
         ("{checkpoint}", ["no-space"]),
         ("{checkpoint} --trial 3 --space quickstart.yaml", ["trial-of-checkpoint"]),
     ],

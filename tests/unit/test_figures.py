@@ -143,7 +143,7 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_command(k
     figure = figure_of(throughput_study(planted_runs(CONFOUNDED, np.random.default_rng(1))), key)
     assert not figure.drawn
     for part in ("Refused.", "train_batch_size", "run_study.py"):
-        assert part in figure.missing
+        assert part in f"{figure.missing} {figure.command}"
     with pytest.raises(AnalysisError) as caught:
         figure.to_svg()
     assert caught.value.code == "nothing-to-draw"

@@ -108,11 +108,11 @@ ARMS = [
 
 def arms_study():
     runs, curves = [], []
-    for place, (anchor, n, digest, returns) in enumerate(ARMS):
+    for place, (baseline, n, digest, returns) in enumerate(ARMS):
         for seed in range(2):
             trial = 2 * place + seed
-            hit = None if anchor == "naive_growth" and seed else 100 * (place + 1)
-            runs.append(run(trial, n=n, seed=seed, digest=digest, anchor=anchor, final_return=returns[-1],
+            hit = None if baseline == "naive_growth" and seed else 100 * (place + 1)
+            runs.append(run(trial, n=n, seed=seed, digest=digest, baseline=baseline, final_return=returns[-1],
                             env_steps_to_target=hit, score=1 - place / 10))  # fmt: skip
             curves.append(curve(trial, returns))
     return of(runs, curves, spec=load_space("acrobot_holdup"))

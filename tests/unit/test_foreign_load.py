@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from study.hosts.identity import machine_key
 from study.hosts.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
-from study.hosts.machine import machine_key
 from study.trial import places
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -29,11 +29,8 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
 def snapshots(cpus, before, after, *, seconds=100.0):
     """Return two snapshots of a machine whose CPUs did `cpus` in between."""
     nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
-    first = LoadSnapshot(host="h", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
-    last = LoadSnapshot(
-        host="h", moment_s=5.0 + seconds, num_cores=len(cpus), cpus=dict(enumerate(cpus)), processes=after
-    )
-    return first, last
+    first = LoadSnapshot(host="h", machine="h/1", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
+    return first, replace(first, moment_s=5.0 + seconds, cpus=dict(enumerate(cpus)), processes=after)
 
 
 def load(*arguments, **words):

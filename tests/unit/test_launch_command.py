@@ -51,6 +51,10 @@ def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
     assert "The first node of several runs Ray's head" in result.output
 
 
+def test_two_spaces_are_refused():
+    refused(launch("slurm", "--space", "scaling.yaml", "--space", "quickstart.yaml", space=None), "must be named once")
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("slurm", ["-N4"]), ("slurm", ["--time=8:00:00"]), ("oar", ["-l", "/host=4,walltime=8"]), ("pbs", ["-l", "x=1"])],

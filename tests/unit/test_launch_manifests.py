@@ -79,7 +79,7 @@ def test_two_people_and_two_studies_get_two_names(user):
 
 
 def ray_up(hosts="me@lab-1:8,lab-2:16,lab-3:24", **changes):
-    given = {"space": "quickstart.yaml", "name": "lab", "hosts": hosts, "head_ip": "10.0.0.1", "python": "python3"}
+    given = {"space": ["quickstart.yaml"], "name": "lab", "hosts": hosts, "head_ip": "10.0.0.1", "python": "python3"}
     return manifests.ray_up(RayUpOptions(**{**given, **changes}))
 
 
@@ -283,7 +283,7 @@ def test_hosts_that_others_would_not_reach_are_refused(changes, option):
 
 
 def kuberay(**changes):
-    given = {"space": "quickstart.yaml", "name": "lab", "image": ODD, "cpus_per_node": 16}
+    given = {"space": ["quickstart.yaml"], "name": "lab", "image": ODD, "cpus_per_node": 16}
     return manifests.kuberay(KubeRayOptions(**{**given, "nodes": 3, "memory_gb": 64, **changes}))
 
 
@@ -316,9 +316,9 @@ def test_a_space_is_sent_as_text_whatever_its_editor_wrote_before_it_and_whateve
     code = """
 from study.launch.manifests import KubeRayOptions, kuberay
 from study.launch.ssh import SshOptions
-made = kuberay(KubeRayOptions(space="marked.yaml", image="i", cpus_per_node=16))
+made = kuberay(KubeRayOptions(space=["marked.yaml"], image="i", cpus_per_node=16))
 open("job.yaml", "w").write(made.files["rayjob.yaml"])
-print(ascii(SshOptions(space="marked.yaml", hosts="n1:2").inputs["marked.yaml"]))
+print(ascii(SshOptions(space=["marked.yaml"], hosts="n1:2").inputs["marked.yaml"]))
 """
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = shell(sys.executable, "-c", code, **ascii_locale)

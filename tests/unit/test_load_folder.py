@@ -102,7 +102,7 @@ def test_the_frame_is_what_the_ledger_says(which, request):
     ledger = fold((line.record, line.time) for line in read_lines(folder.records))
     means = raw_means(folder.records)
     assert runs["trial"].tolist() == sorted(ledger.rows)
-    told = (*PARAMETERS, "attempt", "status", "seed", "execution", "timing", "num_cpus", "anchor", "stage", "digest")
+    told = (*PARAMETERS, "attempt", "status", "seed", "execution", "timing", "num_cpus", "baseline", "stage", "digest")
     for line in runs.to_dict("records"):
         row = ledger.rows[line["trial"]]
         table = table_row(row)

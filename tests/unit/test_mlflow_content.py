@@ -77,7 +77,7 @@ def test_params_are_flat_and_the_same_for_every_trial():
         "train_batch_size": "400",
         "lr": "0.00025",
         "seed": "5",
-        "anchor": "none",
+        "baseline": "none",
         "execution": "real",
         "environment": "CartPole-v1",
         "algorithm": "PPO",

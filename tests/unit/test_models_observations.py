@@ -68,7 +68,7 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
 
 def test_runs_beside_others_of_their_cell_are_in_no_model():
     runs = frame(
-        {"anchor": "allocation 1 x 8"}, {"anchor": "allocation 2 x 3"}, {"stage": "measure", "anchor": "shared"}
+        {"baseline": "allocation 1 x 8"}, {"baseline": "allocation 2 x 3"}, {"stage": "measure", "baseline": "shared"}
     )
     selection = from_runs(runs)
     assert [len(group) for group in selection.groups] == [1]

@@ -9,7 +9,7 @@ from tests import synthetic
 
 def row(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, **hosts):
     times = {"started": started, "ended_at": ended, "timed_from": timed[0], "timed_to": timed[1]}
-    return synthetic.row(trial, num_cpus=num_cpus, cpus_per_host=hosts, **times)
+    return synthetic.row(trial, num_cpus=num_cpus, cpus_per_machine=hosts, **times)
 
 
 def reserved(*others, own=None):

@@ -120,7 +120,7 @@ def test_lines_of_a_version_without_placement_are_read(tmp_path):
     assert [record.placement for record in found if isinstance(record, TrialBuilt)] == [[]]
     assert [record.node_loads for record in found if isinstance(record, TrialEnded)][-1] == []
     again = fold((line.record, line.time) for line in read_lines(file)).rows[row.trial]
-    assert (again.timing, again.cpus_per_host) == (row.timing, {})
+    assert (again.timing, again.cpus_per_machine) == (row.timing, {})
 
 
 # --- trials that run alone -------------------------------------------------------------------------------------------

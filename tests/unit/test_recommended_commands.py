@@ -80,7 +80,7 @@ def check(line):
     given = context.params
     if given.get("time_budget"):
         assert seconds(given["time_budget"], "--time-budget") > 0
-    space = given.get("space") or given.get("space_argument")
+    space = next(iter(given.get("space") or ()), given.get("space_argument"))
     if space in (None, "SPACE") or PLACEHOLDER in space or given.get("config"):
         return None
     changes = [given.get(name) for name in ("set_", "replicate", "trials")]
@@ -139,7 +139,7 @@ def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(
         sentence
         for table in all_tables(Results(load.from_folder(EXAMPLES / name)))
-        for sentence in (table.conclusion, *table.notes)
+        for sentence in (table.said, *table.notes)
     )
     for line in commands_in(text):
         check(line)

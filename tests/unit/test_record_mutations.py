@@ -60,6 +60,7 @@ NOT_FOUND = {
     "trial_built.placement.*.runners*": "which process steps which runners: nothing else tells",
     "trial_ended.node_loads.*.host": "the name of a machine",
     "trial_ended.node_loads.*.largest": "the name of another program",
+    "trial_ended.node_loads.*.machine": "the identity of a machine",
     "trial_ended.node_loads.*.num_cores": "what a machine has; loads are in the summary",
     "trial_ended.node_loads.*.seconds": "how long loads were looked at; they are in the summary",
     "trial_ended.summary.cpu_s_reserved": "the clock between the end of a trial and its record, up to 10 s a CPU",

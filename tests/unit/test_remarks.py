@@ -2,6 +2,7 @@
 
 import pytest
 
+from study.adopted.loading import load_space
 from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.planning.needs import memory_mb
@@ -24,6 +25,15 @@ def test_what_is_emulated_says_how_many_cpus_are_missing():
         "Emulated: trials of 2 and 4 runners. Real runners would need up to 5 CPUs, there are 2 cores."
     )
     assert "--address" in line
+
+
+def test_the_trials_that_a_machine_is_too_small_for_are_counted():
+    space = load_space("scaling.yaml")
+    at_most = make_plan(space, cluster(local=64)).num_trials
+    left_out, _ = said(space)
+    known = f"{at_most - make_plan(space, cluster(local=2)).num_trials} of up to {at_most} trials"
+    assert left_out.startswith(f"Left out: the stage measure ({known}): parameters.num_env_runners: 46 runners need 47")
+    assert not any("Left out" in line for line in said(space, cpus=64, cores=64))
 
 
 def test_emulation_that_was_asked_for_is_no_news():

@@ -37,8 +37,8 @@ def table(key, conclusion="It is so.", **more):
     return Table(key=key, title=f"Table {key}", frame=frame, columns=(column,), conclusion=conclusion, n=1, **more)
 
 
-def empty(key, why="Nothing to show."):
-    return Layout(key=key, title=f"Table {key}").without(why)
+def empty(key, why="Nothing to show.", command=""):
+    return Layout(key=key, title=f"Table {key}").without(why, command)
 
 
 PICTURE = importance(Importance(values={10: {"lr": 0.3, "batch": 0.7}}, runs={10: 12}), engine="batched+lean")
@@ -119,12 +119,17 @@ def test_evidence_is_in_the_order_of_the_study_s_question(kind, parts):
     assert [part.key for part in build(data(kind=kind), tables, []).parts] == parts
 
 
-def test_what_is_empty_is_one_list_at_the_end_each_reason_once():
-    tables = [table("T2"), empty("T3", "No clock."), empty("T5", "No clock."), empty("T9", "No cell.")]
-    report = build(data(), tables, [absent("own", "Own", "No clock.")])
-    assert [(len(each.names), each.why) for each in report.missing] == [(3, "No clock."), (1, "No cell.")]
-    for page in (to_html(report), to_markdown(report)):
-        assert page.count("No clock.") == 1
+def test_what_is_empty_is_one_list_at_the_end_each_reason_and_each_command_once():
+    tables = [table("T2"), empty("T3", "No clock."), empty("T5", "No clock."), empty("T9", "No cell.", "python a.py")]
+    tables.append(empty("T10", "No model.", "python a.py"))
+    figures = [absent("own", "Own", "No clock."), absent("front", "Front", "No cell.", "python a.py")]
+    missing = build(data(), tables, figures).missing
+    assert missing[0].reasons["No clock."][0] == "T3. Table T3"
+    (unnumbered,) = build(data(), [empty("trials")], []).missing
+    assert unnumbered.reasons == {"Nothing to show.": ("Table trials",)}
+    assert [(each.command, *map(len, each.reasons.values())) for each in missing] == [("", 3), ("python a.py", 2, 1)]
+    for page in (to_html(build(data(), tables, figures)), to_markdown(build(data(), tables, figures))):
+        assert [page.count(each) for each in ("No clock.", "No cell.", "No model.", "python a.py")] == [1] * 4
 
 
 def test_refusals_are_told_once_the_most_important_ones():

@@ -135,7 +135,7 @@ def test_every_other_run_is_counted_under_its_reason():
         run(2, 1.0, timed_iterations=0),
         run(2, 1.0, status="running", timing=None),
         run(2, 1.0, fingerprint=None),
-        run(2, 1.0, anchor="allocation 2 x 2"),
+        run(2, 1.0, baseline="allocation 2 x 2"),
         run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     ]
     result = strong_scaling(made(run(1, 2.0), run(2, 1.0), *others))
@@ -159,12 +159,12 @@ def test_every_other_run_is_counted_under_its_reason():
 def test_trials_that_share_the_cpus_of_one_are_no_scale():
     """The only runs of one runner are four side by side: a speed-up over them would be 4 where it is 2."""
     alone = [run(2, 2.0), run(4, 1.0)]
-    beside = [run(1, 4.0, stage="measure", anchor="shared") for _ in range(4)]
+    beside = [run(1, 4.0, stage="measure", baseline="shared") for _ in range(4)]
     result = strong_scaling(made(*alone, *beside))
     assert result.excluded == {"ran beside other trials of its cell": 4}
     assert [(row.num_env_runners, row.speed_up.value) for row in only(result).rows] == [(2, 1.0), (4, 2.0)]
     # A person's own cell may have the name: it is one of the measured stage alone that has this meaning.
-    assert len(only(strong_scaling(made(*alone, run(1, 4.0, anchor="shared")))).rows) == 3
+    assert len(only(strong_scaling(made(*alone, run(1, 4.0, baseline="shared")))).rows) == 3
 
 
 def test_the_same_scale_on_other_nodes_is_a_row_of_its_own():

@@ -9,7 +9,7 @@ from analysis.scaling.allocation import allocation
 from analysis.scaling.drift import anchors, slope
 from analysis.scaling.efficiency import serial_fraction
 from analysis.scaling.goodput import BEFORE, TIME_BEFORE, goodput, watched
-from analysis.scaling.phases import phases, stragglers
+from analysis.scaling.phases import PLACED_WIDER, phases, stragglers
 from analysis.scaling.speed_up import strong_scaling
 from study.errors import AnalysisError
 from study.statistics import restricted_mean
@@ -48,6 +48,21 @@ def test_the_rest_is_what_no_clock_saw_and_closure_only_checks_the_arithmetic():
     unknown = frame.assign(rest_time_s=pd.array([pd.NA] * len(frame), dtype="Float64"))
     (row,) = phases(unknown).rows
     assert row.closure is None and row.shares["rest"].value == pytest.approx(0.005 / truth.iteration_s(4, 2048))
+
+
+def test_phases_of_several_placements_are_those_on_the_fewest_cpus_and_nodes():
+    truth = Truth(cells=((4, 2048),), **QUIET)
+    types = planted(truth).dtypes
+    narrow = planted(truth).assign(num_cpus=5, num_nodes=1)
+    slow = narrow.assign(iteration_time_s=9.0, learning_time_s=8.0)
+    others = [slow.assign(num_nodes=2), slow.assign(num_cpus=6), slow.assign(num_nodes=pd.NA)]
+    table = phases(pd.concat([*others, narrow], ignore_index=True).astype(types))
+    (row,) = table.rows
+    assert row.seconds["iteration"].value == pytest.approx(truth.iteration_s(4, 2048))
+    assert (row.n, table.n, row.num_cpus) == (len(narrow), len(narrow), 5)
+    assert table.excluded == {PLACED_WIDER: 3 * len(narrow)}
+    unknown = phases(narrow.assign(num_cpus=pd.NA, num_nodes=pd.NA).astype(types))
+    assert unknown.n == len(narrow)
 
 
 def test_phases_are_totals_over_totals():
@@ -250,7 +265,7 @@ def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_con
 
 
 def side_by_side(name, n, rates, *, seed, start=0.0, **changes):
-    changes = {"anchor": name, "started": start, "ended": start + 10.0, **changes}
+    changes = {"baseline": name, "started": start, "ended": start + 10.0, **changes}
     return [run(n, 1000 / rate, seed=seed, **changes) for rate in rates]
 
 
@@ -307,14 +322,14 @@ def test_a_drift_is_flagged_and_its_absence_is_not():
 
 def test_of_a_throughput_study_only_the_anchor_is_looked_at():
     frame = planted(Truth(cells=((2, 2048), (4, 2048)), repeats=2))
-    frame["anchor"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
+    frame["baseline"] = ["anchor" if n == 4 else "n=2" for n in frame["num_env_runners"]]
     (found,) = anchors(frame)
     assert ", 4 runners: " in found.sentence
     assert anchors(planted(Truth())) == ()
 
 
 def test_one_run_of_the_anchor_has_no_slope():
-    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(anchor=["anchor", None])
+    frame = planted(Truth(cells=((2, 2048), (4, 2048)), blocks=1, **QUIET)).assign(baseline=["anchor", None])
     (found,) = anchors(frame)
     assert (found.slope, found.drifting) == (None, False)
     assert found.sentence.endswith("1 run, too few to see a drift.")

@@ -103,7 +103,7 @@ def test_that_runs_of_one_scale_have_no_interval_is_why_they_cannot_be_told_apar
 def test_trials_side_by_side_are_compared_with_the_one_large_trial(pairs, said):
     rows = [
         run(100 * seed + 10 * trials + one, runners=4 // trials, seed=seed, iteration_time_s=trials**2,
-            anchor=f"allocation {trials} x {4 // trials}", started=float(seed), ended=seed + 1.0)
+            baseline=f"allocation {trials} x {4 // trials}", started=float(seed), ended=seed + 1.0)
         for seed in (1, 2, 3) for trials in (1, *pairs) for one in range(trials)
     ]  # fmt: skip
     assert said in trials_against_runners(Results(study(rows, kind="throughput"))).conclusion
@@ -115,10 +115,10 @@ def test_confounded_cells_get_a_refusal_with_the_differing_field_and_the_command
     assert table.empty
     assert table.conclusion.startswith("Efficiency is refused. 1 runner, batch 2,000 against 2 runners, batch 4,000")
     assert "batch (2,000 against 4,000)" in table.conclusion
-    assert "Run: python run_study.py" in table.conclusion
+    assert table.command.startswith("python run_study.py")
     assert parts.empty
     assert "2 runners at batch 2,000" in parts.conclusion
-    assert "Run: python run_study.py" in parts.conclusion
+    assert parts.command == table.command
     assert "2.92" not in table.to_markdown()  # the naive ratio is nowhere
 
 
@@ -191,7 +191,7 @@ def test_strong_scaling_says_whether_the_machine_drifted():
                 runners=n,
                 seed=seed,
                 iteration_time_s=(1 + 0.001 * (trial % 2)) * (1 + drift * trial) / n,
-                anchor="anchor" if n == 1 else f"cell {n}",
+                baseline="anchor" if n == 1 else f"cell {n}",
                 started=float(trial),
             )
             for trial, (seed, n) in enumerate(cells)

@@ -197,7 +197,7 @@ def test_mlflow_is_told_what_a_trial_timed(tmp_path):
     started = next(record for record in records(tmp_path) if isinstance(record, TrialStarted))
     assert trial_name(started) == "trial 0 · throughput · 2 runners"
     params = trial_params(started, drive.spec)
-    assert (params["stage"], params["anchor"], params["num_learners"]) == ("throughput", BASE_CELL, "0")
+    assert (params["stage"], params["baseline"], params["num_learners"]) == ("throughput", BASE_CELL, "0")
     assert study_params(drive.spec) == {"environment": "Acrobot-v1", "algorithm": "PPO", "kind": "throughput"}
 
 

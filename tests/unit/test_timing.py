@@ -1,5 +1,7 @@
 """The label of a timing: at the start, and as the records settle it at the end."""
 
+from dataclasses import replace
+
 import pytest
 
 from study.hosts.load import NodeLoad
@@ -177,7 +179,17 @@ def test_every_node_is_named():
     ]
 
 
-def test_cpus_are_counted_by_host():
+def test_machines_of_one_host_name_are_counted_apart():
+    placement = [
+        {"host": "a", "machine": f"a/{boot}", "num_cpus": cpus} for boot, cpus in (("1", 2), ("2", 1), ("1", 1))
+    ]
+    assert reserved_on(placement) == {"a/1": 3, "a/2": 1}
+    loads = [replace(load(1.2, host="a"), machine=machine) for machine in ("a/1", "a/2")]
+    (line,) = disturbances(loads, {machine: held(cpus) for machine, cpus in reserved_on(placement).items()})
+    assert line.startswith("foreign load on a: ")  # one core is free on the first one, three on the other
+
+
+def test_cpus_are_counted_by_host_in_records_that_name_no_machine():
     placement = [
         {"host": "a", "num_cpus": 2},
         {"host": "b", "num_cpus": 1},

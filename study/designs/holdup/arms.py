@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from study.designs.holdup.baselines import BEST_SMALL, WINNER
 from study.records.ledger import TrialRow
 from study.space.holdup import HoldUpSpec
 from study.space.spec import StudySpec
+from study.space.variants import BEST_SMALL, WINNER
 from study.statistics import FloatArray
 
 

@@ -17,9 +17,6 @@ RLLIB_DEFAULTS: Mapping[str, Value] = MappingProxyType(
 )
 """`PPOConfig()` of RLlib."""
 
-WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
-"""Names of arms that are no baselines."""
-
 
 def fixed_baselines(holdup: HoldUpSpec) -> dict[str, Setting]:
     """Return the baselines that need nothing of the study, by name."""

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from study.designs.holdup import selection
-from study.designs.holdup.baselines import BEST_SMALL, Setting, fixed_baselines, scaled_baselines
+from study.designs.holdup.baselines import Setting, fixed_baselines, scaled_baselines
 from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import BASELINE_SEEDS, search_scales
 from study.records.request import TrialRequest
 from study.space.settings import resolve
-from study.space.variants import Stage
+from study.space.variants import BEST_SMALL, Stage
 
 REUSED = "reused"
 """In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""

@@ -52,11 +52,10 @@ class HoldUp(Design):
             fix = f"Set it to {hours:.1f} or more, or lower the sizes of the stages."
             raise phases.too_few_cpu_hours(holdup, why, fix)
         variants: dict[tuple[int, Variant], TrialNeeds] = {}
-        possible: list[Variant] = ["stock"] if holdup.confirm.num_seeds_stock else []
-        if not phases.why_not_measured(spec, cluster):
-            possible.append("measured")
+        why_not = phases.why_not_measured(spec, cluster)
+        left_out = sum(count for (_, _, variant), count in expected.items() if variant == "measured" and why_not)
         for (_, scale, variant), count in expected.items():
-            if variant in possible:
+            if variant == "stock" or (variant == "measured" and not why_not):
                 runners = phases.runners_of(spec, variant, scale, cluster)
                 limit = holdup.measure.iterations if variant == "measured" and holdup.measure else None
                 variants[scale, variant] = trial_needs(
@@ -67,8 +66,11 @@ class HoldUp(Design):
             scales=scales,
             variants=variants,
             cluster=cluster,
-            num_trials=sum(count for (_, _, variant), count in expected.items() if variant in ("study", *possible)),
+            num_trials=sum(expected.values()) - left_out,
             hours=total_hours([*scales, *variants.values()], cluster),
+            left_out=f"the stage measure ({left_out} of up to {sum(expected.values())} trials): {why_not}"
+            if left_out
+            else "",
         )
 
     def course(

@@ -10,7 +10,7 @@ import numpy as np
 
 from study.designs.holdup import selection
 from study.designs.holdup.arms import Arm, Run, arms_of, run_of
-from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK, Setting
+from study.designs.holdup.baselines import Setting
 from study.designs.holdup.choosing import REUSED, rivals
 from study.designs.holdup.comparison import compare
 from study.designs.holdup.evidence import Evidence, Outcome, mean
@@ -24,7 +24,7 @@ from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
-from study.space.variants import SHARED
+from study.space.variants import BEST_SMALL, SHARED, WINNER, WINNER_STOCK
 
 
 def confirm(known: Evidence) -> Outcome:

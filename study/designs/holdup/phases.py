@@ -164,7 +164,7 @@ def why_not_measured(spec: StudySpec, cluster: ClusterShape) -> str:
     try:
         check_fit(real, largest, cluster)
     except ClusterError as error:
-        return str(error)
+        return error.problem.rstrip(".")
     label = label_at_start(real, cluster, num_env_runners=largest, execution="real")
     return "" if label.timing == "measured" else label.reason
 

@@ -111,7 +111,7 @@ class Outcomes:
                 values=values,
                 params={name: known[name] for name in self.distributions if name in known},
                 distributions={name: domain for name, domain in self.distributions.items() if name in known},
-                user_attrs={TRIAL: row.trial, "seed": row.seed, "anchor": row.anchor, **attributes(row)},
+                user_attrs={TRIAL: row.trial, "seed": row.seed, "baseline": row.anchor, **attributes(row)},
                 system_attrs={} if outcome is None else constraint_attributes(outcome.constraints),
             )
         except (ValueError, TypeError) as error:

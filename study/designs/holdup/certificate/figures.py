@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from study.designs.holdup.arms import Arm, Run, arms_of, run_of, score_of
-from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.certificate.content import ArmFigures, Certificate, Optimism, Point
 from study.designs.holdup.certificate.diagnosis import TrialHistory, diagnose, histories
 from study.designs.holdup.certificate.notes import half_decided, notes
@@ -29,7 +28,7 @@ from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
 from study.space.settings import fitted
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
+from study.space.variants import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 from study.text import count
 

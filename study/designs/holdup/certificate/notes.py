@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from study.designs.holdup.arms import Arm
-from study.designs.holdup.baselines import BEST_SMALL, WINNER, WINNER_STOCK
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.phases import PROTOCOL, holdup_of
 from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.records.ledger import Ledger
 from study.records.records import StudyOpened
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
+from study.space.variants import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.statistics import rate_interval
 from study.text import listed
 

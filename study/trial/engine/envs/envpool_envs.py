@@ -10,7 +10,9 @@ Facts about EnvPool 1.2 that this rests on, each tested in `tests/contract`:
 """
 
 import difflib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -66,8 +68,9 @@ class PoolTask:
         if task.config.max_num_players != 1:
             where, rule, got = "environment.id", f"'{spec.id}' must have one player", str(task.config.max_num_players)
             raise Unusable(where=where, rule=rule, got=got, fix="Use a task for one player.", code="several-players")
-        self.observations = PoolObservations(task.gymnasium_observation_space)
-        self.action_space: gymnasium.Space = task.gymnasium_action_space
+        with _lowered_precision():
+            self.observations = PoolObservations(task.gymnasium_observation_space)
+            self.action_space: gymnasium.Space = task.gymnasium_action_space
         self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
         # One step more than allowed, so that `terminated` in the last allowed step is the environment's own.
         # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
@@ -75,7 +78,7 @@ class PoolTask:
 
     def pool(self, seeds: Sequence[int]) -> Any:
         """Return a pool of one environment per seed, stepped by one thread."""
-        return self._envpool.make(
+        pool = self._envpool.make(
             self._id,
             env_type="gymnasium",
             num_envs=len(seeds),
@@ -84,6 +87,9 @@ class PoolTask:
             max_episode_steps=self._pool_limit,
             **self._kwargs,
         )
+        with _lowered_precision():
+            _ = pool.observation_space  # the pool makes it once, at the latest in its first reset
+        return pool
 
     def _check(self) -> None:
         known = self._envpool.list_all_envs()
@@ -96,6 +102,14 @@ class PoolTask:
         if taken:
             where, rule, got = "environment.kwargs", f"the study sets {', '.join(taken)} itself", str(self._kwargs)
             raise Unusable(where=where, rule=rule, got=got, fix="Leave them out.", code="kwargs-of-the-study")
+
+
+@contextmanager
+def _lowered_precision() -> Iterator[None]:
+    """Silence what Gymnasium says where EnvPool makes a space of float32 from bounds of float64."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*Box (low|high)'s precision lowered by casting")
+        yield
 
 
 def _envpool() -> ModuleType:
