@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.estimates import QUANTITIES
+from analysis.estimates import QUANTITIES, settings
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
@@ -164,6 +164,12 @@ def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
     assert runs_per_setting(study.trials) == [1, 1, 1]
     assert "return 2" in study.answer().sentence
     assert "best of 3" in study.answer().facts[0]
+
+
+def test_of_too_many_settings_the_best_stay_where_nothing_is_scored(monkeypatch):
+    monkeypatch.setattr(settings, "MOST_SETTINGS", 2)
+    rows = [tables_data.run(n, runners=n + 1, lr=1e-3 * (n + 1), final_return=float(n)) for n in range(4)]
+    assert "return 3" in Study(tables_data.study(rows, kind="search")).answer().sentence
 
 
 def test_a_baseline_with_two_budgets_is_two_settings():
