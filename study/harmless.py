@@ -102,10 +102,15 @@ def mask_credentials(text: str) -> str:
 def mask_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a study hands to a script, `config_args` and `config_kwargs`, with `***` for each secret.
 
+    So is `script`, where the script has put such a secret, or one of its own, into its configuration (`env_config`).
+
     Args:
         spec: JSON values of a study's spec; what it lacks is left out.
     """
-    return {name: _masked(name, spec[name]) for name in ("config_args", "config_kwargs") if name in spec}
+    masked = {name: _masked(name, spec[name]) for name in ("config_args", "config_kwargs") if name in spec}
+    if isinstance(script := spec.get("script"), Mapping):
+        masked["script"] = {**script, "settings": _masked("settings", script.get("settings"))}
+    return masked
 
 
 def _masked(name: str, value: Any) -> Any:

@@ -185,6 +185,7 @@ def space_text(space: str, identity: StudyIdentity) -> str:
     Empty where such a text is written in another way than it reads, as with escaped quotes: it cannot be found there.
     """
     masked = mask_arguments(identity.spec)
+    masked.pop("script", None)  # is no part of the space
     texts = dict(pair for name in masked for pair in _masked(identity.spec[name], masked[name]))
     for given in sorted(texts, key=len, reverse=True):  # a short one may be a part of a longer one
         if given not in space:
