@@ -18,6 +18,7 @@ from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.problems import outcome_problems
 from analysis.opened import Study
+from analysis.scaling.fingerprint import value_in_words
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
@@ -143,6 +144,11 @@ def test_where_nothing_is_scored_a_failed_run_has_no_score_of_zero():
     assert study.estimates("score").empty
     assert study.estimates("final_return")["value"].tolist() == [-150.0]
     assert not any("score" in problem for problem in outcome_problems(study.trials))
+
+
+@pytest.mark.parametrize(("value", "shown"), [(4000, "4,000"), (4000 / 3, "1,333"), (0.5, "0.5"), (5e-5, "5e-05")])
+def test_a_value_of_a_setting_has_no_exponent_where_it_can_be_read(value, shown):
+    assert value_in_words(value) == shown
 
 
 def test_settings_are_named_by_what_tells_them_apart():
