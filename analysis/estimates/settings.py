@@ -118,7 +118,7 @@ def runs_per_setting(runs: pd.DataFrame) -> list[int]:
 
 
 def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting]:
-    """Return the settings of `learning_runs`: those with the most runs first, of equally many the best score, then return.
+    """Return the settings of `learning_runs`: most runs first, of equally many the best score, then the best return.
 
     Args:
         runs: One row per trial (`analysis.load`).
