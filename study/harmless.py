@@ -22,8 +22,11 @@ _PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
 _OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
 _QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
 """A text in quotes, as a shell, JSON or YAML has it."""
-_TELLING = r"(?=[\w.-]*?(?:pass|pwd|secret|token|credential|signature|(?:api|access|private)[_-]?key))"
-"""Before a name that speaks of a secret."""
+_TELLING = (
+    r"(?=[\w.-]*?(?:(?<!by)(?<!com)pass(?!es|eng|ive)|pwd|secret|token(?!i[sz])|credential|signature|"
+    r"(?:api|access|private)[_-]?key))"
+)
+"""Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`."""
 _SECRET_VALUE = re.compile(
     rf"(?<![\w.-]){_TELLING}([\w.-]++(?:['\"]?\s{{0,3}}(?:=|%3D)\s{{0,3}}|['\"]\s{{0,3}}:\s{{0,3}}))"
     rf"(?:\{{[^{{}}]{{1,200}}\}}|{_QUOTED}|(?:(?!%3B|%26)[^&;\s'\"])+)",

@@ -520,6 +520,7 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
         (f"--api-token '{'x' * 300}' -n 2", "--api-token *** -n 2"),
         (f'api_token="{"x" * 300}"', "api_token=***"),
         (r'--password "a\"b c" -n 2', "--password *** -n 2"),
+        ("--tokenizer=bpe bypass=on max_passengers=3", "--tokenizer=bpe bypass=on max_passengers=3"),
         ('{"password": "x y"}', '{"password": ***}'),
         (
             "config_kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}",
