@@ -85,6 +85,7 @@ def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_sa
     assert "the fewest CPUs and nodes" in answer.prices.title
     once = Study(built_study([row for row in rows if row["num_nodes"] == 1], kind="throughput")).answer()
     assert "fewest" not in once.prices.title
+    assert [any("What limits" in fact for fact in each.facts) for each in (answer, once)] == [False, True]
     rows = measured(lambda _, nodes: 1 / nodes)
     prices = Study(built_study(rows, kind="throughput")).answer().prices.frame
     assert "cpu_hours_per_hour_saved" not in prices, "4 runners on the fewest CPUs save none"
