@@ -20,17 +20,29 @@ _URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
 """What follows the scheme of a URL that names a host."""
 _PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
 _OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
+_QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
+"""A text in quotes, as a shell, JSON or YAML has it."""
+_TELLING = (
+    r"(?=[\w.-]*?(?:(?<!by)(?<!com)pass(?!es|eng|ive)|pwd|secret|token(?!i[sz])|credential|signature|"
+    r"(?:api|access|private)[_-]?key))"
+)
+"""Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`."""
 _SECRET_VALUE = re.compile(
-    r"(?<![\w.-])(?=[\w.-]*?(?:pass|pwd|secret|token|credential|signature|api_?key|access_?key|private_?key))"
-    r"([\w.-]++(?:['\"]?\s{0,3}(?:=|%3D)\s{0,3}|['\"]\s{0,3}:\s{0,3}))"
-    r"(?:\{[^{}]{1,200}\}|\"[^\"]{0,200}\"|'[^']{0,200}'|(?:(?!%3B|%26)[^&;\s'\"])+)",
+    rf"(?<![\w.-]){_TELLING}([\w.-]++(?:['\"]?\s{{0,3}}(?:=|%3D)\s{{0,3}}|['\"]\s{{0,3}}:\s{{0,3}}))"
+    rf"(?:\{{[^{{}}]{{1,200}}\}}|{_QUOTED}|(?:(?!%3B|%26)[^&;\s'\"])+)",
     re.IGNORECASE,
 )
-"""A name that speaks of a secret, and its value, which may be in braces (ODBC) or in quotes."""
+"""Such a name, and its value, which may be in braces (ODBC) or in quotes."""
+_SECRET_ENTRY = re.compile(
+    rf"((?:(?<=\{{)|(?<=[{{,] )){_TELLING}[\w.-]++:[ \t]++)"
+    rf"(?:{_QUOTED}|\[[^\[\]\n]*+\]|(?!\d{{1,3}}[ \t,}}])[^\s,{{}}'\"][^,{{}}\n]*)",
+    re.IGNORECASE,
+)
+"""The same in a YAML mapping on one line, as `--set` takes it; a number of up to three digits is no secret."""
 _SECRET_OPTION = re.compile(
     r"(?<![\w-])(--?(?=[\w-]*?(?:(?<=[-_])pass|passwd|password|passphrase|pwd|secret|token|credentials?|api[_-]?key|"
     r"access[_-]?key|private[_-]?key)[ \t])[\w-]++[ \t]++)"
-    r"(?:\"[^\"]{0,200}\"|'[^']{0,200}'|(?!-|\d{1,3}(?!\S))[^\s'\"]+)",
+    rf"(?:{_QUOTED}|(?!-|\d{{1,3}}(?!\S))[^\s'\"]+)",
     re.IGNORECASE,
 )
 """An option whose name ends in a word for a secret, and the value behind it, in a command line.
@@ -81,31 +93,38 @@ def mask_credentials(text: str) -> str:
 
     Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
     only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
-    queries, ODBC strings, assignments and command lines; and the credentials of an HTTP header. Takes a time
-    proportional to the length of the text.
+    queries, ODBC strings, assignments, YAML mappings on one line and command lines; and the credentials of an HTTP
+    header. Takes a time proportional to the length of the text.
     """
-    text = _SECRET_OPTION.sub(r"\1***", _URL.sub(_without_user, text))
-    return _HEADER.sub(r"\1 ***", _SECRET_VALUE.sub(r"\1***", text))
+    text = _URL.sub(_without_user, text)
+    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE):
+        text = secret.sub(r"\1***", text)
+    return _HEADER.sub(r"\1 ***", text)
 
 
 def mask_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a study hands to a script, `config_args` and `config_kwargs`, with `***` for each secret.
 
+    So is `script`, where the script has put such a secret, or one of its own, into its configuration (`env_config`).
+
     Args:
         spec: JSON values of a study's spec; what it lacks is left out.
     """
-    masked: dict[str, Any] = {}
-    if "config_args" in spec:
-        masked["config_args"] = mask_credentials(spec["config_args"])
-    if "config_kwargs" in spec:
-        given = spec["config_kwargs"]
-        secret = {each for each, value in given.items() if isinstance(value, str) and _is_secret(f"{each}={value}")}
-        masked["config_kwargs"] = {name: "***" if name in secret else value for name, value in given.items()}
+    masked = {name: _masked(name, spec[name]) for name in ("config_args", "config_kwargs") if name in spec}
+    if isinstance(script := spec.get("script"), Mapping):
+        masked["script"] = {**script, "settings": _masked("settings", script.get("settings"))}
     return masked
 
 
-def _is_secret(assignment: str) -> bool:
-    return mask_credentials(assignment) != assignment
+def _masked(name: str, value: Any) -> Any:
+    """Return a value without the texts that it, or a name above them, tells to be secret."""
+    if isinstance(value, Mapping):
+        return {key: _masked(f"{name}.{key}", each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(name, each) for each in value]
+    if isinstance(value, str):
+        return "***" if value and _SECRET_VALUE.match(f"{name}=x") else mask_credentials(value)
+    return value
 
 
 def _without_user(url: re.Match[str]) -> str:

@@ -105,7 +105,7 @@ def _setting(results: Results, chosen: Row) -> dict[str, int]:
 def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> Iterator[str]:
     last = workload.scales[-1]
     shares = {words: at[last].estimate for name, words in PHASES.items() if last in (at := workload.at(name))}
-    if len(shares) > 1:
+    if len(shares) > 1 and workload.placed_once:  # phases are those of all placements together
         (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -each[1].value)[:2]
         if first == "sampling" and data.spec is not None and data.spec.environment.step_wait_ms:
             first = f"sampling, in environments that wait {data.spec.environment.step_wait_ms:g} ms in every step"

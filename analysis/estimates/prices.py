@@ -42,8 +42,11 @@ def hours_of(rate: Estimate) -> Estimate:
 
 
 def _saved(found: Scaling | str, names: Names) -> Iterator[Row]:
+    """Yield what an hour saved costs; of several placements of a scale that of the first, or none, as in an answer."""
     for group in found.groups if isinstance(found, Scaling) else ():
-        for row in group.rows:
+        for number, row in enumerate(group.rows):
+            if number and group.rows[number - 1].num_env_runners == row.num_env_runners:
+                continue
             cpus = None if row.before is None else group.rows[row.before].num_cpus
             if row.gain is None or cpus is None or row.num_cpus is None:
                 continue

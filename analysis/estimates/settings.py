@@ -119,7 +119,7 @@ def runs_per_setting(runs: pd.DataFrame) -> list[int]:
 
 
 def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting]:
-    """Return the settings of `learning_runs`: those with the most runs first, of equally many the best score.
+    """Return the settings of `learning_runs`: most runs first, of equally many the best score, then the best return.
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -135,11 +135,11 @@ def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting
     names = names_of(here, keys, small=small)
     scores = here["score"].astype("Float64").where(here["status"].ne("failed"), 0.0).fillna(0.0)
     cells = pd.DataFrame({"key": keys, "scale": here["num_env_runners"].astype(int), "score": scores.astype(float)})
+    cells["return"] = here["final_return"].astype(float)  # alone tells settings apart where nothing is scored
     grouped = cells.groupby(["key", "scale"], sort=True)
-    order = grouped["score"].agg(["size", "mean"]).reset_index()
-    order = order.sort_values(["size", "mean", "scale", "key"], ascending=[False, False, True, True]).head(
-        MOST_SETTINGS
-    )
+    order = grouped.agg(size=("score", "size"), score=("score", "mean"), final=("return", "mean")).reset_index()
+    by = ["size", "score", "final", "scale", "key"]
+    order = order.sort_values(by, ascending=[False] * 3 + [True] * 2).head(MOST_SETTINGS)
     places = grouped.indices
     return [
         Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]])

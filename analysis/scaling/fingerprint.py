@@ -124,8 +124,8 @@ def in_words(name: str) -> str:
 
 
 def value_in_words(value: float) -> str:
-    """Return a parameter's value as one says it: whole numbers in full, others to three significant digits."""
-    return f"{int(value):,}" if float(value).is_integer() else f"{float(value):.3g}"
+    """Return a parameter's value as one says it: whole digits in full, decimals to three significant digits."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1_000 else f"{float(value):.3g}"
 
 
 def text_of(value: Any) -> str:

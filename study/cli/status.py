@@ -169,7 +169,7 @@ def efficiency_so_far(reader: StatusReader) -> "ResultTable | str":
         found = table_of("T2", Results(from_folder(reader.folder.path)))
     except StudyError as error:
         return f"None: {error}"
-    return found.conclusion if found.empty else found.select(EFFICIENCY)
+    return found.said if found.empty else found.select(EFFICIENCY)
 
 
 def _title(status: Status) -> Text:

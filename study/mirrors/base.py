@@ -163,7 +163,11 @@ class Mirror(ABC):
         return len(lines)
 
     def _next_lines(self) -> list[Line]:
-        """Return the next records. A power cut can leave fewer than the place got: then all of them are next."""
+        """Return the next records. A power cut can leave fewer than the place got: then all of them are next.
+
+        Raises:
+            RecordError: The records are damaged.
+        """
         records = self.folder.records
         try:
             if self._offset > 0 and (not records.exists() or records.stat().st_size < self._offset):
@@ -172,6 +176,8 @@ class Mirror(ABC):
         except RecordError as error:
             if self._offset == 0:
                 raise
+            for _ in read_lines(records):  # damage, which all of them would lead to again, and again
+                pass
             _log.warning("the records changed behind the mirror, all of them are sent again: %s", error)
         self.forget()
         self.open()

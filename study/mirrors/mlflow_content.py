@@ -180,12 +180,27 @@ def identity_text(identity: StudyIdentity) -> str:
 
 
 def space_text(space: str, identity: StudyIdentity) -> str:
-    """Return the text of the study's space without what `identity_text` masks."""
-    given, masked = (each.get("config_kwargs", {}) for each in (identity.spec, mask_arguments(identity.spec)))
-    for name in given:
-        if masked[name] != given[name]:
-            space = space.replace(given[name], masked[name])
+    """Return the text of the study's space without what `identity_text` masks.
+
+    Empty where such a text is written in another way than it reads, as with escaped quotes: it cannot be found there.
+    """
+    masked = mask_arguments(identity.spec)
+    masked.pop("script", None)  # is no part of the space
+    texts = dict(pair for name in masked for pair in _masked(identity.spec[name], masked[name]))
+    for given in sorted(texts, key=len, reverse=True):  # a short one may be a part of a longer one
+        if given not in space:
+            return ""
+        space = space.replace(given, texts[given])
     return mask_credentials(space)
+
+
+def _masked(given: Any, shown: Any) -> Iterator[tuple[str, str]]:
+    """Yield each text that was masked, and what is shown of it."""
+    if isinstance(given, (Mapping, list)):
+        for key in given if isinstance(given, Mapping) else range(len(given)):
+            yield from _masked(given[key], shown[key])
+    elif given != shown:
+        yield given, shown
 
 
 def trial_name(record: TrialStarted) -> str:

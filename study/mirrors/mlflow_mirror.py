@@ -275,8 +275,8 @@ class MlflowMirror(Mirror):
         space = ""
         with contextlib.suppress(OSError):  # a kill may have left it out
             space = self.folder.space_file.read_text(encoding="utf-8", errors="replace")
-        if space:
-            store.upload_text(content.space_text(space, self._identity), self.folder.space_file.name)
+        if shown := content.space_text(space, self._identity):
+            store.upload_text(shown, self.folder.space_file.name)
         store.upload_text(content.identity_text(self._identity), self.folder.identity_file.name)
         found = json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1)
         store.upload_text(found, f"provenance_session_{record.session}.json")

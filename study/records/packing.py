@@ -54,9 +54,11 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     for name, shown in mask_arguments(identity.spec).items():
         if shown != identity.spec[name]:
             rule = f"{name} must hold no secret, because a copy is published"
-            fix = "Publish the study's report or certificate, or let the script of a new study read it from a file."
-            where = str(folder.identity_file)
-            raise RecordError(where=where, rule=rule, got=str(shown), fix=fix, code="secret-to-publish")
+            got = "one in its configuration" if name == "script" else str(shown)
+            fix = (
+                "Publish the study's report or certificate, or let the environment of a new study read it from a file."
+            )
+            raise RecordError(where=str(folder.identity_file), rule=rule, got=got, fix=fix, code="secret-to-publish")
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)

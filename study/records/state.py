@@ -62,6 +62,9 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
     for line in lines:
         try:
             ledger.apply(line.record, line.time)
+        except RecordError as error:
+            where, parts = f"{records}: line {line.seq + 1}", {"rule": error.rule, "got": error.got, "fix": error.fix}
+            raise RecordError(where=where, **parts, code=error.code) from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             where = f"{records}: line {line.seq + 1}"
             rule = f"a {line.record.kind} record must follow on the lines before it"

@@ -54,7 +54,7 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
 
 def _spelled(foreign: re.Match[str]) -> str:
     """Return characters as their code: `a:b` and `a?b` stay two metrics, whichever of them an iteration has."""
-    return f"_{foreign[0].encode().hex()}_"
+    return f"_{foreign[0].encode(errors='surrogatepass').hex()}_"
 
 
 def _is_free(name: Any, known: frozenset[str]) -> bool:

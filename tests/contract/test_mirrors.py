@@ -330,10 +330,15 @@ def test_records_that_became_fewer_are_followed_anew(study):
         place.assert_follows(folder)
 
 
-def test_damaged_records_are_named(study):
+@pytest.mark.parametrize("chunk", [1, 500])
+@pytest.mark.parametrize("damage", [b"garbage\n", b"garbage"])
+def test_damaged_records_are_named_and_not_sent_again(study, monkeypatch, chunk, damage):
     folder, place = study
     append(folder, opened(), started(0))
-    folder.records.write_bytes(folder.records.read_bytes() + b"garbage\n")
+    folder.records.write_bytes(folder.records.read_bytes() + damage)
+    monkeypatch.setattr(place.kind, "chunk", chunk)
+    calls = iter([place.kind.open])  # one alone: to begin anew would meet the damage again, for ever
+    monkeypatch.setattr(place.kind, "open", lambda self: next(calls)(self))
     with pytest.raises(RecordError, match="line 3"):
         sync(mirror_of(folder, place))
 

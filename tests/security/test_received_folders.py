@@ -516,7 +516,17 @@ def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(stu
         ("--max-tokens 100 --bypass 3 --pass --verbose", "--max-tokens 100 --bypass 3 --pass --verbose"),
         ("--pad-token 0 --first-pass 12", "--pad-token 0 --first-pass 12"),
         ("--api-token\t\t123456     -n 2", "--api-token\t\t***     -n 2"),
+        ("--api-key=secret --access-key='a b'", "--api-key=*** --access-key=***"),
+        (f"--api-token '{'x' * 300}' -n 2", "--api-token *** -n 2"),
+        (f'api_token="{"x" * 300}"', "api_token=***"),
+        (r'--password "a\"b c" -n 2', "--password *** -n 2"),
+        ("--tokenizer=bpe bypass=on max_passengers=3", "--tokenizer=bpe bypass=on max_passengers=3"),
         ('{"password": "x y"}', '{"password": ***}'),
+        (
+            "config_kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}",
+            "config_kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
+        ),
+        ("{n: 2, pad_token: 0}: password: none", "{n: 2, pad_token: 0}: password: none"),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
         ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),
         (
@@ -544,6 +554,8 @@ def test_passwords_and_tokens_are_masked(text, shown):
         " ",
         "-",
         "--token ",
+        "--token '",
+        "{token: [",
     ],
 )
 def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):

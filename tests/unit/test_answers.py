@@ -70,10 +70,14 @@ def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(m
 def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_said():
     """The second node makes iterations twice as long; the larger placement comes first in the records."""
     places = [(n, nodes, seed) for n in (4, 2) for nodes in (2, 1) for seed in (1, 2) if (n, nodes) != (2, 2)]
-    rows = [
-        run(trial, runners=n, seed=seed, iteration_time_s=nodes / n, num_nodes=nodes, num_cpus=n + nodes)
-        for trial, (n, nodes, seed) in enumerate(places)
-    ]
+
+    def measured(seconds):
+        return [
+            run(trial, runners=n, seed=seed, iteration_time_s=seconds(n, nodes), num_nodes=nodes, num_cpus=n + nodes)
+            for trial, (n, nodes, seed) in enumerate(places)
+        ]
+
+    rows = measured(lambda n, nodes: nodes / n)
     answer = Study(built_study(rows, kind="throughput")).answer()
     assert answer.sentence.startswith("4 runners finish 2.0 times as many steps per hour as 2: 1.0 of the ideal.")
     prices = answer.prices.frame.set_index("num_env_runners")
@@ -81,6 +85,10 @@ def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_sa
     assert "the fewest CPUs and nodes" in answer.prices.title
     once = Study(built_study([row for row in rows if row["num_nodes"] == 1], kind="throughput")).answer()
     assert "fewest" not in once.prices.title
+    assert [any("What limits" in fact for fact in each.facts) for each in (answer, once)] == [False, True]
+    rows = measured(lambda _, nodes: 1 / nodes)
+    prices = Study(built_study(rows, kind="throughput")).answer().prices.frame
+    assert "cpu_hours_per_hour_saved" not in prices, "4 runners on the fewest CPUs save none"
 
 
 def test_the_line_to_copy_has_the_lanes_where_these_differ():

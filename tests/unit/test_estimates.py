@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.estimates import QUANTITIES
+from analysis.estimates import QUANTITIES, settings
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
@@ -18,6 +18,7 @@ from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.problems import outcome_problems
 from analysis.opened import Study
+from analysis.scaling.fingerprint import value_in_words
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
@@ -145,6 +146,11 @@ def test_where_nothing_is_scored_a_failed_run_has_no_score_of_zero():
     assert not any("score" in problem for problem in outcome_problems(study.trials))
 
 
+@pytest.mark.parametrize(("value", "shown"), [(4000, "4,000"), (4000 / 3, "1,333"), (0.5, "0.5"), (5e-5, "5e-05")])
+def test_a_value_of_a_setting_has_no_exponent_where_it_can_be_read(value, shown):
+    assert value_in_words(value) == shown
+
+
 def test_settings_are_named_by_what_tells_them_apart():
     rows = [
         tables_data.run(0, lr=1e-3, minibatch_size=128, final_return=1.0, score=0.1),
@@ -164,6 +170,12 @@ def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
     assert runs_per_setting(study.trials) == [1, 1, 1]
     assert "return 2" in study.answer().sentence
     assert "best of 3" in study.answer().facts[0]
+
+
+def test_of_too_many_settings_the_best_stay_where_nothing_is_scored(monkeypatch):
+    monkeypatch.setattr(settings, "MOST_SETTINGS", 2)
+    rows = [tables_data.run(n, runners=n + 1, lr=1e-3 * (n + 1), final_return=float(n)) for n in range(4)]
+    assert "return 3" in Study(tables_data.study(rows, kind="search")).answer().sentence
 
 
 def test_a_baseline_with_two_budgets_is_two_settings():

@@ -207,11 +207,21 @@ def test_a_cursor_of_another_shape_is_none(mirror, change):
 
 def test_neither_identity_nor_space_shows_a_secret_of_a_script(tmp_path):
     identity = make_folder(tmp_path / "demo", "").identity()
-    given = {"config_args": "--hf-token s3cret -n 2", "config_kwargs": {"api_token": "t0ken", "pad_token": 0}}
+    given = {
+        "config_args": "--hf-token s3cret -n 2",
+        "config_kwargs": {"api_token": "t0", "hub": {"passwords": ["t0ken", "it's"]}, "pad_token": 0, "n": None},
+        "script": {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "s3cret"}}},
+    }
     identity = replace(identity, spec={**identity.spec, **given})
     shown = json.loads(content.identity_text(identity))["spec"]
     assert shown["config_args"] == "--hf-token *** -n 2"
-    assert shown["config_kwargs"] == {"api_token": "***", "pad_token": 0}
-    assert content.space_text("config_kwargs: {api_token: t0ken, pad_token: 0}", identity) == (
-        "config_kwargs: {api_token: ***, pad_token: 0}"
+    assert shown["config_kwargs"] == {"api_token": "***", "hub": {"passwords": ["***"] * 2}, "pad_token": 0, "n": None}
+    assert shown["script"] == {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "***"}}}
+    space = """config_args: --hf-token s3cret -n 2
+config_kwargs: {api_token: t0, hub: {passwords: [t0ken, %s]}, pad_token: 0}"""
+    assert (
+        content.space_text(space % '"it\'s"', identity)
+        == """config_args: --hf-token *** -n 2
+config_kwargs: {api_token: ***, hub: {passwords: ***}, pad_token: 0}"""
     )
+    assert content.space_text(space % "'it''s'", identity) == "", "it would show the secret"

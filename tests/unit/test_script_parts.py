@@ -318,8 +318,8 @@ def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_i
     assert kept == {"custom/cost_3a_a": 1, "custom/end/__": 2, "custom/x/__/y": 3, "custom/up/_2e2e_/z": 4}
     for name in kept:
         _validate_metric_name(name)
-    both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3}, PPOConfig())
-    assert both == {"custom/cost_3a_a": 1, "custom/cost_3f_a": 2, "custom/cost_a": 3}
+    both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3, "\udc80": 4}, PPOConfig())
+    assert both == {"custom/cost_3a_a": 1, "custom/cost_3f_a": 2, "custom/cost_a": 3, "custom/_edb280_": 4}
 
 
 class Restricted(gymnasium.Env):
