@@ -1,7 +1,6 @@
 """What no test may take from, or leave in, the account that runs it."""
 
 import functools
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,6 @@ LONG_FOLDERS = ("chaos", "e2e")
 
 MOST_WORKERS = 4
 """The tests that share one Ray follow one another, for as long as all others take on so many cores."""
-
-# Python's search for cycles through all modules that are loaded takes a tenth of the time.
-gc.set_threshold(200_000, 20, 100)
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None, derandomize=True)
