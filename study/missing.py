@@ -15,7 +15,7 @@ def told_to_install() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "study").partition(".")[0] in ("study", "analysis"):
             raise
-        fix = "Run `pip install -e .` in its folder, or activate the environment that has them."
+        fix = "Run `pip install -e .` in the project's folder, or activate the environment that has them."
         rule, got = "must have the packages of this project", f"no '{error.name}'"
         sys.stderr.write(f"{in_one_line(where=sys.executable, rule=rule, got=got, fix=fix)}\n")
         sys.exit(ExitCode.MISTAKE)
