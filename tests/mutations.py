@@ -9,7 +9,7 @@ from study.designs.holdup.certificate.record_rules import broken_by_study
 from study.designs.holdup.certificate.recorded import Study
 from study.designs.holdup.certificate.trial_rules import Checked, check_trial
 from study.records.records import KINDS, Evaluation, Iteration, Line, Record
-from study.records.shapes import misfit
+from study.records.shapes import read
 from study.space.spec import StudySpec
 
 Place = tuple[str | int, ...]
@@ -78,9 +78,10 @@ def changed(line: Line, path: Place, value: Any) -> Line | None:
         node = node[part]
     node[path[-1]] = value
     kind = KINDS[line.record.kind]
-    if misfit(kind, content) is not None:
+    try:
+        return replace(line, record=read(kind, content))
+    except ValueError:
         return None
-    return replace(line, record=kind(**content))
 
 
 class Verifier:

@@ -6,7 +6,7 @@ The records say more, and are to be preferred where they are at hand.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from typing import Any, get_args
@@ -30,7 +30,7 @@ from study.errors import AnalysisError
 from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, STUDY_STATUS, SUPERSEDED, TRIAL
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
-from study.records.shapes import misfit
+from study.records.shapes import read
 from study.space.plain import unfit
 from study.text import count
 
@@ -72,10 +72,9 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
             code="study-without-trials",
         )
     content = store.json_artifact(parent.id, "study.json")
-    if content is not None and not _is_identity(content):
-        content = None
-    identity = _identity_of(parent, experiment.name, content)
-    spec, unread = (None, [UNKNOWN]) if content is None else spec_of(identity)
+    recorded = None if content is None else _recorded_identity(content)
+    identity = recorded or _identity_by_tags(parent, experiment.name)
+    spec, unread = (None, [UNKNOWN]) if recorded is None else spec_of(identity)
     sessions = _sessions_of(parent, store)
     read = histories if histories is not None else len(runs) <= HISTORIES_UP_TO
     frame = our_runs(identity, spec, runs, sessions, partial(iterations_of, store) if read else None, where=where)
@@ -155,18 +154,18 @@ def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> I
         )
 
 
-def _is_identity(content: Mapping[str, Any]) -> bool:
-    """Return whether an artifact is a study's identity, each entry of its type: artifacts are others' to change."""
-    needed = {item.name for item in fields(StudyIdentity) if item.default is MISSING}
-    return needed <= content.keys() and misfit(StudyIdentity, content) is None and not [*unfit(content["spec"])]
+def _recorded_identity(content: Mapping[str, Any]) -> StudyIdentity | None:
+    """Return the study's identity from its artifact; None where somebody has changed it into something else."""
+    try:
+        known = {item.name: content[item.name] for item in fields(StudyIdentity) if item.name in content}
+        identity = read(StudyIdentity, known)
+    except ValueError:
+        return None
+    return None if [*unfit(identity.spec)] else identity
 
 
-def _identity_of(parent: StoredRun, name: str, content: Mapping[str, Any] | None) -> StudyIdentity:
-    """Return the study's identity, from its artifact if there is one, else as far as the tags tell."""
-    if content is not None:
-        return StudyIdentity(
-            **{item.name: content[item.name] for item in fields(StudyIdentity) if item.name in content}
-        )
+def _identity_by_tags(parent: StoredRun, name: str) -> StudyIdentity:
+    """Return the study's identity as far as the tags of its run tell."""
     return StudyIdentity(
         format=FORMAT,
         study_id=parent.tags[STUDY_ID],
@@ -189,18 +188,25 @@ def _sessions_of(parent: StoredRun, store: Store) -> list[Session]:
     found: list[Session] = []
     for number in range(max(last - _MOST_SESSIONS, 0) + 1, last + 1):
         content = store.json_artifact(parent.id, f"provenance_session_{number}.json")
-        if content is None or misfit(StudyOpened, content) is not None:
+        opened = None if content is None else _opened(number, planned, content)
+        if opened is None:
             if number < last:
                 continue
-            content = {"provenance": _provenance(parent.tags)}
-            if misfit(StudyOpened, content) is not None:
-                content = {}
-        known = {name: content.get(name) or {} for name in ("cluster", "provenance")}
-        opened = StudyOpened(session=number, num_trials=planned, **known)
+            by_tags = _opened(number, planned, {"provenance": _provenance(parent.tags)})
+            opened = by_tags or StudyOpened(session=number, num_trials=planned, cluster={}, provenance={})
         found.append(Session(opened=opened, started=_begun(opened, parent), last=None))
     found[-1].last = parent.end_time_s
     found[-1].closed = _closed(parent, last)
     return found
+
+
+def _opened(session: int, num_trials: int, content: Mapping[str, Any]) -> StudyOpened | None:
+    """Return the beginning of a session; None where somebody has changed its content into something else."""
+    known = {name: content.get(name) or {} for name in ("cluster", "provenance")}
+    try:
+        return read(StudyOpened, {"session": session, "num_trials": num_trials, **known})
+    except ValueError:
+        return None
 
 
 def _begun(opened: StudyOpened, parent: StoredRun) -> float:

@@ -19,8 +19,7 @@ from study.metrics import METRICS, WARMUP_ITERATIONS
 from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
-from study.records.records import TrialBuilt
-from study.records.shapes import LARGEST, is_exact, misfit
+from study.records.shapes import LARGEST, Effective, check
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
@@ -141,10 +140,11 @@ def whole(run: StoredRun, tag: str) -> int | None:
 def effective_of(run: StoredRun) -> dict[str, Any] | None:
     """Return what was read back from the built algorithm; None where MLflow does not hold it."""
     try:
-        content = {"effective": orjson.loads(run.tags.get(EFFECTIVE, ""))}
+        content = orjson.loads(run.tags.get(EFFECTIVE, ""))
+        check(Effective, content, "effective")
     except ValueError:
         return None
-    return None if misfit(TrialBuilt, content) else content["effective"]
+    return content  # type: ignore[no-any-return]
 
 
 def _add_fingerprints(
@@ -216,7 +216,7 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
     """
     try:
         value = int(text) if name in _COUNTS else float(text)
-        if not is_exact(value):
+        if isinstance(value, int) and abs(value) > LARGEST:
             raise ValueError(f"beyond {LARGEST}")
         return value
     except ValueError as error:

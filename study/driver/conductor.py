@@ -280,7 +280,7 @@ class Conductor:
                 checkpoint=checkpoint,
                 timing=label.timing if label else None,
                 timing_reason=label.reason if label else "",
-                node_loads=[load.to_json() for load in row.node_loads],
+                node_loads=row.node_loads,
                 last_seen=last_seen,
             )
         )

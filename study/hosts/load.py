@@ -10,7 +10,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,6 @@ class NodeLoad:
     """Name of the programs of others that used most; empty where the system does not show them."""
     machine: str = ""
     """The machine, by `machine_key`; empty in records before 0.12.1."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the records."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 from study.errors import RecordError
 from study.records import lock
 from study.records.files import check_plain, check_size, sync, write_atomically
-from study.records.shapes import misfit
+from study.records.shapes import Moment, Whole, read
 from study.records.trust import SIGNATURE, check_own, sign
 from study.space.parsing import parse_space
 from study.space.plain import unfit
@@ -52,12 +52,11 @@ GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
 class StudyIdentity:
     """What a study is: written once, at its start, and never changed."""
 
-    format: int
+    format: Whole
     study_id: str
     """Random; names the study in MLflow and Optuna."""
     name: str
-    created: float
-    """Seconds since the epoch."""
+    created: Moment
     tracking_uri: str
     """Absolute MLflow tracking URI."""
     space: str
@@ -256,9 +255,7 @@ class StudyFolder:
             if not isinstance(content, dict):
                 raise ValueError(f"{str(content)[:40]!r}")
             _check_format(content.get("format"), file)
-            if (wrong := misfit(StudyIdentity, content)) is not None:
-                raise ValueError(wrong)
-            identity = StudyIdentity(**content)
+            identity = read(StudyIdentity, content)
             if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
                 raise ValueError(f"spec: {wrong}")
             _check_names(identity)

@@ -159,7 +159,7 @@ class TrialRow:
                 self.status, self.reason = record.status, record.reason
                 self.ended_at = moment if record.last_seen is None else record.last_seen
                 self.summary, self.checkpoint = record.summary, record.checkpoint
-                self.node_loads = [NodeLoad(**load) for load in record.node_loads]
+                self.node_loads = record.node_loads
                 if record.timing is not None:
                     self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 

@@ -31,7 +31,7 @@ from study.hosts.identity import boot_id, machine_id
 from study.hosts.jobs import current_job
 from study.hosts.mounts import is_locked_by_kernel, mount_of
 from study.hosts.processes import pid_namespace, started_at, still_runs
-from study.records.shapes import misfit
+from study.records.shapes import Whole, read
 
 LOCK, OWNER = ".lock", "driver.json"
 """The two files, in the study's folder."""
@@ -56,7 +56,7 @@ class Owner:
     """Identity of the running kernel, new at every start; containers have that of their host."""
     namespace: str
     """Where `pid` counts: containers count for themselves."""
-    pid: int
+    pid: Whole
     began: float
     """Start of the process, seconds since the epoch."""
     user: str
@@ -97,8 +97,7 @@ class Owner:
     def of_text(cls, text: str) -> Self | None:
         """Return the owner that `to_text` wrote; None for anything else."""
         try:
-            content = json.loads(text)
-            return cls(**content) if misfit(cls, content) is None else None
+            return read(cls, json.loads(text))
         except (AttributeError, TypeError, ValueError, RecursionError):
             return None
 

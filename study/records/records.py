@@ -7,15 +7,17 @@ driver at a time (`study.records.lock`) writes them (`study.records.log`).
 import lzma
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, ClassVar, Literal
+from typing import IO, Annotated, Any, ClassVar, Literal
 
+import msgspec
 import orjson
 
 from study.errors import RecordError
-from study.records.shapes import is_moment, misfit
+from study.hosts.load import NodeLoad
+from study.records.shapes import Moment, Number, Whole, read
 from study.space.spec import Execution
 
 SCHEMA = 1
@@ -28,12 +30,10 @@ RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
 _BEGINNING = b'{"schema":'
 """How every line begins."""
-_HEAD = frozenset(("schema", "seq", "time", "kind"))
-"""What every line has beside the fields of its record."""
 
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
-Metrics = dict[str, float | None]
+Metrics = dict[str, Number | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class StudyOpened(Record):
 
     kind: ClassVar[str] = "study_opened"
     durable: ClassVar[bool] = True
-    session: int
+    session: Whole
     """1 for the first driver, 2 for the first resume, …"""
-    num_trials: int
+    num_trials: Whole
     """Trials planned, the finished ones included."""
     cluster: dict[str, Any]
     """Shape of the Ray cluster: `ClusterShape.to_json()`."""
@@ -68,38 +68,38 @@ class TrialStarted(Record):
     kind: ClassVar[str] = "trial_started"
     # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
     durable: ClassVar[bool] = True
-    trial: int
+    trial: Whole
     """Number in the plan, from 0; the identity of the trial."""
-    attempt: int
+    attempt: Whole
     """1, or more when an earlier attempt was interrupted."""
-    seed: int
-    setting: dict[str, float | int]
+    seed: Whole
+    setting: dict[str, Number]
     """All parameters as asked, the scale included."""
-    proposed: dict[str, float | int]
+    proposed: dict[str, Number]
     """The tuned parameters as the sampler proposed them, before rounding to a runnable value."""
-    iterations: int | None
+    iterations: Whole | None
     """Limit of training iterations, when the space gives one."""
     anchor: str | None
     """Name of the baseline, arm or base cell that this trial comes from."""
-    optuna_number: int | None
+    optuna_number: Whole | None
     """None for a trial that Optuna does not know of: it chose nothing there."""
-    num_cpus: int
+    num_cpus: Whole
     """CPUs reserved."""
     execution: Execution = "real"
     """How the trial runs."""
     stage: str | None = None
     """Stage of a hold-up study, or `throughput`."""
-    rule: dict[str, float | int] = field(default_factory=dict)
+    rule: dict[str, Number] = field(default_factory=dict)
     """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
     """`study`, `stock` or `measured`; see `study.space.variants`."""
-    scale: int | None = None
+    scale: Whole | None = None
     """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
     predicted_cpu_s: float | None = None
     """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
-    first_episode: int = 0
+    first_episode: Whole = 0
     """Number of the first evaluation episode that the trial plays: above 0 in the confirmation of a hold-up study, in
     which every run plays episodes that no other trial plays."""
 
@@ -109,8 +109,8 @@ class TrialBuilt(Record):
     """All processes of a trial are up."""
 
     kind: ClassVar[str] = "trial_built"
-    trial: int
-    attempt: int
+    trial: Whole
+    attempt: Whole
     startup_time_s: float | None
     """None where the trial went on in the processes of another one."""
     effective: dict[str, Any]
@@ -132,11 +132,11 @@ class Iteration(Record):
     """One training iteration."""
 
     kind: ClassVar[str] = "iteration"
-    trial: int
-    attempt: int
-    iteration: int
+    trial: Whole
+    attempt: Whole
+    iteration: Whole
     """From 1."""
-    env_steps: int
+    env_steps: Whole
     """Environment steps trained on so far."""
     wall_time_s: float
     """Training seconds so far."""
@@ -149,16 +149,16 @@ class Evaluation(Record):
     """One evaluation."""
 
     kind: ClassVar[str] = "evaluation"
-    trial: int
-    attempt: int
-    iteration: int
-    env_steps: int
+    trial: Whole
+    attempt: Whole
+    iteration: Whole
+    env_steps: Whole
     wall_time_s: float
     progress: float
     """Share of the budget used, in [0, 1]."""
-    returns: list[float]
-    """Return of each episode, in the order of the evaluation seeds."""
-    num_cut: int
+    returns: Annotated[list[float], msgspec.Meta(min_length=1)]
+    """Return of each episode, in the order of the evaluation seeds; a mean is taken of them."""
+    num_cut: Whole
     """Episodes that did not end and were cut at the limit."""
     eval_time_s: float
 
@@ -169,8 +169,8 @@ class TrialEnded(Record):
 
     kind: ClassVar[str] = "trial_ended"
     durable: ClassVar[bool] = True
-    trial: int
-    attempt: int
+    trial: Whole
+    attempt: Whole
     status: Status
     reason: str
     """Empty when finished."""
@@ -181,9 +181,9 @@ class TrialEnded(Record):
     timing: Timing | None = None
     """The label that stays; None when the trial was never built."""
     timing_reason: str = ""
-    node_loads: list[dict[str, Any]] = field(default_factory=list)
-    """What else each node of the trial did in its timed part: `NodeLoad.to_json()`; empty when that is not known."""
-    last_seen: float | None = None
+    node_loads: list[NodeLoad] = field(default_factory=list)
+    """What else each node of the trial did in its timed part; empty when that is not known."""
+    last_seen: Moment | None = None
     """Seconds since the epoch of the last line about an attempt that a killed driver left; None: it ended with this."""
 
 
@@ -193,13 +193,13 @@ class StageDecided(Record):
 
     kind: ClassVar[str] = "stage_decided"
     durable: ClassVar[bool] = True
-    number: int
+    number: Whole
     """From 0."""
     stage: str
     """Stage whose trials led to it."""
     phase: str
     """Which part of the stage, such as `race 2`; the decisions of a study are in the order of their phases."""
-    num_looks: int
+    num_looks: Whole
     """Trials of the study that had ended when it was taken."""
     kept: list[str]
     """Digests of the settings that go on, best first."""
@@ -207,13 +207,13 @@ class StageDecided(Record):
     """Digests of the settings that do not."""
     evidence: dict[str, Any]
     """The numbers behind it."""
-    cancelled: list[int]
+    cancelled: list[Whole]
     """Trials that were asked for before and are not run, for lack of budget."""
     requests: list[dict[str, Any]]
     """The trials that follow, in their order: `Request.to_json()`."""
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
-    protocol: int
+    protocol: Whole
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
     chain: str = ""
     """Head of the hash chain over all lines before this one (`study.records.chain`), filled in when it is written."""
@@ -232,7 +232,7 @@ class SettingsFrozen(Record):
     durable: ClassVar[bool] = True
     winner: str
     """Digest."""
-    settings: dict[str, dict[str, float | int]]
+    settings: dict[str, dict[str, Number]]
     """Digest -> complete setting, of the winner and of every other arm."""
 
 
@@ -242,7 +242,7 @@ class StudyClosed(Record):
 
     kind: ClassVar[str] = "study_closed"
     durable: ClassVar[bool] = True
-    session: int
+    session: Whole
     reason: Literal["complete", "until", "stopped", "time budget", "error"]
     detail: str = ""
 
@@ -275,6 +275,18 @@ class Line:
     record: Record
     end: int = field(compare=False)
     """Offset of the byte after the line."""
+
+
+class _Head(msgspec.Struct):
+    """What every line has beside the fields of its record."""
+
+    schema: Whole
+    seq: Whole
+    time: Moment
+    kind: str
+
+
+_HEAD = _Head.__struct_fields__
 
 
 def open_records(path: Path) -> IO[bytes]:
@@ -398,26 +410,22 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE, code="line-not-json") from error
-    if not isinstance(content, dict) or not content.keys() >= _HEAD:
-        rule = "must be a record with schema, seq, time and kind"
-        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE, code="line-not-a-record")
-    pop = content.pop
-    schema, seq, moment, kind = pop("schema"), pop("seq"), pop("time"), pop("kind")
-    if schema != SCHEMA:
-        rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
-        raise RecordError(where=where, rule=rule, got=str(schema)[:60], fix=fix, code="records-of-another-version")
-    if type(kind) is not str or kind not in KINDS or type(seq) is not int or not is_moment(moment):
-        raise RecordError(
-            where=where, rule="unknown record", got=f"kind {str(kind)[:60]!r}", fix=RESTORE, code="unknown-record"
-        )
     try:
-        restore_returns(content)
-        line = Line(seq=seq, time=moment, record=KINDS[kind](**content), end=end)
-    except TypeError as error:
-        wanted = ", ".join(item.name for item in fields(KINDS[kind]))
-        rule, got = f"a {kind} record has {wanted}", ", ".join(content)[:500]
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="record-with-other-fields") from error
-    if wrong := misfit(KINDS[kind], content):
-        rule = "a record must have the fields of its kind, each of its type"
-        raise RecordError(where=where, rule=rule, got=f"{kind} with {wrong}", fix=RESTORE, code="malformed-record")
-    return line
+        head = msgspec.convert(content, _Head)
+    except msgspec.ValidationError as error:
+        rule = "must be a record with schema, seq, time and kind"
+        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE, code="line-not-a-record") from error
+    if head.schema != SCHEMA:
+        rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
+        raise RecordError(where=where, rule=rule, got=f"{head.schema}", fix=fix, code="records-of-another-version")
+    if head.kind not in KINDS:
+        got = f"kind {head.kind[:60]!r}"
+        raise RecordError(where=where, rule="unknown record", got=got, fix=RESTORE, code="unknown-record")
+    for name in _HEAD:
+        del content[name]
+    restore_returns(content)
+    try:
+        return Line(seq=head.seq, time=head.time, record=read(KINDS[head.kind], content), end=end)
+    except ValueError as error:
+        rule, got = "a record must have the fields of its kind, each of its type", f"{head.kind}: {error}"
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="malformed-record") from error

@@ -306,7 +306,7 @@ def test_names_of_folders_are_suggested(study):
 def test_a_return_that_is_no_number_is_refused(study):
     text = study.records.read_text()
     study.records.write_text(text.replace('"returns":[10.0,20.0,60.0]', '"returns":[10.0,"x",60.0]', 1))
-    with pytest.raises(RecordError, match=r"records.jsonl: line \d+: a record must .*evaluation with returns .*'x'"):
+    with pytest.raises(RecordError, match=r"records.jsonl: line \d+: .*evaluation: .*`str`.*returns\[1\]"):
         load.from_folder(study.path).evaluations()
 
 

@@ -14,7 +14,6 @@ from study.designs.holdup.calibration import predicted_cpu_s
 from study.designs.holdup.certificate.recorded import LEAST, RELATIVE, Session, Study, same
 from study.designs.holdup.phases import runners_of
 from study.designs.starts import start_of
-from study.hosts.load import NodeLoad
 from study.planning.budget import Budget, evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
 from study.records.ledger import Ledger, TrialRow
@@ -332,7 +331,7 @@ class _Walk:
         checkpoint = f"checkpoints/trial_{self._trial:05d}" if finished else None
         yield from _unlike({"checkpoint": checkpoint}, {"checkpoint": record.checkpoint})
         yield from self._label_that_stays(record)
-        row.node_loads = [NodeLoad(**load) for load in record.node_loads]
+        row.node_loads = record.node_loads
         moment = line.time if record.last_seen is None else record.last_seen
         again = {
             name: value if value is None or math.isfinite(value) else None  # as JSON writes it
