@@ -1,9 +1,12 @@
 """What no test may take from, or leave in, the account that runs it."""
 
 import functools
+import inspect
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import settings
@@ -19,6 +22,21 @@ MOST_WORKERS = 4
 settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("many", deadline=None, max_examples=20_000)
 settings.load_profile("any machine")
+
+
+def frames_alone(_: int = 1) -> list[inspect.FrameInfo]:
+    """Return `inspect.stack()` without the lines of each file."""
+    outer: FrameType | None = sys._getframe(1)
+    found = []
+    while outer is not None:
+        code = outer.f_code
+        found.append(inspect.FrameInfo(outer, code.co_filename, outer.f_lineno, code.co_name, None, None))
+        outer = outer.f_back
+    return found
+
+
+# Each connector of RLlib asks who made it, and looks at no line: 36 of 540 CPU-seconds, below pytest's many frames.
+inspect.stack = frames_alone
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 The result goes into the records and into MLflow, so it holds JSON values only.
 """
 
+import functools
 import hashlib
 import os
 import platform
@@ -105,6 +106,7 @@ def _constraints(file: Path) -> dict[str, Any] | None:
     return {"sha256": hashlib.sha256(content).hexdigest(), "installed": not others, "others": others}
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

@@ -43,6 +43,18 @@ def create_database(path: Path) -> None:
     """Create MLflow's SQLite database at `path`, whole or not at all; one that is there stays as it is."""
     if path.exists():
         return
+    content = _new_database()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        _link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@functools.cache
+def _new_database() -> bytes:
+    """Return a database with MLflow's tables; its steps from version to version take seconds."""
     from mlflow.store.db import utils
 
     with tempfile.TemporaryDirectory() as folder:
@@ -50,13 +62,7 @@ def create_database(path: Path) -> None:
         engine = utils.create_sqlalchemy_engine(f"sqlite:///{made}")
         utils._initialize_tables(engine)
         engine.dispose()
-        content = made.read_bytes()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        _link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+        return made.read_bytes()
 
 
 def _link(draft: Path, path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -37,8 +38,14 @@ class Model(BaseModel):
     @classmethod
     def _whole(cls, value: Any, info: ValidationInfo) -> Any:
         """Read `1e6`, a float for YAML, as an integer in the fields that are integers."""
-        kinds = set(_kinds(cls.model_fields[info.field_name or ""].annotation))
-        return _as_whole(value) if int in kinds and not kinds & {float, str, bool, Any} else value
+        return _as_whole(value) if _is_whole(cls, info.field_name or "") else value
+
+
+@functools.cache
+def _is_whole(model: type[BaseModel], field: str) -> bool:
+    """Return whether the numbers of a field are whole ones."""
+    kinds = set(_kinds(model.model_fields[field].annotation))
+    return int in kinds and not kinds & {float, str, bool, Any}
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -61,13 +61,20 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
     def joined(*_: Any, **__: Any) -> Iterator[ClusterShape]:
         yield shape
 
-    with (
-        _everywhere(address.resolve_address, lambda given: given),
-        _everywhere(connection.joined_ray, joined),
-        _everywhere(connection.servers_of_ray, dict),
-        _everywhere(process.MirrorProcess, _NoMirror),
-    ):
+    stand_ins = [
+        (address.resolve_address, lambda given: given),
+        (connection.joined_ray, joined),
+        (connection.servers_of_ray, dict),
+        (process.MirrorProcess, _NoMirror),
+    ]
+    replaced = list(_places({id(original): stand_in for original, stand_in in stand_ins}))
+    try:
+        for module, name, _, stand_in in replaced:
+            setattr(module, name, stand_in)
         yield
+    finally:
+        for module, name, original, _ in replaced:
+            setattr(module, name, original)
 
 
 class _NoMirror:
@@ -95,21 +102,13 @@ def tuner(stand_in: Any) -> Iterator[None]:
         ray.tune.Tuner = before
 
 
-@contextlib.contextmanager
-def _everywhere(original: Any, stand_in: Any) -> Iterator[None]:
-    """Replace a function or class in every module of the program that has its name."""
-    _exchange(original, stand_in)
-    try:
-        yield
-    finally:
-        _exchange(stand_in, original)
-
-
-def _exchange(before: Any, after: Any) -> None:
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "study":
-            for attribute in [key for key, value in vars(module).items() if value is before]:
-                setattr(module, attribute, after)
+def _places(stand_ins: Mapping[int, Any]) -> Iterator[tuple[ModuleType, str, Any, Any]]:
+    """Yield where the program names what is replaced, in whichever module: the module, the name, before and after."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("study."):
+            for name, value in vars(module).items():
+                if id(value) in stand_ins:
+                    yield module, name, value, stand_ins[id(value)]
 
 
 # --- the plan ------------------------------------------------------------------------------------------------------
