@@ -1,6 +1,8 @@
 """Studies read back from a real MLflow store: ours, as its mirror wrote it, and what other people's scripts left."""
 
+import contextlib
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +19,7 @@ from study.evaluating.rerun import held_by_mlflow
 from study.metrics import METRICS
 from study.mirrors import mlflow_content
 from study.mirrors.mlflow_content import FROZEN_CHAIN
+from study.records.folder import StudyFolder
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 from tests.synthetic import sync_mlflow
@@ -29,10 +32,12 @@ def uri(tmp_path, empty_database):
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
-@pytest.fixture
-def mirrored(tmp_path, uri):
-    """A study with a failed, a repeated and a running trial, and its mirror."""
-    folder = synthetic.make_folder(tmp_path / "demo", uri)
+@pytest.fixture(scope="module")
+def mirrored_once(tmp_path_factory, empty_database):
+    """A place with a study that has a failed, a repeated and a running trial, and its mirror."""
+    place = tmp_path_factory.mktemp("mirrored")
+    (place / "mlflow.db").write_bytes(empty_database)
+    folder = synthetic.make_folder(place / "demo", f"sqlite:///{place}/mlflow.db")
     clocked = {"sampling_time_s": 0.3, "learning_time_s": 0.1, "sync_time_s": 0.05, "cpu_pressure": 0.25}
     synthetic.append(
         folder,
@@ -56,6 +61,21 @@ def mirrored(tmp_path, uri):
         synthetic.closed("stopped", 2),
     )
     sync_mlflow(folder)
+    return place
+
+
+@pytest.fixture
+def mirrored(tmp_path, uri, mirrored_once):
+    """The study, and its mirror at `uri`, as if they had been made there."""
+    shutil.copytree(mirrored_once, tmp_path, dirs_exist_ok=True)
+    before, here = str(mirrored_once), str(tmp_path)
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(file.read_text().replace(before, here))
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            database.execute(f"update {table} set {column} = replace({column}, ?, ?)", (before, here))
+    folder = StudyFolder(tmp_path / "demo")
+    folder.rewrite(folder.identity())
     return folder
 
 

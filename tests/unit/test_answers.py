@@ -18,6 +18,7 @@ from analysis.opened import Study
 from study.cli.tables import print_stages
 from study.records.ledger import Ledger
 from tests import synthetic
+from tests.examples import example
 from tests.spaces import spec
 from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
@@ -29,12 +30,12 @@ EXAMPLES = Path(analysis.__file__).parent
 
 @pytest.fixture(scope="module")
 def throughput():
-    return analysis.open(EXAMPLES / "example_throughput").answer(price_per_cpu_hour=0.05)
+    return example("example_throughput").answer(price_per_cpu_hour=0.05)
 
 
 @pytest.fixture(scope="module")
 def holdup():
-    return analysis.open(EXAMPLES / "example_study").answer()
+    return example("example_study").answer()
 
 
 def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
@@ -313,7 +314,7 @@ def test_a_target_that_most_runs_never_reach_is_not_the_soonest():
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])
 def test_every_recommended_command_is_one_that_the_command_line_takes(name):
-    commands = [each.command for each in analysis.open(EXAMPLES / name).answer().unknown if each.command]
+    commands = [each.command for each in example(name).answer().unknown if each.command]
     assert commands
     for command in commands:
         check(command)

@@ -27,6 +27,7 @@ from study.records.ledger import fold
 from study.records.records import read_lines
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
+from tests.examples import example
 from tests.spaces import spec
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
@@ -43,7 +44,7 @@ MEASURING = (
 
 @pytest.fixture(scope="module")
 def study():
-    return load.from_folder(ANALYSIS / "example_throughput")
+    return example("example_throughput").data
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
+from tests.examples import example
 from tests.planted import Truth, as_frame, planted_folder
 from tests.unit import tables_data
 
@@ -33,7 +34,7 @@ ABOUT = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batc
 
 @pytest.fixture(scope="module")
 def studies() -> dict[str, Study]:
-    return {name: analysis.open(ANALYSIS / name) for name in EXAMPLES}
+    return {name: example(name) for name in EXAMPLES}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import analysis
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
 from analysis.load import open_study
@@ -14,6 +13,7 @@ from analysis.opened import Study
 from study.designs.holdup.replay import replay, to_markdown
 from study.records.folder import StudyFolder
 from study.statistics import mean_interval
+from tests.examples import example
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = sorted(folder.name for folder in ANALYSIS.glob("example_*"))
@@ -24,7 +24,7 @@ PROTOCOL, EVIDENCE = (
 
 @pytest.mark.parametrize("name", ["example_table", "example_table_more"])
 def test_the_table_is_complete(name):
-    frame = analysis.open(ANALYSIS / name).trials
+    frame = example(name).trials
     assert len(frame) == 24 * 24 * 2
     assert set(frame["status"]) == {"finished"}
     assert set(frame["execution"]) == {"emulated"}
@@ -96,7 +96,7 @@ def test_coinrun_is_learnt_for_levels_that_were_never_seen():
     """Five seeds on test levels against a random policy there: 500 episodes, as the space's header says."""
     header = (ANALYSIS.parent / "search_spaces" / "coinrun_ppo.yaml").read_text()
     (upper,) = re.findall(r"A random policy gets [\d.]+ \[[\d.]+, ([\d.]+)\]", header)
-    finals = analysis.open(ANALYSIS / "example_coinrun").trials["final_return"]
+    finals = example("example_coinrun").trials["final_return"]
     estimate = mean_interval(finals)
     assert estimate.n == 5
     assert f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]" in header
@@ -108,4 +108,4 @@ def test_the_page_of_the_analysis_quotes_the_answer():
     quoted = re.search(
         r"<!-- scaling-result: .*? -->\n> \*\*(.*?)\*\* (.*?)\n<!-- /scaling-result -->", page, re.DOTALL
     )
-    assert " ".join(quoted.groups()) == analysis.open(ANALYSIS / "example_throughput").answer().sentence
+    assert " ".join(quoted.groups()) == example("example_throughput").answer().sentence

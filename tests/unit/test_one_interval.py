@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import analysis
 from analysis.opened import Study
+from tests.examples import example
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = ("example_throughput", "example_study", "example_table")
@@ -23,11 +22,6 @@ NOT_ESTIMATED = {
 NUMBER = r"(-?[\d,]*\.?\d+)(?:%| %)?"
 WRITTEN = re.compile(rf"{NUMBER} \[{NUMBER}, {NUMBER}\]")
 Triple = tuple[float, float, float]
-
-
-@cache
-def opened(name: str) -> Study:
-    return analysis.open(ANALYSIS / name)
 
 
 def triples(frame: pd.DataFrame) -> Iterator[tuple[str, Triple]]:
@@ -68,7 +62,7 @@ def known(study: Study) -> np.ndarray:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_is_printed_is_an_estimate_with_its_interval(name):
-    study = opened(name)
+    study = example(name)
     estimates, strange, seen = known(study), [], 0
     for key, column, triple in printed(study):
         same = np.isclose(estimates[:, 0], triple[0], rtol=1e-9, atol=1e-12)
@@ -82,7 +76,7 @@ def test_what_is_printed_is_an_estimate_with_its_interval(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_interval_in_a_sentence_is_that_of_a_table_or_an_estimate(name):
-    study = opened(name)
+    study = example(name)
     every = np.array([*known(study).tolist(), *(triple for _, _, triple in printed(study))])
     strange = []
     for key, text in sentences(study):

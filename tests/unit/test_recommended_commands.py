@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 import typer.main
 
-from analysis import load
-from analysis.estimates.results import Results
 from analysis.scaling.speed_up import strong_scaling
 from analysis.tables.catalogue import all_tables
 from study.cli import commands as cli
@@ -25,6 +23,7 @@ from study.options import load as load_options
 from study.space.cells import cells_of
 from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
+from tests.examples import example
 from tests.planted import Truth, planted_runs
 from tests.spaces import cluster
 
@@ -137,9 +136,7 @@ def test_the_commands_in_the_texts_of_the_program_are_taken():
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun"])
 def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(
-        sentence
-        for table in all_tables(Results(load.from_folder(EXAMPLES / name)))
-        for sentence in (table.said, *table.notes)
+        sentence for table in all_tables(example(name).results) for sentence in (table.said, *table.notes)
     )
     for line in commands_in(text):
         check(line)
@@ -147,7 +144,7 @@ def test_the_commands_of_a_report_are_taken(name):
 
 def refused(first, second):
     """Return the refusal to compare two cells of the recorded example, and the space that its command runs."""
-    data = load.from_folder(EXAMPLES / "example_throughput")
+    data = example("example_throughput").data
     runs = data.runs
     kept = [
         ((runs[list(cell)] == pd.Series(cell)).all(axis=1) & (runs["num_epochs"] == cell.get("num_epochs", 4)))

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from study.cli.commands import app
 from study.errors import EngineError
 from study.seams.base import ENGINES, Seam, has, mentions, parameters_of, require, seams_of, uses
-from study.seams.mlflow import create_database
+from study.seams.mlflow import _new_database, create_database
 
 ROOT = Path(__file__).resolve().parents[2]
 SEAMS = seams_of(*ENGINES)
@@ -213,6 +213,7 @@ def test_a_killed_start_leaves_no_half_made_database(tmp_path, monkeypatch):
         initialize(engine)
         raise KeyboardInterrupt
 
+    _new_database.cache_clear()
     monkeypatch.setattr(utils, "_initialize_tables", killed)
     with pytest.raises(KeyboardInterrupt):
         create_database(path)
