@@ -45,10 +45,12 @@ def state_in(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "limit"), [("CartPole-v1", 10_000), ("Pendulum-v1", 10_000), ("Pendulum-v1", 30)], ids=str
+    ("env_id", "limit", "episodes"),
+    [("CartPole-v1", 10_000, 11), ("Pendulum-v1", 10_000, 3), ("Pendulum-v1", 30, 11)],
+    ids=str,
 )
-def test_a_plain_policy_gets_the_returns_of_our_own_evaluation(env_id: str, limit: int) -> None:
-    space = spec(environment__id=env_id, evaluation__episodes=11, evaluation__max_episode_steps=limit)
+def test_a_plain_policy_gets_the_returns_of_our_own_evaluation(env_id: str, limit: int, episodes: int) -> None:
+    space = spec(environment__id=env_id, evaluation__episodes=episodes, evaluation__max_episode_steps=limit)
     config = configured(env_id)
     state = state_in(config)
     with runner_of(config) as runner:
@@ -94,7 +96,8 @@ def test_states_of_a_recurrent_module_belong_to_their_episodes(monkeypatch: pyte
 
 
 def test_connectors_have_their_states_and_keep_them() -> None:
-    space = spec(environment__id="Pendulum-v1", evaluation__episodes=3)
+    short = {"environment__id": "Pendulum-v1", "evaluation__max_episode_steps": 60}
+    space = spec(**short, evaluation__episodes=3)
     config = configured("Pendulum-v1").env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
     state = state_in(config)
     fresh = evaluate_script(config, state, space).returns
@@ -109,7 +112,7 @@ def test_connectors_have_their_states_and_keep_them() -> None:
     assert returns != fresh
     assert evaluate_script(config, learnt, space.model_copy()).returns == returns
     # Nothing that was seen in an evaluation has changed the filter: more episodes begin with the fewer.
-    more = spec(environment__id="Pendulum-v1", evaluation__episodes=3 + script_evaluation.MAX_SIDE_BY_SIDE)
+    more = spec(**short, evaluation__episodes=3 + script_evaluation.MAX_SIDE_BY_SIDE)
     assert evaluate_script(config, learnt, more).returns[:3] == pytest.approx(returns, rel=1e-5)
 
 
