@@ -1,4 +1,4 @@
-"""`python run_study.py quickstart.yaml`: run a study. The same as `python -m study run quickstart.yaml`."""
+"""`python run_study.py --space quickstart.yaml`: run a study. The same as `python -m study run`, with its options."""
 
 from study.missing import told_to_install
 

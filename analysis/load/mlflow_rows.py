@@ -15,7 +15,7 @@ from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.mlflow_client import Store, StoredRun
 from analysis.load.sheet import Session
 from study.errors import RecordError
-from study.metrics import METRICS, WARMUP_ITERATIONS
+from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
@@ -40,17 +40,8 @@ _SHORT_S = 2.0
 _CLOCK = "iteration_time_s"
 """Every iteration has it: its history numbers the iterations."""
 _WALL_CLOCK = "wall_time_s"
-TIMED = (
-    _CLOCK,
-    "sampling_time_s",
-    "slowest_runner_time_s",
-    "learning_time_s",
-    "sync_time_s",
-    "train_batch_size_actual",
-    "cpu_pressure",
-    "peak_rss_mb",
-)
-"""What the means of a run need."""
+TIMED = (_CLOCK, *(name for name in OF_ITERATIONS if name != _CLOCK and METRICS[name].mirrored))
+"""What the columns of a run that add up its iterations need."""
 _ALL = tuple(name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored)
 _PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s")
 

@@ -315,7 +315,7 @@ class Conductor:
         self.end(trial, "interrupted", reason, lost=loss)
         self._queue.take_back(trial)
 
-    def engine_died(self, reason: str) -> None:
+    def tune_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
 
         Which one was the cause is not known, until one sees it again with nothing beside it but its own group: that

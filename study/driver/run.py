@@ -366,10 +366,10 @@ class _Session:
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                     reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self._display.note(reason)
-                    conductor.engine_died(reason)
+                    conductor.tune_died(reason)
                     break
                 if not conductor.exhausted:
-                    conductor.engine_died("Ray Tune ended early.")
+                    conductor.tune_died("Ray Tune ended early.")
                     break
         return conductor.exhausted
 

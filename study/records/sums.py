@@ -24,6 +24,8 @@ _TIMED = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if ho
 """What is combined of an iteration after the warm-up: the name of the metric, and how."""
 _WARM_UP = tuple((name, _ADDING[how]) for name, how in OF_ITERATIONS.items() if how in _ADDING and how != "mean")
 """The same for the warm-up, of which means take nothing."""
+_WEIGHTED = tuple(name for name, how in OF_ITERATIONS.items() if how == "weighted mean")
+"""What is weighted by the time of each iteration after the warm-up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class Sums:
     timed_iterations: int = 0
     timed_env_steps: int = 0
     timed_s: float = 0.0
-    _pressure_s: float | None = 0.0
-    """Seconds after the warm-up in which some task waited for a CPU; None once an iteration did not tell."""
+    _weighted: dict[str, float | None] = field(default_factory=dict)
+    """Of `_WEIGHTED`, the sum of value times seconds after the warm-up; None once an iteration did not tell."""
     _combined: dict[str, float] = field(default_factory=dict)
     """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
     _num_without: dict[str, int] = field(default_factory=dict)
@@ -59,11 +61,11 @@ class Sums:
             self.timed_iterations += 1
             self._timed_episodes += metrics.get("num_episodes") or 0.0
             self._timed_lengths += metrics.get("episode_len_sum") or 0.0
-            pressure, seconds = metrics.get("cpu_pressure"), metrics.get("iteration_time_s")
-            if pressure is None or seconds is None or self._pressure_s is None:
-                self._pressure_s = None
-            else:
-                self._pressure_s += pressure * seconds
+            seconds = metrics.get("iteration_time_s")
+            for name in _WEIGHTED:
+                value, before = metrics.get(name), self._weighted.get(name, 0.0)
+                unknown = value is None or seconds is None or before is None
+                self._weighted[name] = None if unknown else before + value * seconds  # type: ignore[operator]
 
     def _timed_with(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
         """Return the steps and seconds after the warm-up, with one more iteration."""
@@ -83,7 +85,11 @@ class Sums:
 
     def mean_cpu_pressure(self) -> float | None:
         """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
-        return None if self._pressure_s is None or self.timed_s <= 0 else self._pressure_s / self.timed_s
+        return self._weighted_mean("cpu_pressure")
+
+    def _weighted_mean(self, name: str) -> float | None:
+        total = self._weighted.get(name)
+        return None if total is None or self.timed_s <= 0 else total / self.timed_s
 
     def phase_shares(self) -> dict[str, float]:
         """Return the share of each of `PHASES` in the training time after the warm-up; empty when it is not known."""
@@ -103,7 +109,7 @@ class Sums:
         for name, how in OF_ITERATIONS.items():
             value = self._combined.get(name)
             if how == "weighted mean":
-                value = self.mean_cpu_pressure()
+                value = self._weighted_mean(name)
             elif value is not None and how == "mean":
                 value /= self.timed_iterations - self._num_without.get(name, 0)
             values[name] = int(value) if value is not None and METRICS[name].whole else value

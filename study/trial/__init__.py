@@ -1,1 +1,1 @@
-"""One trial: one real RLlib PPO run, measured."""
+"""One trial: one run of RLlib, measured."""

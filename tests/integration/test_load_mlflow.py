@@ -39,6 +39,7 @@ def mirrored_once(tmp_path_factory, empty_database):
     (place / "mlflow.db").write_bytes(empty_database)
     folder = synthetic.make_folder(place / "demo", f"sqlite:///{place}/mlflow.db")
     clocked = {"sampling_time_s": 0.3, "learning_time_s": 0.1, "sync_time_s": 0.05, "cpu_pressure": 0.25}
+    clocked |= {"policy_lag": 1.5, "overlap_time_s": 0.2, "num_gradient_updates": 20}  # of APPO and IMPALA
     synthetic.append(
         folder,
         synthetic.opened(),
@@ -85,7 +86,7 @@ HELD = (
     *("study", "trial", "attempt", "status", "reason", "stage", "variant", "digest", "baseline", "seed", "execution"),
     *("stands_for_runners", "num_nodes", "nodes", "iterations", "timed_iterations", "timed_env_steps", "timed_s"),
     *("iteration_time_s", "sampling_time_s", "slowest_runner_time_s", "learning_time_s", "sync_time_s"),
-    *("cpu_pressure", "peak_rss_mb"),
+    *("cpu_pressure", "peak_rss_mb", "policy_lag", "overlap_time_s", "num_gradient_updates"),
 )
 """What the mirror holds of a run."""
 

@@ -372,10 +372,10 @@ def test_trials_of_a_dead_engine_are_dealt_again_and_fail_the_second_time(tmp_pa
     first = session.conductor.next_trial()
     session.finish(first.trial)
     victim = session.conductor.next_trial()
-    session.conductor.engine_died("out of memory.")
+    session.conductor.tune_died("out of memory.")
     again = session.conductor.next_trial()
     assert (again.trial, again.attempt, again.setting) == (victim.trial, 2, victim.setting)
-    session.conductor.engine_died("out of memory.")
+    session.conductor.tune_died("out of memory.")
     assert session.conductor.ledger.rows[victim.trial].status == "failed"
     assert session.conductor.stop is None
     assert session.run_all().reason == "complete"
@@ -386,13 +386,13 @@ def test_trials_that_ran_side_by_side_in_a_dead_engine_run_one_by_one_and_only_t
     session = Session(tmp_path, spec(search__num_trials=8), cluster=ROOMY)
     beside = [session.conductor.next_trial().trial for _ in range(2)]
     culprit = beside[1]
-    session.conductor.engine_died("out of memory.")
+    session.conductor.tune_died("out of memory.")
     assert session.conductor.next_trial().trial == beside[0]
     assert session.conductor.next_trial() is None  # nothing beside a suspect, nor a suspect beside others
     session.finish(beside[0])
     assert session.conductor.next_trial().trial == culprit
     assert session.conductor.next_trial() is None
-    session.conductor.engine_died("out of memory.")
+    session.conductor.tune_died("out of memory.")
     assert session.conductor.ledger.rows[culprit].status == "failed"
     assert session.conductor.stop is None
     assert session.run_all().reason == "complete"
@@ -403,10 +403,10 @@ def test_no_trial_is_blamed_for_an_engine_that_dies_under_every_one(tmp_path):
     session = Session(tmp_path, spec(search__num_trials=8), cluster=ROOMY)
     beside = [session.conductor.next_trial().trial for _ in range(2)]
     for _ in range(2):
-        session.conductor.engine_died("out of memory.")
+        session.conductor.tune_died("out of memory.")
         session.conductor.next_trial()
     assert session.conductor.stop is None
-    session.conductor.engine_died("out of memory.")
+    session.conductor.tune_died("out of memory.")
     assert session.conductor.stop.reason == "error"
     statuses = [session.conductor.ledger.rows[trial].status for trial in beside]
     assert statuses == ["failed", "interrupted"]  # the first may have been the cause, both cannot
@@ -415,9 +415,9 @@ def test_no_trial_is_blamed_for_an_engine_that_dies_under_every_one(tmp_path):
 def test_an_engine_that_dies_again_before_any_trial_has_started_ends_the_study(tmp_path):
     session = Session(tmp_path)
     session.conductor.next_trial()
-    session.conductor.engine_died("boom.")
+    session.conductor.tune_died("boom.")
     assert session.conductor.stop is None
-    session.conductor.engine_died("boom.")
+    session.conductor.tune_died("boom.")
     assert session.conductor.stop.reason == "error"
     assert session.conductor.close().reason == "error"
 
