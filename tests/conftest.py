@@ -24,7 +24,7 @@ settings.register_profile("many", deadline=None, max_examples=20_000)
 settings.load_profile("any machine")
 
 
-def frames_alone(_: int = 1) -> list[inspect.FrameInfo]:
+def frames_alone(context: int = 1) -> list[inspect.FrameInfo]:
     """Return `inspect.stack()` without the lines of each file."""
     outer: FrameType | None = sys._getframe(1)
     found = []

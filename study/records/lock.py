@@ -67,7 +67,7 @@ class Owner:
     """Of the batch job: `slurm`, `oar`, `pbs` or `kubernetes`; empty outside of one."""
     cluster: str
     job: str
-    restart: int
+    restart: Whole
     """How often the scheduler has started this job again."""
     token: str
     """Random: each time that a study is held has its own."""

@@ -115,7 +115,7 @@ class TrialBuilt(Record):
     """None where the trial went on in the processes of another one."""
     effective: dict[str, Any]
     """Configuration read back from the built algorithm."""
-    processes_per_node: dict[str, int]
+    processes_per_node: dict[str, Whole]
     """Node address -> processes of this trial there (main, runners and learners)."""
     timing: Timing
     timing_reason: str

@@ -16,6 +16,9 @@ LARGEST = 2**53
 MAX_DEPTH = 32
 """Levels of lists and mappings in each other."""
 
+_LONGEST = 200
+"""Characters of a message."""
+
 Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Number = Whole | float
 """JSON writes 1.0 as 1, and both stay what they are."""
@@ -78,7 +81,7 @@ _INNER: Mapping[str, Any] = {
     "effective": Effective,
     "placement": list[Place],
     "setting": Setting,
-    "node_loads": Any,  # their class is below the records, and does not limit its numbers
+    "node_loads": Any,  # their class is below the records, and does not limit its numbers; what it lacks is not kept
 }
 """Field -> what readers use in it, where its class declares less; other entries are kept as they are."""
 
@@ -89,12 +92,16 @@ def read(kind: type[T], content: Mapping[str, Any]) -> T:
     """Return a value of a dataclass from JSON values.
 
     Raises:
-        ValueError: A field is missing, unknown, or not of its type: which one, and why.
+        ValueError: A field is missing, unknown, or not of its type: which one, and why, in a line.
     """
     open_fields, names = _fields(kind)  # type: ignore[arg-type]
     if not content.keys() <= names:
-        raise ValueError(f"unknown fields {', '.join(sorted(content.keys() - names))[:200]}")
-    value = msgspec.convert(content, kind)
+        raise ValueError(f"unknown fields {', '.join(sorted(content.keys() - names))[:_LONGEST]}")
+    try:
+        value = msgspec.convert(content, kind)
+    except ValueError as error:  # it may repeat a value; which field it is stands at the end
+        text = str(error)
+        raise ValueError(text if len(text) <= _LONGEST else f"{text[:60]}…{text[-100:]}") from error
     for name in open_fields:
         if name in content:
             check(_INNER.get(name, Any), content[name], name)

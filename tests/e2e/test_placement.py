@@ -124,9 +124,9 @@ def test_a_busy_neighbour_taints_the_times(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (ended,) = of_kind(tmp_path, "space", TrialEnded)
     (load,) = ended.node_loads
-    assert load["foreign_cores"] > 0.3
-    assert ended.summary["foreign_cores"] == load["foreign_cores"]
-    if load["num_cores"] >= 2:
+    assert load.foreign_cores > 0.3
+    assert ended.summary["foreign_cores"] == load.foreign_cores
+    if load.num_cores >= 2:
         assert ended.timing == "tainted"
         assert ended.timing_reason.startswith(f"foreign load on {os.uname().nodename}: ")
         assert "tainted" in done.stdout

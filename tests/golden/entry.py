@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -67,14 +67,11 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
         (connection.servers_of_ray, dict),
         (process.MirrorProcess, _NoMirror),
     ]
-    replaced = list(_places({id(original): stand_in for original, stand_in in stand_ins}))
+    _exchange({id(original): stand_in for original, stand_in in stand_ins})
     try:
-        for module, name, _, stand_in in replaced:
-            setattr(module, name, stand_in)
         yield
     finally:
-        for module, name, original, _ in replaced:
-            setattr(module, name, original)
+        _exchange({id(stand_in): original for original, stand_in in stand_ins})
 
 
 class _NoMirror:
@@ -102,13 +99,13 @@ def tuner(stand_in: Any) -> Iterator[None]:
         ray.tune.Tuner = before
 
 
-def _places(stand_ins: Mapping[int, Any]) -> Iterator[tuple[ModuleType, str, Any, Any]]:
-    """Yield where the program names what is replaced, in whichever module: the module, the name, before and after."""
+def _exchange(others: Mapping[int, Any]) -> None:
+    """Give every module of the program another function or class for each of these, by its `id`."""
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("study."):
-            for name, value in vars(module).items():
-                if id(value) in stand_ins:
-                    yield module, name, value, stand_ins[id(value)]
+            for name, value in list(vars(module).items()):
+                if id(value) in others:
+                    setattr(module, name, others[id(value)])
 
 
 # --- the plan ------------------------------------------------------------------------------------------------------

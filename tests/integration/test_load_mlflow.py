@@ -65,6 +65,10 @@ def mirrored_once(tmp_path_factory, empty_database):
     return place
 
 
+_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
+"""Columns of MLflow's tables with paths of files."""
+
+
 @pytest.fixture
 def mirrored(tmp_path, uri, mirrored_once):
     """The study, and its mirror at `uri`, as if they had been made there."""
@@ -73,7 +77,7 @@ def mirrored(tmp_path, uri, mirrored_once):
     for file in tmp_path.rglob("*.json"):
         file.write_text(file.read_text().replace(before, here))
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
-        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+        for table, column in _PLACES:
             database.execute(f"update {table} set {column} = replace({column}, ?, ?)", (before, here))
     folder = StudyFolder(tmp_path / "demo")
     folder.rewrite(folder.identity())
