@@ -55,7 +55,7 @@ def study_folders(incomplete: str) -> list[str]:
 
 
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
-Space = Annotated[list[str] | None, typer.Option("--space", help=_SPACE, autocompletion=space_names)]
+Space = Annotated[list[str] | None, typer.Option("--space", metavar="SPACE", help=_SPACE, autocompletion=space_names)]
 """As often as it is typed, so that a second one is refused, see `one_space`."""
 SpaceArgument = Annotated[
     str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.", autocompletion=space_names)
@@ -93,7 +93,8 @@ Replicate = Annotated[
     typer.Option(min=0, help="Repeat the study with other seeds: those of the sampler and of all trials, by number."),
 ]
 Trials = Annotated[
-    int | None, typer.Option(min=1, help="Number of trials; with --resume extends the study. Not for hold-up studies.")
+    int | None,
+    typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
 ]
 Config = Annotated[
     str | None,

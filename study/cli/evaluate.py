@@ -222,14 +222,17 @@ def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:
     if summary.solved is not None:
         share = f"{summary.solved.value:.0%} [{summary.solved.low:.0%}, {summary.solved.high:.0%}]"
         yield "solved", f"{summary.num_solved:,} of {n:,} at the target of {summary.target:,g} or above: {share}"
-    yield "cut", f"{summary.num_cut:,} of {n:,} did not end in time"
+    yield "cut", f"{summary.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
 
 
 def _remarks(evaluated: "Evaluated") -> Iterator[str]:
     """Yield what the numbers mean and do not mean."""
     policy, own = evaluated.policy, evaluated.policy.spec.evaluation.seed
     if evaluated.as_recorded:
-        yield "These are the returns of the trial's final evaluation on record, episode by episode."
+        yield (
+            "These are the returns of the trial's last evaluation on record, episode by episode. The return in tables "
+            "is the mean over all evaluations in the last tenth of the budget."
+        )
     elif evaluated.as_recorded is False:
         yield (
             "These are not the returns on record: other versions, another CPU that rounds otherwise, or an "

@@ -82,10 +82,11 @@ def adopt(
 
 
 def _files() -> list[Path]:
-    """Return the shipped spaces, then the files of this folder that look like one."""
+    """Return the shipped spaces, the plain one first, then the files of this folder that look like one."""
     local = [*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]
     own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and _is_space(file)]
-    return [*sorted(SHIPPED.glob("*.yaml")), *own]
+    shipped = sorted(SHIPPED.glob("*.yaml"), key=lambda file: (file.stem != "quickstart", file))
+    return [*shipped, *own]
 
 
 def _is_space(file: Path) -> bool:

@@ -62,8 +62,8 @@ class LaunchOptions:
     name: Annotated[str | None, typer.Option(help="Name of the study; by default that of the space.")] = None
     out: Annotated[Path, typer.Option(help="Folder that holds the studies, on the nodes.")] = Path("studies")
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None
-    optuna_storage: Annotated[str | None, typer.Option(help="As of `run`.")] = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="As of `run`.")] = False
+    optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False
     until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None
     replicate: Replicate = None
     trials: Trials = None

@@ -259,6 +259,7 @@ _STUMBLED: tuple[tuple[str, bool, str], ...] = (
     ("cannot start any token", False, "Put the text in quotes."),
     ("undefined alias", False, "Put the text in quotes."),
     ("expected ':'", False, "Write a key, a colon, a space and a value."),
+    ("found '<block mapping start>'", False, "Indent this key as the keys beside it."),
 )
 """Words of ruamel's message; whether the line is where the value began, not where it stumbled; what to do."""
 

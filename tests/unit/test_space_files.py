@@ -219,6 +219,8 @@ MISTAKES = [  # text -> what stands in its place; place, line, code, and what to
     ("id: CartPole-v1", "id: Cart\u0007Pole-v1", "file", 2, "character-not-in-yaml", "Remove it."),
     ("  floor", "   floor", "file", 3,
      "not-yaml", "Indent the keys of a section alike, and close quotes and brackets."),
+    ("num_trials: 12", "baselines: [rllib_defaults]\n    num_trials: 12", "file", 14,
+     "not-yaml", "Indent this key as the keys beside it."),
     ("[1, 2, 4]", "[1, 2, 4", "file", 7,
      "not-yaml", "Close the bracket that opens here with ], and put a comma between its items."),
 ]  # fmt: skip
