@@ -103,7 +103,8 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
         "style_order": names, "palette": list(style.COLOURS[: len(names)]), "markers": list(style.MARKS[: len(names)]),
     }  # fmt: skip
     thinned = rest.iloc[:: max(-(-len(rest) // MOST_DOTS), 1)]
-    sns.scatterplot(thinned, s=18, alpha=0.35, ax=ax, legend=False, **look)
+    if len(thinned):  # of an empty frame seaborn takes no colours, and warns
+        sns.scatterplot(thinned, s=18, alpha=0.35, ax=ax, legend=False, **look)
     sns.lineplot(front, drawstyle="steps-post", dashes=False, estimator=None, ax=ax, **look)
     sns.move_legend(ax, "upper left", bbox_to_anchor=(1.0, 1.0), title=None, frameon=False)
     style.value_axis(ax, "x", frame["cpu_s_spent"].to_numpy(float), factor=3.0)

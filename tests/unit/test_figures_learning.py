@@ -1,5 +1,7 @@
 """Figures of what was learnt, by value: failed runs stay in, censored times are shown, the front is the front."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -240,6 +242,13 @@ def test_far_outliers_do_not_flatten_the_front():
     figure = figure_of(of([*runs, run(40, final_return=-500.0)]), "front")
     assert figure.frame.loc[figure.frame["beyond"], "trial"].tolist() == [40]
     assert "1 run far below the others" in figure.caption
+
+
+def test_a_front_of_all_runs_is_drawn_without_a_warning():
+    found = of([run(0, n=1), run(1, n=2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert figure_of(found, "front").to_svg()
 
 
 def test_a_study_without_learning_says_so():
