@@ -81,14 +81,15 @@ def return_curves(study: "Study", against: Axis) -> Figure:
 
 
 def _ending(ends: pd.DataFrame, study: "Study") -> str:
-    """Return the title of the curves: where they end."""
+    """Return the title of the curves: where they end, while a final return is a mean over several evaluations."""
     first = ends.iloc[0]
     if study.kind == "holdup" and str(first["arm"]) == WINNER and len(ends) > 1:
         worst = ends.iloc[1:].sort_values("value").iloc[0]
         end = by_scale([(first["value"], first["num_env_runners"])])
-        return f"The chosen setting ends at {end}; {worst['arm']}: {number(float(worst['value']))}"
-    subject = "The best settings end" if len(ends) > 1 else "The return ends"
-    return f"{subject} at {by_scale(zip(ends['value'], ends['num_env_runners'], strict=True))}"
+        other = f"{worst['arm']}: {number(float(worst['value']))}"
+        return f"In the last evaluation the chosen setting returns {end}; {other}"
+    subject = "the best settings return" if len(ends) > 1 else "the setting returns"
+    return f"In the last evaluation {subject} {by_scale(zip(ends['value'], ends['num_env_runners'], strict=True))}"
 
 
 def _named(chosen: Sequence[Setting]) -> list[str]:

@@ -124,7 +124,9 @@ def test_the_curves_of_a_hold_up_study_show_the_arm_that_the_verdict_beats_and_c
     figure = figure_of(arms_study(), "return_steps")
     names = ["the chosen setting", "the best of 10 runners, with 10", "RLlib's defaults, batch grown"]
     assert list(dict.fromkeys(figure.frame["series"])) == names
-    assert figure.title == "The chosen setting ends at -70 with 46 runners; RLlib's defaults, batch grown: -86"
+    assert figure.title == (
+        "In the last evaluation the chosen setting returns -70 with 46 runners; RLlib's defaults, batch grown: -86"
+    )
     assert "RLlib's defaults, batch grown starts at -500" in figure.caption
     from matplotlib.figure import Figure as Canvas
 
@@ -183,11 +185,10 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_the_runs_of_the_other
 def test_numbers_of_runners_for_which_there_is_no_room_are_told():
     scales = (1, 2, 4, 8, 16, 32, 46)
     runs = [run(trial, n=n, digest="", stage="search") for trial, n in enumerate(scales)]
-    caption = figure_of(
-        of(runs, [curve(trial, (1.0, 2.0)) for trial in range(7)], kind="search"), "return_steps"
-    ).caption
-    assert "Of 7 numbers of runners 1, 2, 4, 16, 32 and 46 are drawn." in caption
-    assert "other setting" not in caption
+    figure = figure_of(of(runs, [curve(trial, (1.0, 2.0)) for trial in range(7)], kind="search"), "return_steps")
+    assert figure.title == "In the last evaluation the best settings return 2 with 1, 2, 4, 16, 32 and 46 runners"
+    assert "Of 7 numbers of runners 1, 2, 4, 16, 32 and 46 are drawn." in figure.caption
+    assert "other setting" not in figure.caption
 
 
 def test_scores_are_means_with_failures_as_zero():
