@@ -56,7 +56,7 @@ def score(study: "Study") -> Figure:
     frame = frame[frame["kind"] != "not reached"]
     means = frame[frame["kind"] == "mean"]
     caption = (
-        f"Large marks: {marks} (one run has none); dots: single runs. {scale} Arrows at an edge: runs beyond it. "
+        f"Large marks: {marks} (one run has none); {_dots(chosen, found)}. {scale} Arrows at an edge: runs beyond it. "
         f"Such intervals are too narrow where failures are rare. {seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
@@ -87,12 +87,13 @@ def to_target(study: "Study", quantity: str) -> Figure:
         return absent(key, TARGETS[quantity], f"{why} Fix: give `environment.target`, or a larger budget.")
     frame = _rows(chosen, found, study.estimates(quantity), column, end=end)
     means = frame[frame["kind"] == "mean"]
-    lost = sum(int(setting.runs[column].isna().sum()) for setting in chosen)
+    lost = sum(int(_in_row(setting, chosen, found)[column].isna().sum()) for setting in chosen)
+    never = f"{count(lost, 'run')} never reached it: an open arrow where {'it' if lost == 1 else 'each'} ended."
     unit = "env steps" if steps else "s"
     caption = (
         "Large marks: Kaplan-Meier mean over runs up to the common horizon, with its 95 % interval, which holds the "
-        "time between two evaluations (it goes on to smaller values where it leaves the picture); dots: single runs. "
-        f"{count(lost, 'run')} never reached it{': open marks, at the end of the run' if lost else ''}. "
+        "time between two evaluations (it goes on to smaller values where it leaves the picture); "
+        f"{_dots(chosen, found)}. {never if lost else 'Every run reached it.'} Arrows at an edge: runs beyond it. "
         f"{seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
@@ -144,9 +145,7 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
 def _rows(
     chosen: Sequence[Setting], found: Sequence[Setting], estimates: pd.DataFrame, column: str, *, end: str = ""
 ) -> pd.DataFrame:
-    """Return the rows that `painting.rows` draws: for each setting its estimate and its runs.
-
-    Where one setting stands for a number of runners, the runs are those of all settings there.
+    """Return the rows that `painting.rows` draws: for each setting its estimate and the runs of its row.
 
     Args:
         chosen: The settings.
@@ -156,7 +155,6 @@ def _rows(
         end: Column of the trials where a run without the quantity ended; empty where a failed run counts as 0.
     """
     rows: list[dict[str, Any]] = []
-    one_each = len({setting.num_env_runners for setting in chosen}) == len(chosen)
     for setting in chosen:
         name = f"{setting.name}\n{count(setting.num_env_runners, 'runner')}"
         place = {"row": name, "arm": setting.name, "num_env_runners": setting.num_env_runners}
@@ -168,8 +166,7 @@ def _rows(
         for row in known:
             one = " (1 run)" if row["n"] == 1 else ""
             rows.append({**row, **place, "kind": "mean", "note": f"{number(float(row['value']))}{one}"})
-        here = [each.runs for each in found if each.num_env_runners == setting.num_env_runners]
-        runs = pd.concat(here) if one_each else setting.runs
+        runs = _in_row(setting, chosen, found)
         values = _values(runs, column, end)
         rows += [{**place, "kind": "run", "value": value, "n": 1} for value in values.dropna() if len(runs) > 1]
         if end:
@@ -179,6 +176,19 @@ def _rows(
     wanted = ["kind", "row", "arm", "num_env_runners", "value", "low", "high", "level", "n", "method", "basis", "note"]
     types = dict.fromkeys(("value", "low", "high", "level"), "Float64") | {"n": "Int64", "num_env_runners": "Int64"}
     return frame.reindex(columns=wanted).astype(types)
+
+
+def _in_row(setting: Setting, chosen: Sequence[Setting], found: Sequence[Setting]) -> pd.DataFrame:
+    """Return the runs in the row of a setting: of all settings where one stands for its number of runners."""
+    if len({each.num_env_runners for each in chosen}) < len(chosen):
+        return setting.runs
+    return pd.concat([each.runs for each in found if each.num_env_runners == setting.num_env_runners])
+
+
+def _dots(chosen: Sequence[Setting], found: Sequence[Setting]) -> str:
+    """Return what the pale dots are, in words."""
+    others = any(len(_in_row(each, chosen, found)) > len(each.runs) for each in chosen)
+    return f"pale dots: single runs{', those of other settings too' if others else ''}"
 
 
 def _values(runs: pd.DataFrame, column: str, end: str) -> "pd.Series[Any]":

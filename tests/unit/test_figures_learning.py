@@ -154,7 +154,7 @@ def test_a_run_that_never_reached_the_target_is_drawn_at_its_end():
     figure = figure_of(found, "steps_to_target")
     lost = figure.frame[figure.frame["kind"] == "not reached"]
     assert lost["value"].tolist() == [1000]
-    assert "1 run never reached it" in figure.caption
+    assert "pale dots: single runs. 1 run never reached it: an open arrow where it ended." in figure.caption
     means = figure.frame[figure.frame["kind"] == "mean"].set_index(["arm", "num_env_runners"])
     for _, row in found.estimates("steps_to_target").iterrows():
         assert means.loc[(row["arm"], row["num_env_runners"]), "value"] == row["value"]
@@ -180,6 +180,15 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_the_runs_of_the_other
     assert figure.title == "The best settings score 0.9 with 10 and 46 runners (one run each)"
     steps = figure_of(searched(), "steps_to_target")
     assert steps.frame.loc[steps.frame["kind"] == "mean", "value"].tolist() == [500]
+    assert "pale dots: single runs, those of other settings too." in steps.caption
+
+
+def test_runs_of_other_settings_that_never_reached_the_target_are_counted_as_they_are_drawn():
+    best = {"score": 0.9, "final_return": 90.0, "env_steps_to_target": 500}
+    runs = [run(0, digest="", **best), *(run(place, digest="", lr=0.1 * place, score=0.1) for place in (1, 2))]
+    figure = figure_of(of([row | {"stage": "search"} for row in runs], kind="search"), "steps_to_target")
+    assert figure.frame["kind"].tolist().count("not reached") == 2
+    assert "2 runs never reached it: an open arrow where each ended." in figure.caption
 
 
 def test_numbers_of_runners_for_which_there_is_no_room_are_told():
