@@ -69,7 +69,8 @@ def cost_return_front(study: "Study") -> Figure:
     ]
     return Figure(
         key="front",
-        title=f"The best run {_bought(best_run)}, with {count(int(best_run['num_env_runners']), 'runner')}",
+        title=f"The cheapest run with the highest return, {number(float(best_run['final_return']))}, took "
+        f"{_cost(best_run)}, with {count(int(best_run['num_env_runners']), 'runner')}",
         alt=f"{count(len(frame), 'run')}, {len(front)} on a front. {' '.join(parts)}",
         caption=" ".join(part for part in caption if part),
         frame=frame,
@@ -78,8 +79,11 @@ def cost_return_front(study: "Study") -> Figure:
 
 
 def _bought(run: "pd.Series[Any]") -> str:
-    emulated = " (emulated)" if run["timing"] == "emulated" else ""
-    return f"returns {number(float(run['final_return']))} for {number(float(run['cpu_s_spent']))} CPU-seconds{emulated}"
+    return f"returns {number(float(run['final_return']))} for {_cost(run)}"
+
+
+def _cost(run: "pd.Series[Any]") -> str:
+    return f"{number(float(run['cpu_s_spent']))} CPU-seconds{' (emulated)' if run['timing'] == 'emulated' else ''}"
 
 
 def _beyond(frame: pd.DataFrame) -> "pd.Series[bool]":

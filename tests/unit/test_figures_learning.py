@@ -243,8 +243,10 @@ def test_the_front_holds_the_runs_that_no_other_beats():
 
 def test_of_two_equal_returns_the_cheaper_one_is_on_the_front():
     runs = [run(0, cpu_s_spent=2.0), run(1, cpu_s_spent=1.0), run(2, cpu_s_spent=3.0, final_return=120.0)]
-    frame = figure_of(of(runs), "front").frame
-    assert frame.loc[frame["on_front"], "trial"].tolist() == [1, 2]
+    figure = figure_of(of(runs), "front")
+    assert figure.frame.loc[figure.frame["on_front"], "trial"].tolist() == [1, 2]
+    expected = "The cheapest run with the highest return, 120, took 3 CPU-seconds, with 10 runners"
+    assert figure.title == expected
 
 
 def test_far_outliers_do_not_flatten_the_front():
