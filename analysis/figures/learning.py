@@ -98,9 +98,7 @@ def to_target(study: "Study", quantity: str) -> Figure:
     )
     return Figure(
         key=key,
-        title=_compared(study, means, "needs", "steps or fewer" if steps else "s or less")
-        if len(means)
-        else TARGETS[quantity],
+        title=_compared(study, means, "needs", "steps" if steps else "s") if len(means) else TARGETS[quantity],
         alt=_alt(means, "to the target", unit) or f"{count(len(frame), 'run')}; no setting has an estimate.",
         caption=" ".join(caption.split()),
         frame=frame,
@@ -207,7 +205,9 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
     chosen = means[means["arm"] == WINNER].sort_values("num_env_runners")
     spec = study.data.spec
     if chosen.empty or spec is None or spec.holdup is None:
-        subject, does = ("The best settings", verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
+        # The best one by its return is not the one with the fewest steps.
+        many = "The settings with the best returns" if unit else "The best settings"
+        subject, does = (many, verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
         values = by_scale(zip(means["value"], means["num_env_runners"], strict=True), unit)
         one = " (one run each)" if (means["n"] == 1).all() and len(means) > 1 else ""
         return f"{subject} {does} {values}{one}"
@@ -224,12 +224,16 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
 
 
 def by_scale(values: Iterable[tuple[float, int]], unit: str = "") -> str:
-    """Return "500 with 1 and 2 runners, 488 with 4": equal values together, in the order of the scales."""
+    """Return "500 with 1 and 2 runners, 488 with 4": equal values together, in the order of the scales.
+
+    With a unit, values are those of an evaluation before which the target was reached: "at most 500 steps with 1".
+    """
     scales: dict[str, list[str]] = {}
     for value, scale in values:
         scales.setdefault(number(float(value)), []).append(str(scale))
     (first, some), *rest = scales.items()
-    text = f"{first}{f' {unit}' if unit else ''} with {listed(some)} {'runner' if some == ['1'] else 'runners'}"
+    text = f"at most {first} {unit}" if unit else first
+    text += f" with {listed(some)} {'runner' if some == ['1'] else 'runners'}"
     return ", ".join([text, *(f"{value} with {listed(each)}" for value, each in rest)])
 
 
