@@ -170,7 +170,7 @@ def _numbers(best: Candidate, found: list[Candidate], failed: list[Setting], tar
     if target is not None:
         solved = sum(bool(each.solved) for each in found)
         text = f"{solved} of {len(found) + len(failed)}"
-        yield Number(label="settings solved in every run", text=text, note=f"return {target:g}")
+        yield Number(label="settings solved in every run", text=text, note=f"target: a return of {target:g}")
     runs, lost = _counted(found, failed)
     yield Number(label="runs behind this", text=f"{runs:,}", note=f"{lost:,} failed")
 
