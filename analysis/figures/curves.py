@@ -137,7 +137,7 @@ def _curves(
     plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False)
     plot = plot.add(so.Line(pointsize=3.5), legend=False)
     plot.scale(**_looks(names)).on(ax).plot()
-    ax.set(xlim=(0, longest / divisor * 1.02), ylim=limits, ylabel="evaluation return [return]")
+    ax.set(xlim=(0, longest / divisor * 1.02), ylim=limits, ylabel="evaluation return")
     ax.set_xlabel(f"environment steps [{unit}]" if steps else f"training time, wall clock [{unit}]")
     style.plain_numbers(ax.xaxis)
     style.plain_numbers(ax.yaxis)

@@ -42,7 +42,7 @@ def score(study: "Study") -> Figure:
     if raw:
         column, end, words, verb = "final_return", "env_steps", "the return is", "returns"
         marks, scale = "interquartile mean of the final returns with its 95 % interval", f"{lost} without a return."
-        look = {"label": "final return [return]"}
+        look = {"label": "final return"}
     else:
         column, end, words, verb = "score", "", "the mean score is", "scores"
         marks = "mean score over runs with Student's 95 % interval"

@@ -116,7 +116,7 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
     if len(low):
         ax.plot(low["cpu_s_spent"], [bottom] * len(low), linestyle="none", marker="v", markerfacecolor="none",
                 color=style.INK, clip_on=False)  # fmt: skip
-    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return [return]")
+    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,7 @@ def test_the_curves_of_a_hold_up_study_show_the_arm_that_the_verdict_beats_and_c
     axes = Canvas().add_subplot()
     figure.draw(axes)
     assert -110 < axes.get_ylim()[0] < -92
+    assert axes.get_ylabel() == "evaluation return"
 
 
 def test_arms_stand_in_rows_by_name_and_none_by_its_digest():
