@@ -200,6 +200,13 @@ def test_one_number_of_runners_has_the_rate_of_all_its_runs(seeds, fact):
     assert answer.facts[0].startswith(fact)
 
 
+def test_the_headline_of_an_unfinished_search_says_how_many_trials_have_ended():
+    rows = [run(0, batch=1_000, final_return=3.0), run(1, batch=4_000, final_return=5.0)]
+    said = [Study(built_study(rows, sheet={"num_trials": planned})).answer().sentence for planned in (3, 2)]
+    best = "has 1 runner, batch 4,000: return 5.00"
+    assert said == [f"The best setting so far {best}; 2 of 3 trials have ended.", f"The best setting {best}."]
+
+
 @pytest.mark.parametrize(("planned", "commands"), [(3, 1), (2, 0)])
 def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, planned, commands):
     rows = [run(trial, status="failed", timing="tainted", reason="") for trial in range(2)]
