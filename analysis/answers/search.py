@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.answers.answer import Answer, Number, Unknown
 from analysis.answers.prices import main_workload, price_list, target_prices
-from analysis.answers.progress import nothing_yet, unfinished
+from analysis.answers.progress import complete, nothing_yet, progress, unfinished
 from analysis.answers.words import (
     MOST_NAMED,
     clocks_counted,
@@ -81,7 +81,7 @@ def search_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: flo
     workload = main_workload(rows)
     return Answer(
         kind=data.kind,
-        sentence=_sentence(found, target),
+        sentence=_sentence(found, target, data),
         setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
         facts=tuple(_facts(found, failed, data, results.engine)),
         numbers=tuple(_numbers(best, found, failed, target)),
@@ -125,7 +125,7 @@ def candidates(results: Results, rows: Iterable[Row]) -> list[Candidate]:
     return sorted(found, key=lambda each: each.place)
 
 
-def _sentence(found: list[Candidate], target: float | None) -> str:
+def _sentence(found: list[Candidate], target: float | None, data: StudyData) -> str:
     best = found[0]
     solved = ""
     if target is not None:
@@ -133,9 +133,10 @@ def _sentence(found: list[Candidate], target: float | None) -> str:
         solved = f" (solved is {target:g})" if reached else f", below the {target:g} that counts as solved"
     values = best.words()
     where = f"{runners(best.num_env_runners)}{', ' + values if values else ''}"
+    so_far, ended = ("", "") if complete(data) else (" so far", f"; {progress(data)}")
     if len(found) == 1:
-        return f"With {where} this study reached a return of {known(best.final_return)}{solved}."
-    return f"The best setting has {where}: return {known(best.final_return)}{solved}."
+        return f"With {where} this study reached a return of {known(best.final_return)}{solved}{ended}."
+    return f"The best setting{so_far} has {where}: return {known(best.final_return)}{solved}{ended}."
 
 
 def _facts(found: list[Candidate], failed: list[Setting], data: StudyData, engine: str) -> Iterator[str]:
@@ -170,7 +171,7 @@ def _numbers(best: Candidate, found: list[Candidate], failed: list[Setting], tar
     if target is not None:
         solved = sum(bool(each.solved) for each in found)
         text = f"{solved} of {len(found) + len(failed)}"
-        yield Number(label="settings solved in every run", text=text, note=f"return {target:g}")
+        yield Number(label="settings solved in every run", text=text, note=f"target: a return of {target:g}")
     runs, lost = _counted(found, failed)
     yield Number(label="runs behind this", text=f"{runs:,}", note=f"{lost:,} failed")
 

@@ -81,14 +81,15 @@ def return_curves(study: "Study", against: Axis) -> Figure:
 
 
 def _ending(ends: pd.DataFrame, study: "Study") -> str:
-    """Return the title of the curves: where they end."""
+    """Return the title of the curves: where they end, while a final return is a mean over several evaluations."""
     first = ends.iloc[0]
     if study.kind == "holdup" and str(first["arm"]) == WINNER and len(ends) > 1:
         worst = ends.iloc[1:].sort_values("value").iloc[0]
         end = by_scale([(first["value"], first["num_env_runners"])])
-        return f"The chosen setting ends at {end}; {worst['arm']}: {number(float(worst['value']))}"
-    subject = "The best settings end" if len(ends) > 1 else "The return ends"
-    return f"{subject} at {by_scale(zip(ends['value'], ends['num_env_runners'], strict=True))}"
+        other = f"{worst['arm']}: {number(float(worst['value']))}"
+        return f"In the last evaluation the chosen setting returns {end}; {other}"
+    subject = "the best settings return" if len(ends) > 1 else "the setting returns"
+    return f"In the last evaluation {subject} {by_scale(zip(ends['value'], ends['num_env_runners'], strict=True))}"
 
 
 def _named(chosen: Sequence[Setting]) -> list[str]:
@@ -136,7 +137,7 @@ def _curves(
     plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False)
     plot = plot.add(so.Line(pointsize=3.5), legend=False)
     plot.scale(**_looks(names)).on(ax).plot()
-    ax.set(xlim=(0, longest / divisor * 1.02), ylim=limits, ylabel="evaluation return [return]")
+    ax.set(xlim=(0, longest / divisor * 1.02), ylim=limits, ylabel="evaluation return")
     ax.set_xlabel(f"environment steps [{unit}]" if steps else f"training time, wall clock [{unit}]")
     style.plain_numbers(ax.xaxis)
     style.plain_numbers(ax.yaxis)

@@ -42,7 +42,7 @@ def score(study: "Study") -> Figure:
     if raw:
         column, end, words, verb = "final_return", "env_steps", "the return is", "returns"
         marks, scale = "interquartile mean of the final returns with its 95 % interval", f"{lost} without a return."
-        look = {"label": "final return [return]"}
+        look = {"label": "final return"}
     else:
         column, end, words, verb = "score", "", "the mean score is", "scores"
         marks = "mean score over runs with Student's 95 % interval"
@@ -56,7 +56,7 @@ def score(study: "Study") -> Figure:
     frame = frame[frame["kind"] != "not reached"]
     means = frame[frame["kind"] == "mean"]
     caption = (
-        f"Large marks: {marks} (one run has none); dots: single runs. {scale} Arrows at an edge: runs beyond it. "
+        f"Large marks: {marks} (one run has none); {_dots(chosen, found)}. {scale} Arrows at an edge: runs beyond it. "
         f"Such intervals are too narrow where failures are rare. {seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
@@ -87,19 +87,18 @@ def to_target(study: "Study", quantity: str) -> Figure:
         return absent(key, TARGETS[quantity], f"{why} Fix: give `environment.target`, or a larger budget.")
     frame = _rows(chosen, found, study.estimates(quantity), column, end=end)
     means = frame[frame["kind"] == "mean"]
-    lost = sum(int(setting.runs[column].isna().sum()) for setting in chosen)
+    lost = sum(int(_in_row(setting, chosen, found)[column].isna().sum()) for setting in chosen)
+    never = f"{count(lost, 'run')} never reached it: an open arrow where {'it' if lost == 1 else 'each'} ended."
     unit = "env steps" if steps else "s"
     caption = (
         "Large marks: Kaplan-Meier mean over runs up to the common horizon, with its 95 % interval, which holds the "
-        "time between two evaluations (it goes on to smaller values where it leaves the picture); dots: single runs. "
-        f"{count(lost, 'run')} never reached it{': open marks, at the end of the run' if lost else ''}. "
+        "time between two evaluations (it goes on to smaller values where it leaves the picture); "
+        f"{_dots(chosen, found)}. {never if lost else 'Every run reached it.'} Arrows at an edge: runs beyond it. "
         f"{seeds(study)} {left_out} Engine: {study.engine}."
     )
     return Figure(
         key=key,
-        title=_compared(study, means, "needs", "steps or fewer" if steps else "s or less")
-        if len(means)
-        else TARGETS[quantity],
+        title=_compared(study, means, "needs", "steps" if steps else "s") if len(means) else TARGETS[quantity],
         alt=_alt(means, "to the target", unit) or f"{count(len(frame), 'run')}; no setting has an estimate.",
         caption=" ".join(caption.split()),
         frame=frame,
@@ -144,9 +143,7 @@ def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple
 def _rows(
     chosen: Sequence[Setting], found: Sequence[Setting], estimates: pd.DataFrame, column: str, *, end: str = ""
 ) -> pd.DataFrame:
-    """Return the rows that `painting.rows` draws: for each setting its estimate and its runs.
-
-    Where one setting stands for a number of runners, the runs are those of all settings there.
+    """Return the rows that `painting.rows` draws: for each setting its estimate and the runs of its row.
 
     Args:
         chosen: The settings.
@@ -156,7 +153,6 @@ def _rows(
         end: Column of the trials where a run without the quantity ended; empty where a failed run counts as 0.
     """
     rows: list[dict[str, Any]] = []
-    one_each = len({setting.num_env_runners for setting in chosen}) == len(chosen)
     for setting in chosen:
         name = f"{setting.name}\n{count(setting.num_env_runners, 'runner')}"
         place = {"row": name, "arm": setting.name, "num_env_runners": setting.num_env_runners}
@@ -168,8 +164,7 @@ def _rows(
         for row in known:
             one = " (1 run)" if row["n"] == 1 else ""
             rows.append({**row, **place, "kind": "mean", "note": f"{number(float(row['value']))}{one}"})
-        here = [each.runs for each in found if each.num_env_runners == setting.num_env_runners]
-        runs = pd.concat(here) if one_each else setting.runs
+        runs = _in_row(setting, chosen, found)
         values = _values(runs, column, end)
         rows += [{**place, "kind": "run", "value": value, "n": 1} for value in values.dropna() if len(runs) > 1]
         if end:
@@ -179,6 +174,19 @@ def _rows(
     wanted = ["kind", "row", "arm", "num_env_runners", "value", "low", "high", "level", "n", "method", "basis", "note"]
     types = dict.fromkeys(("value", "low", "high", "level"), "Float64") | {"n": "Int64", "num_env_runners": "Int64"}
     return frame.reindex(columns=wanted).astype(types)
+
+
+def _in_row(setting: Setting, chosen: Sequence[Setting], found: Sequence[Setting]) -> pd.DataFrame:
+    """Return the runs in the row of a setting: of all settings where one stands for its number of runners."""
+    if len({each.num_env_runners for each in chosen}) < len(chosen):
+        return setting.runs
+    return pd.concat([each.runs for each in found if each.num_env_runners == setting.num_env_runners])
+
+
+def _dots(chosen: Sequence[Setting], found: Sequence[Setting]) -> str:
+    """Return what the pale dots are, in words."""
+    others = any(len(_in_row(each, chosen, found)) > len(each.runs) for each in chosen)
+    return f"pale dots: single runs{', those of other settings too' if others else ''}"
 
 
 def _values(runs: pd.DataFrame, column: str, end: str) -> "pd.Series[Any]":
@@ -197,7 +205,9 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
     chosen = means[means["arm"] == WINNER].sort_values("num_env_runners")
     spec = study.data.spec
     if chosen.empty or spec is None or spec.holdup is None:
-        subject, does = ("The best settings", verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
+        # The best one by its return is not the one with the fewest steps.
+        many = "The settings with the best returns" if unit else "The best settings"
+        subject, does = (many, verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
         values = by_scale(zip(means["value"], means["num_env_runners"], strict=True), unit)
         one = " (one run each)" if (means["n"] == 1).all() and len(means) > 1 else ""
         return f"{subject} {does} {values}{one}"
@@ -214,12 +224,16 @@ def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") ->
 
 
 def by_scale(values: Iterable[tuple[float, int]], unit: str = "") -> str:
-    """Return "500 with 1 and 2 runners, 488 with 4": equal values together, in the order of the scales."""
+    """Return "500 with 1 and 2 runners, 488 with 4": equal values together, in the order of the scales.
+
+    With a unit, values are those of an evaluation before which the target was reached: "at most 500 steps with 1".
+    """
     scales: dict[str, list[str]] = {}
     for value, scale in values:
         scales.setdefault(number(float(value)), []).append(str(scale))
     (first, some), *rest = scales.items()
-    text = f"{first}{f' {unit}' if unit else ''} with {listed(some)} {'runner' if some == ['1'] else 'runners'}"
+    text = f"at most {first} {unit}" if unit else first
+    text += f" with {listed(some)} {'runner' if some == ['1'] else 'runners'}"
     return ", ".join([text, *(f"{value} with {listed(each)}" for value, each in rest)])
 
 

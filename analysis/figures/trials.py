@@ -69,7 +69,8 @@ def cost_return_front(study: "Study") -> Figure:
     ]
     return Figure(
         key="front",
-        title=f"The best run {_bought(best_run)}, with {count(int(best_run['num_env_runners']), 'runner')}",
+        title=f"The cheapest run with the highest return, {number(float(best_run['final_return']))}, took "
+        f"{_cost(best_run)}, with {count(int(best_run['num_env_runners']), 'runner')}",
         alt=f"{count(len(frame), 'run')}, {len(front)} on a front. {' '.join(parts)}",
         caption=" ".join(part for part in caption if part),
         frame=frame,
@@ -78,8 +79,11 @@ def cost_return_front(study: "Study") -> Figure:
 
 
 def _bought(run: "pd.Series[Any]") -> str:
-    emulated = " (emulated)" if run["timing"] == "emulated" else ""
-    return f"returns {number(float(run['final_return']))} for {number(float(run['cpu_s_spent']))} CPU-seconds{emulated}"
+    return f"returns {number(float(run['final_return']))} for {_cost(run)}"
+
+
+def _cost(run: "pd.Series[Any]") -> str:
+    return f"{number(float(run['cpu_s_spent']))} CPU-seconds{' (emulated)' if run['timing'] == 'emulated' else ''}"
 
 
 def _beyond(frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -103,7 +107,8 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
         "style_order": names, "palette": list(style.COLOURS[: len(names)]), "markers": list(style.MARKS[: len(names)]),
     }  # fmt: skip
     thinned = rest.iloc[:: max(-(-len(rest) // MOST_DOTS), 1)]
-    sns.scatterplot(thinned, s=18, alpha=0.35, ax=ax, legend=False, **look)
+    if len(thinned):  # of an empty frame seaborn takes no colours, and warns
+        sns.scatterplot(thinned, s=18, alpha=0.35, ax=ax, legend=False, **look)
     sns.lineplot(front, drawstyle="steps-post", dashes=False, estimator=None, ax=ax, **look)
     sns.move_legend(ax, "upper left", bbox_to_anchor=(1.0, 1.0), title=None, frameon=False)
     style.value_axis(ax, "x", frame["cpu_s_spent"].to_numpy(float), factor=3.0)
@@ -111,7 +116,7 @@ def _front(axes: Sequence[Axes], frame: pd.DataFrame, *, drawn: Sequence[int]) -
     if len(low):
         ax.plot(low["cpu_s_spent"], [bottom] * len(low), linestyle="none", marker="v", markerfacecolor="none",
                 color=style.INK, clip_on=False)  # fmt: skip
-    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return [return]")
+    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

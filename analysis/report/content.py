@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.answers import Answer, answer_of
+from analysis.answers.progress import complete, progress
 from analysis.estimates.results import Results
 from analysis.figures import Importance, all_figures
 from analysis.figures.figure import Figure
@@ -180,7 +181,7 @@ def build(
 
 
 def _summary(data: StudyData) -> str:
-    """Return `Hold-up study on Acrobot-v1: 259 trials with 10 to 64 runners.`."""
+    """Return `Hold-up study on Acrobot-v1: 259 trials with 10 to 64 runners.`, or how many trials have ended."""
     runs = at_their_scale(data.runs)
     environment = data.sheet.get("environment")
     where = f" on {environment['id']}" if isinstance(environment, Mapping) and environment.get("id") else ""
@@ -189,7 +190,8 @@ def _summary(data: StudyData) -> str:
     span = "" if not scales else f" with {scales[0]}" + (f" to {scales[-1]}" if len(scales) > 1 else "")
     unit = "" if not scales else " runner" if scales == [1] else " runners"
     engine = engines_in_words(runs["engine"].dropna())
-    return f"{KINDS.get(data.kind, data.kind).capitalize()}{where}: {trials}{span}{unit}; engine: {engine}."
+    ended = "" if complete(data) else f"; {progress(data)}"
+    return f"{KINDS.get(data.kind, data.kind).capitalize()}{where}: {trials}{span}{unit}{ended}; engine: {engine}."
 
 
 def _parts(

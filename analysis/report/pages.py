@@ -60,7 +60,7 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
         yield f"## {part.title}"
         yield from _clip(report.clip if part.key == LEARNING else None, folder)
         yield from _pictures(part.figures, folder)
-        yield from (_table(table) for table in part.tables)
+        yield from (_table(table).removeprefix(f"### {part.title}\n\n") for table in part.tables)
     if report.refusals:
         yield "## Comparisons that are refused"
         yield "\n".join(f"- {_line(text)}" for text in report.refusals)

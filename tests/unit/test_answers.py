@@ -166,7 +166,8 @@ def test_a_setting_of_which_every_run_failed_was_tried():
     rows = [run(trial, runners=n, batch=batch, **more) for trial, (n, batch, more) in enumerate(tried)]
     answer = Study(built_study(rows, spec=spec())).answer()
     assert answer.facts[:2] == ("It is the best of 4 settings, judged by one run.", "Of 3 of them every run failed.")
-    assert [(each.text, each.note) for each in answer.numbers[1:]] == [("0 of 4", "return 450"), ("4", "3 failed")]
+    numbers = [(each.text, each.note) for each in answer.numbers[1:]]
+    assert numbers == [("0 of 4", "target: a return of 450"), ("4", "3 failed")]
     table = answer.rows.frame
     assert table["num_env_runners"].tolist() == [2, 4]
     assert table["setting"].tolist() == ["batch 1,000", "none: every run failed"]
@@ -197,6 +198,13 @@ def test_one_number_of_runners_has_the_rate_of_all_its_runs(seeds, fact):
     rate = 3_200 * len(seeds) / sum(1 + 0.1 * seed for seed in seeds)
     assert answer.sentence.endswith(f"ran fastest: {rate:,.0f} steps a second.")
     assert answer.facts[0].startswith(fact)
+
+
+def test_the_headline_of_an_unfinished_search_says_how_many_trials_have_ended():
+    rows = [run(0, batch=1_000, final_return=3.0), run(1, batch=4_000, final_return=5.0)]
+    said = [Study(built_study(rows, sheet={"num_trials": planned})).answer().sentence for planned in (3, 2)]
+    best = "has 1 runner, batch 4,000: return 5.00"
+    assert said == [f"The best setting so far {best}; 2 of 3 trials have ended.", f"The best setting {best}."]
 
 
 @pytest.mark.parametrize(("planned", "commands"), [(3, 1), (2, 0)])

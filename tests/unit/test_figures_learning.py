@@ -1,5 +1,7 @@
 """Figures of what was learnt, by value: failed runs stay in, censored times are shown, the front is the front."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -122,13 +124,16 @@ def test_the_curves_of_a_hold_up_study_show_the_arm_that_the_verdict_beats_and_c
     figure = figure_of(arms_study(), "return_steps")
     names = ["the chosen setting", "the best of 10 runners, with 10", "RLlib's defaults, batch grown"]
     assert list(dict.fromkeys(figure.frame["series"])) == names
-    assert figure.title == "The chosen setting ends at -70 with 46 runners; RLlib's defaults, batch grown: -86"
+    assert figure.title == (
+        "In the last evaluation the chosen setting returns -70 with 46 runners; RLlib's defaults, batch grown: -86"
+    )
     assert "RLlib's defaults, batch grown starts at -500" in figure.caption
     from matplotlib.figure import Figure as Canvas
 
     axes = Canvas().add_subplot()
     figure.draw(axes)
     assert -110 < axes.get_ylim()[0] < -92
+    assert axes.get_ylabel() == "evaluation return"
 
 
 def test_arms_stand_in_rows_by_name_and_none_by_its_digest():
@@ -150,7 +155,7 @@ def test_a_run_that_never_reached_the_target_is_drawn_at_its_end():
     figure = figure_of(found, "steps_to_target")
     lost = figure.frame[figure.frame["kind"] == "not reached"]
     assert lost["value"].tolist() == [1000]
-    assert "1 run never reached it" in figure.caption
+    assert "pale dots: single runs. 1 run never reached it: an open arrow where it ended." in figure.caption
     means = figure.frame[figure.frame["kind"] == "mean"].set_index(["arm", "num_env_runners"])
     for _, row in found.estimates("steps_to_target").iterrows():
         assert means.loc[(row["arm"], row["num_env_runners"]), "value"] == row["value"]
@@ -176,16 +181,26 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_the_runs_of_the_other
     assert figure.title == "The best settings score 0.9 with 10 and 46 runners (one run each)"
     steps = figure_of(searched(), "steps_to_target")
     assert steps.frame.loc[steps.frame["kind"] == "mean", "value"].tolist() == [500]
+    assert "pale dots: single runs, those of other settings too." in steps.caption
+    times = figure_of(searched(time_to_target_s=20.0), "time_to_target")
+    assert times.title == "The settings with the best returns need at most 20 s with 10 and 46 runners (one run each)"
+
+
+def test_runs_of_other_settings_that_never_reached_the_target_are_counted_as_they_are_drawn():
+    best = {"score": 0.9, "final_return": 90.0, "env_steps_to_target": 500}
+    runs = [run(0, digest="", **best), *(run(place, digest="", lr=0.1 * place, score=0.1) for place in (1, 2))]
+    figure = figure_of(of([row | {"stage": "search"} for row in runs], kind="search"), "steps_to_target")
+    assert figure.frame["kind"].tolist().count("not reached") == 2
+    assert "2 runs never reached it: an open arrow where each ended." in figure.caption
 
 
 def test_numbers_of_runners_for_which_there_is_no_room_are_told():
     scales = (1, 2, 4, 8, 16, 32, 46)
     runs = [run(trial, n=n, digest="", stage="search") for trial, n in enumerate(scales)]
-    caption = figure_of(
-        of(runs, [curve(trial, (1.0, 2.0)) for trial in range(7)], kind="search"), "return_steps"
-    ).caption
-    assert "Of 7 numbers of runners 1, 2, 4, 16, 32 and 46 are drawn." in caption
-    assert "other setting" not in caption
+    figure = figure_of(of(runs, [curve(trial, (1.0, 2.0)) for trial in range(7)], kind="search"), "return_steps")
+    assert figure.title == "In the last evaluation the best settings return 2 with 1, 2, 4, 16, 32 and 46 runners"
+    assert "Of 7 numbers of runners 1, 2, 4, 16, 32 and 46 are drawn." in figure.caption
+    assert "other setting" not in figure.caption
 
 
 def test_scores_are_means_with_failures_as_zero():
@@ -231,8 +246,10 @@ def test_the_front_holds_the_runs_that_no_other_beats():
 
 def test_of_two_equal_returns_the_cheaper_one_is_on_the_front():
     runs = [run(0, cpu_s_spent=2.0), run(1, cpu_s_spent=1.0), run(2, cpu_s_spent=3.0, final_return=120.0)]
-    frame = figure_of(of(runs), "front").frame
-    assert frame.loc[frame["on_front"], "trial"].tolist() == [1, 2]
+    figure = figure_of(of(runs), "front")
+    assert figure.frame.loc[figure.frame["on_front"], "trial"].tolist() == [1, 2]
+    expected = "The cheapest run with the highest return, 120, took 3 CPU-seconds, with 10 runners"
+    assert figure.title == expected
 
 
 def test_far_outliers_do_not_flatten_the_front():
@@ -240,6 +257,13 @@ def test_far_outliers_do_not_flatten_the_front():
     figure = figure_of(of([*runs, run(40, final_return=-500.0)]), "front")
     assert figure.frame.loc[figure.frame["beyond"], "trial"].tolist() == [40]
     assert "1 run far below the others" in figure.caption
+
+
+def test_a_front_of_all_runs_is_drawn_without_a_warning():
+    found = of([run(0, n=1), run(1, n=2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert figure_of(found, "front").to_svg()
 
 
 def test_a_study_without_learning_says_so():

@@ -152,6 +152,18 @@ def test_a_definition_stands_once_on_the_page():
     assert to_html(build(data(), tables, [])).count("X is a number of things.") == 1
 
 
+@pytest.mark.parametrize(("planned", "ended"), [(3, "; 1 of 3 trials has ended"), (1, "")])
+def test_the_summary_of_an_unfinished_study_says_how_many_trials_have_ended(planned, ended):
+    report = build(data(kind="search", sheet={"num_trials": planned}), [], [])
+    assert f"Search: 1 trial with 10 runners{ended}; engine: " in report.summary
+
+
+def test_a_table_with_the_title_of_its_part_has_one_heading_in_markdown():
+    text = to_markdown(build(data(), [replace(table("trials"), title="Every trial"), table("T2")], []))
+    assert [line for line in text.splitlines() if "Every trial" in line] == ["## Every trial"]
+    assert "### T2. Table T2" in text
+
+
 def test_limits_tell_what_is_missing_and_single():
     rows = [
         {"status": "finished", "timing": "measured", "digest": "aaa", "stage": "confirm"},
