@@ -106,6 +106,7 @@ def advice(
     *,
     folder: StudyFolder,
     driver: Driver,
+    complete: bool,
     rows: Sequence[TrialRow],
     timings: Mapping[str, int],
     silence_s: float,
@@ -120,6 +121,8 @@ def advice(
         yield Advice(
             text="The driver ended without saying so (killed?); nothing recorded is lost. Go on with:", command=resume
         )
+    if driver == "ended" and not complete:
+        yield Advice(text="Resume with:", command=resume)
     if driver == "working" and silence_s > quiet_after_s(longest_pause_s):
         pause = "" if longest_pause_s is None else f"; the longest pause so far was {longest_pause_s:,.0f} s"
         hang = f"Nothing was recorded for {silence_s:,.0f} s{pause}. It may hang: look at its terminal or job log."

@@ -126,6 +126,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
     mirror = health.mirror_of(folder, identity, driver)
     pressure = health.pressures(under_way) or health.pressures([row for row in rows if row.ended])[-1:]
     shown_timings = {str(label): timings[label] for label in TIMINGS}
+    complete = ledger.closed is not None and ledger.closed.reason == "complete"
     return Status(
         name=identity.name,
         folder=str(folder.path),
@@ -133,7 +134,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
         driver=driver,
         state=_state(ledger, driver),
         staged=staged,
-        guessed=staged and not (ledger.closed is not None and ledger.closed.reason == "complete"),
+        guessed=staged and not complete,
         stage=_stage(ledger) if staged else "",
         num_trials=planned,
         counts=ledger.counts(),
@@ -152,6 +153,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
             health.advice(
                 folder=folder,
                 driver=driver,
+                complete=complete,
                 rows=rows,
                 timings=shown_timings,
                 silence_s=silence or 0.0,

@@ -139,10 +139,16 @@ def test_trials_of_a_dead_driver_do_not_run(folder):
     assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
 
 
-def test_an_ended_study_says_how(folder):
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed("time budget"))
+@pytest.mark.parametrize(
+    ("reason", "state", "resumable"), [("time budget", "out of time", True), ("complete", "complete", False)]
+)
+def test_an_ended_study_says_how_and_what_goes_on_with_it(folder, reason, state, resumable):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed(reason))
     status = read_status(folder.path)
-    assert (status.driver, status.state) == ("ended", "out of time")
+    assert (status.driver, status.state) == ("ended", state)
+    assert any(each.command.endswith(" --resume") for each in status.advice) == resumable
+    with FileLock(folder.path / ".lock"):
+        assert not any(each.command.endswith(" --resume") for each in read_status(folder.path).advice)
 
 
 def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
