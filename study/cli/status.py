@@ -185,7 +185,8 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
     about = "about " if status.guessed else ""
     shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
     counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    yield Text(f"{status.num_ended} of {about}{status.num_trials} trials ended" + (f" ({counts})" if counts else ""))
+    trials = count(status.num_trials, "trial", form="d")
+    yield Text(f"{status.num_ended} of {about}{trials} ended" + (f" ({counts})" if counts else ""))
     if status.num_trials:
         yield progress_bar(status.num_ended + sum(each.progress for each in status.running), status.num_trials, width)
     if status.per_stage:
@@ -195,9 +196,10 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
         ]
         yield Text("By stage: " + ", ".join(stages))
     if (left := status.left) is not None:
+        rest = count(round(left.trials, 1), "trial", form="g")
         yield Text(
-            f"About {duration(left.seconds)} left: an estimate, {left.trials:.1f} trials x {duration(left.median_s)} "
-            f"(median of n={left.n}), {left.at_a_time:.1f} at a time"
+            f"About {duration(left.seconds)} left: an estimate, {rest} x {duration(left.median_s)} "
+            f"(median of n={left.n}), {plain(round(left.at_a_time, 1))} at a time"
         )
 
 
@@ -249,7 +251,7 @@ def _health(status: Status) -> Iterator[RenderableType]:
         shares = ", ".join(f"trial {each.trial} {each.share:.0%}" for each in status.pressure[:MOST_RUNNING])
         yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
     if status.mirror is not None:
-        behind = "up to date" if not status.mirror.behind else f"{status.mirror.behind:,} records behind"
+        behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"
         yield Text(f"MLflow: {behind if status.mirror.begun or not status.mirror.behind else 'has got nothing yet'}")
     for each in status.advice:
         yield _hanging(Text("!", style="yellow"), each.text)

@@ -136,7 +136,9 @@ def test_trials_of_a_dead_driver_do_not_run(folder):
     assert (status.driver, status.running, status.left) == ("gone", (), None)
     assert status.advice[0].text.startswith("The driver ended without saying so")
     assert status.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
-    assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
+    texts = [each.text for each in status.advice]
+    assert "1 trial was interrupted; a resume runs it again." in texts
+    assert any(text.startswith("1 of 1 clock is oversubscribed and in") for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -159,22 +161,25 @@ def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
     assert status.counts["finished"] == 1
 
 
-def test_the_time_left_is_the_median_of_what_ended(at_work):
+@pytest.mark.parametrize(("done", "rest"), [(0.25, "6.8 trials"), (0.0, "7 trials")])
+def test_the_time_left_is_the_median_of_what_ended(at_work, done, rest):
     synthetic.append(
         at_work,
         replace(synthetic.opened(), num_trials=10),
         *(record for number in range(3) for record in synthetic.whole_trial(number, length=1)),
         synthetic.started(3),
-        replace(synthetic.evaluation(3, 1), progress=0.25),
+        replace(synthetic.evaluation(3, 1), progress=done),
     )
     # Trials of 10, 20 and 60 s one after another, then one that is a quarter done.
     moments = [0, 0, 1, 2, 3, 10, 10, 11, 12, 13, 30, 30, 31, 32, 33, 90, 90, 95]
     rewrite(at_work, [1_000.0 + moment for moment in moments])
-    left = read_status(at_work.path, moment=1_100.0).left
+    status = read_status(at_work.path, moment=1_100.0)
+    left = status.left
     assert (left.median_s, left.n) == (20.0, 3)
-    assert left.trials == pytest.approx(6 + 0.75)
+    assert left.trials == pytest.approx(7 - done)
     assert left.at_a_time == pytest.approx(1.0)
-    assert left.seconds == pytest.approx(6.75 * 20)
+    assert left.seconds == pytest.approx((7 - done) * 20)
+    assert f"{rest} x 20 s (median of n=3), 1 at a time" in " ".join(printed(status, 80).split())
 
 
 def test_silence_far_beyond_the_pace_is_told(at_work):
