@@ -126,15 +126,15 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
     mirror = health.mirror_of(folder, identity, driver)
     pressure = health.pressures(under_way) or health.pressures([row for row in rows if row.ended])[-1:]
     shown_timings = {str(label): timings[label] for label in TIMINGS}
-    complete = ledger.closed is not None and ledger.closed.reason == "complete"
     return Status(
         name=identity.name,
         folder=str(folder.path),
         moment=moment,
         driver=driver,
         state=_state(ledger, driver),
+        complete=ledger.complete,
         staged=staged,
-        guessed=staged and not complete,
+        guessed=staged and not ledger.complete,
         stage=_stage(ledger) if staged else "",
         num_trials=planned,
         counts=ledger.counts(),
@@ -153,7 +153,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
             health.advice(
                 folder=folder,
                 driver=driver,
-                complete=complete,
+                complete=ledger.complete,
                 rows=rows,
                 timings=shown_timings,
                 silence_s=silence or 0.0,

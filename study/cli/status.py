@@ -124,10 +124,11 @@ def view(status: Status, efficiency: "ResultTable | str | None", *, width: int) 
         parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
     if status.running:
         parts += [_head("Running now"), *_running(status.running, width)]
+    so_far = "" if status.complete else " so far"
     if status.best:
-        parts += [_head("Best so far"), *_best(status.best, width)]
+        parts += [_head(f"Best{so_far}"), *_best(status.best, width)]
     if efficiency is not None:
-        parts += [_head("Efficiency so far"), *_efficiency(efficiency, width)]
+        parts += [_head(f"Efficiency{so_far}"), *_efficiency(efficiency, width)]
     parts += [_head("Health"), *_health(status)]
     return Group(*parts)
 
@@ -141,12 +142,12 @@ def show(console: Console, status: Status, efficiency: "ResultTable | str | None
 def follow(console: Console, reader: StatusReader) -> None:
     """Show the page again and again until the driver has ended or the person presses Ctrl-C, then leave it there."""
     efficiency: ResultTable | str | None = None
-    ended = -1
+    told = (-1, False)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
             now = reader.read()
-            if now.num_ended != ended:  # the table changes with the trials that end, and costs a second
-                ended, efficiency = now.num_ended, efficiency_so_far(reader)
+            if (now.num_ended, now.complete) != told:  # the table changes with the trials that end, and costs a second
+                told, efficiency = (now.num_ended, now.complete), efficiency_so_far(reader)
             live.update(view(now, efficiency, width=console.width), refresh=True)
             if now.driver != "working":
                 return
@@ -160,7 +161,8 @@ def efficiency_so_far(reader: StatusReader) -> "ResultTable | str":
     scales = {row.num_env_runners for row in measured}
     if len(scales) < 2:
         seen = f"{len(measured)} at {count(len(scales), 'scale')}"
-        return f"None yet: it needs finished trials with a measured clock at two scales, got {seen}."
+        none = "None" if reader.ledger.complete else "None yet"
+        return f"{none}: it needs finished trials with a measured clock at two scales, got {seen}."
     from analysis.estimates import Results
     from analysis.load import from_folder
     from analysis.tables.catalogue import table_of

@@ -340,13 +340,19 @@ def test_short_trials_have_no_score_worth_a_rank(folder):
     assert [best.trial for best in read_status(folder.path).best] == [2]
 
 
-def test_efficiency_waits_for_two_measured_scales(folder):
-    synthetic.append(folder, synthetic.opened(), *measured_trial(0, runners=1), *synthetic.whole_trial(1))
+@pytest.mark.parametrize(
+    ("reason", "none", "headings"),
+    [("complete", "None", ("Best", "Efficiency")), ("stopped", "None yet", ("Best so far", "Efficiency so far"))],
+)
+def test_efficiency_waits_for_two_measured_scales_until_the_study_is_complete(folder, reason, none, headings):
+    trials = [*measured_trial(0, runners=1), *synthetic.whole_trial(1)]
+    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed(reason))
     reader = StatusReader(folder.path)
-    reader.read()
+    status = reader.read()
     assert efficiency_so_far(reader) == (
-        "None yet: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
+        f"{none}: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
     )
+    assert {*headings} <= {*printed(status, 80, "").splitlines()}
 
 
 def test_efficiency_is_that_of_the_table_in_short(folder):
