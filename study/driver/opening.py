@@ -22,6 +22,7 @@ from study.mirrors.tracking_uri import (
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, GONE, NAME, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
+from study.records.lock import check_free
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
@@ -63,7 +64,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
 
     Raises:
         SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
-        RecordError: The folder is another user's, or a file in it cannot be used.
+        RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
         rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
@@ -78,6 +79,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists:
         folder.check_owner()
         check_files(folder)
+        check_free(folder.path)  # before the environment is tried; it is locked later
     return exists
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from study.driver.opening import RunOptions, continuing, is_resumed, write_identity
 from study.errors import RecordError, SpaceError
@@ -163,6 +164,14 @@ def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_p
 def test_a_name_that_is_none_is_refused_before_anything_is_written(tmp_path, name):
     with pytest.raises(SpaceError, match=r"name: must consist of letters.*Fix: Choose another name"):
         is_resumed(StudyFolder(tmp_path / name), RunOptions(name=name, out=tmp_path))
+
+
+def test_a_resume_of_a_held_study_is_refused_before_anything_is_tried(tmp_path):
+    folder, options = synthetic.make_folder(tmp_path / "demo"), RunOptions(name="demo", out=tmp_path, resume=True)
+    with FileLock(folder.path / ".lock"), pytest.raises(RecordError, match="one driver at a time") as refused:
+        is_resumed(folder, options)
+    assert refused.value.code == "study-held"
+    assert is_resumed(folder, options)
 
 
 def killed():
