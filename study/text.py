@@ -16,7 +16,7 @@ def plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def count(number: int, one: str, many: str = "", *, form: str = ",") -> str:
+def count(number: float, one: str, many: str = "", *, form: str = ",") -> str:
     """Return `1 runner`, `2,000 runners`, the number in a format of Python's."""
     return f"{number:{form}} {one if number == 1 else many or f'{one}s'}"
 

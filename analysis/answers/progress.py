@@ -27,8 +27,15 @@ def complete(data: StudyData) -> bool:
 
 
 def resume(data: StudyData) -> str:
-    """Return the command that goes on with a study; empty where it is complete or its space is not known."""
-    if data.space_file is None or complete(data):
+    """Return the command that goes on with a study; empty where it is complete or its space is not known.
+
+    While a driver works, a resume would be refused: then the command that watches the study.
+    """
+    if complete(data):
+        return ""
+    if data.is_running:
+        return shlex.join(["python", "-m", "study", "status", data.source, "--watch"])
+    if data.space_file is None:
         return ""
     place = ["--name", data.name]
     if "://" not in data.source:
@@ -42,6 +49,8 @@ def unfinished(data: StudyData) -> tuple[Unknown, ...]:
     if complete(data):
         return ()
     text = f"what the rest of the study says: {progress(data)}. An answer may change until its end."
+    if data.is_running:
+        text += " It is running: wait, or watch it."
     return (Unknown(text=text, command=resume(data)),)
 
 

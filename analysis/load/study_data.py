@@ -9,6 +9,7 @@ import pandas as pd
 
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
+from study.records.lock import at_work
 from study.space.spec import StudySpec
 
 Kind = Literal["search", "holdup", "throughput", "foreign"]
@@ -55,6 +56,11 @@ class StudyData:
         if "://" not in self.source and (copy := StudyFolder(Path(self.source)).space_file).exists():
             return str(copy)
         return self.sheet.get("space") or None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a driver works on the study's folder now; False for a study in MLflow, where that is not known."""
+        return "://" not in self.source and bool(at_work(Path(self.source)))
 
     def evaluations(self) -> pd.DataFrame:
         """Return one row per evaluation, the columns of `EVALUATION_COLUMNS`; read once, the caller's own copy.

@@ -106,6 +106,7 @@ def advice(
     *,
     folder: StudyFolder,
     driver: Driver,
+    complete: bool,
     rows: Sequence[TrialRow],
     timings: Mapping[str, int],
     silence_s: float,
@@ -120,6 +121,8 @@ def advice(
         yield Advice(
             text="The driver ended without saying so (killed?); nothing recorded is lost. Go on with:", command=resume
         )
+    if driver == "ended" and not complete:
+        yield Advice(text="Resume with:", command=resume)
     if driver == "working" and silence_s > quiet_after_s(longest_pause_s):
         pause = "" if longest_pause_s is None else f"; the longest pause so far was {longest_pause_s:,.0f} s"
         hang = f"Nothing was recorded for {silence_s:,.0f} s{pause}. It may hang: look at its terminal or job log."
@@ -131,7 +134,7 @@ def advice(
         yield Advice(text=f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
     left = [row for row in rows if row.status == "interrupted" or (row.status == "running" and driver != "working")]
     if left:
-        then = "" if driver == "packed" else "; a resume runs them again"
+        then = "" if driver == "packed" else f"; a resume runs {'it' if len(left) == 1 else 'them'} again"
         yield Advice(text=f"{count(len(left), 'trial')} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
     yield from (Advice(text=text) for text in cautions)
     yield from _clocks(rows, timings)
@@ -152,11 +155,12 @@ def _clocks(rows: Sequence[TrialRow], timings: Mapping[str, int]) -> Iterator[Ad
         if label != "measured" and runs:
             reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
             such = f", such as: {one_line(reason)}" if reason else ""
-            yield Advice(text=f"{runs} of {sum(timings.values())} clocks are {label} and in no efficiency table{such}.")
+            clocks, are = count(sum(timings.values()), "clock"), "is" if runs == 1 else "are"
+            yield Advice(text=f"{runs} of {clocks} {are} {label} and in no efficiency table{such}.")
 
 
 def _late(mirror: Mirror, driver: Driver, folder: StudyFolder) -> Iterator[Advice]:
-    behind = f"MLflow is {mirror.behind:,} records behind ({mirror.uri})"
+    behind = f"MLflow is {count(mirror.behind, 'record')} behind ({mirror.uri})"
     if driver == "working" and mirror.behind > MUCH_BEHIND:
         yield Advice(text=f"{behind}; the study does not wait for it.")
     elif driver != "working" and mirror.behind:

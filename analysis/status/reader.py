@@ -132,8 +132,9 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
         moment=moment,
         driver=driver,
         state=_state(ledger, driver),
+        complete=ledger.complete,
         staged=staged,
-        guessed=staged and not (ledger.closed is not None and ledger.closed.reason == "complete"),
+        guessed=staged and not ledger.complete,
         stage=_stage(ledger) if staged else "",
         num_trials=planned,
         counts=ledger.counts(),
@@ -152,6 +153,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
             health.advice(
                 folder=folder,
                 driver=driver,
+                complete=ledger.complete,
                 rows=rows,
                 timings=shown_timings,
                 silence_s=silence or 0.0,

@@ -69,6 +69,8 @@ class Status:
     driver: health.Driver
     state: str
     """One sentence."""
+    complete: bool
+    """Whether the latest driver came to the end of its plan."""
     staged: bool
     """Whether it is a hold-up study."""
     guessed: bool

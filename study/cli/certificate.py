@@ -9,7 +9,7 @@ from study.console import say, terminal, write
 from study.errors import ExitCode
 from study.options import Study, command_app, examples, wrong_option
 
-app = command_app("Write or verify the certificate of a hold-up study.")
+app = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER.")
 
 
 @app.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))

@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
     "adopt": ("study.cli.spaces", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
-    "certificate": ("study.cli.certificate", "Write or verify the certificate of a hold-up study."),
+    "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "replay": ("study.cli.results", "Replay the hold-up protocol on a recorded table."),

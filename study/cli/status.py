@@ -124,10 +124,11 @@ def view(status: Status, efficiency: "ResultTable | str | None", *, width: int) 
         parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
     if status.running:
         parts += [_head("Running now"), *_running(status.running, width)]
+    so_far = "" if status.complete else " so far"
     if status.best:
-        parts += [_head("Best so far"), *_best(status.best, width)]
+        parts += [_head(f"Best{so_far}"), *_best(status.best, width)]
     if efficiency is not None:
-        parts += [_head("Efficiency so far"), *_efficiency(efficiency, width)]
+        parts += [_head(f"Efficiency{so_far}"), *_efficiency(efficiency, width)]
     parts += [_head("Health"), *_health(status)]
     return Group(*parts)
 
@@ -141,12 +142,12 @@ def show(console: Console, status: Status, efficiency: "ResultTable | str | None
 def follow(console: Console, reader: StatusReader) -> None:
     """Show the page again and again until the driver has ended or the person presses Ctrl-C, then leave it there."""
     efficiency: ResultTable | str | None = None
-    ended = -1
+    told = (-1, False)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
             now = reader.read()
-            if now.num_ended != ended:  # the table changes with the trials that end, and costs a second
-                ended, efficiency = now.num_ended, efficiency_so_far(reader)
+            if (now.num_ended, now.complete) != told:  # the table changes with the trials that end, and costs a second
+                told, efficiency = (now.num_ended, now.complete), efficiency_so_far(reader)
             live.update(view(now, efficiency, width=console.width), refresh=True)
             if now.driver != "working":
                 return
@@ -160,7 +161,8 @@ def efficiency_so_far(reader: StatusReader) -> "ResultTable | str":
     scales = {row.num_env_runners for row in measured}
     if len(scales) < 2:
         seen = f"{len(measured)} at {count(len(scales), 'scale')}"
-        return f"None yet: it needs finished trials with a measured clock at two scales, got {seen}."
+        none = "None" if reader.ledger.complete else "None yet"
+        return f"{none}: it needs finished trials with a measured clock at two scales, got {seen}."
     from analysis.estimates import Results
     from analysis.load import from_folder
     from analysis.tables.catalogue import table_of
@@ -185,7 +187,8 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
     about = "about " if status.guessed else ""
     shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
     counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    yield Text(f"{status.num_ended} of {about}{status.num_trials} trials ended" + (f" ({counts})" if counts else ""))
+    trials = count(status.num_trials, "trial", form="d")
+    yield Text(f"{status.num_ended} of {about}{trials} ended" + (f" ({counts})" if counts else ""))
     if status.num_trials:
         yield progress_bar(status.num_ended + sum(each.progress for each in status.running), status.num_trials, width)
     if status.per_stage:
@@ -195,9 +198,10 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
         ]
         yield Text("By stage: " + ", ".join(stages))
     if (left := status.left) is not None:
+        rest = count(round(left.trials, 1), "trial", form="g")
         yield Text(
-            f"About {duration(left.seconds)} left: an estimate, {left.trials:.1f} trials x {duration(left.median_s)} "
-            f"(median of n={left.n}), {left.at_a_time:.1f} at a time"
+            f"About {duration(left.seconds)} left: an estimate, {rest} x {duration(left.median_s)} "
+            f"(median of n={left.n}), {plain(round(left.at_a_time, 1))} at a time"
         )
 
 
@@ -249,7 +253,7 @@ def _health(status: Status) -> Iterator[RenderableType]:
         shares = ", ".join(f"trial {each.trial} {each.share:.0%}" for each in status.pressure[:MOST_RUNNING])
         yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
     if status.mirror is not None:
-        behind = "up to date" if not status.mirror.behind else f"{status.mirror.behind:,} records behind"
+        behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"
         yield Text(f"MLflow: {behind if status.mirror.begun or not status.mirror.behind else 'has got nothing yet'}")
     for each in status.advice:
         yield _hanging(Text("!", style="yellow"), each.text)

@@ -21,11 +21,14 @@ from study.mirrors.tracking_uri import (
 )
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, GONE, NAME, StudyFolder, StudyIdentity
+from study.records.ledger import Ledger
+from study.records.lock import check_free
 from study.records.records import read_lines
 from study.records.state import check_files
 from study.records.trust import is_made_here
 from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
+from study.text import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
 
     Raises:
         SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
-        RecordError: The folder is another user's, or a file in it cannot be used.
+        RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
         rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
@@ -76,6 +79,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists:
         folder.check_owner()
         check_files(folder)
+        check_free(folder.path)  # before the environment is tried; it is locked later
     return exists
 
 
@@ -255,6 +259,18 @@ def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> I
             yield from _differences(before, after, key if not place else f"{place}.{key}")
         elif before != after:
             yield f"{place}.{key}" if place else key
+
+
+def continuing(spec: StudySpec, ledger: Ledger) -> str:
+    """Return how far the study is that a driver goes on with, as a line."""
+    counts, asked = ledger.counts(), spec.search.num_trials or 0
+    ended, planned = counts["finished"] + counts["failed"], max(asked, ledger.num_trials)
+    trials = count(ended, "trial") if spec.holdup else f"{ended:,} of {count(planned, 'trial')}"  # else a guess
+    if ledger.complete and planned == ledger.num_trials:
+        more = " A higher --trials extends it." if asked else ""
+        return f"Complete: {trials} ended.{more}"
+    again = counts["interrupted"] + counts["running"]
+    return f"Continuing: {trials} ended" + (f"; {again:,} {'runs' if again == 1 else 'run'} again." if again else ".")
 
 
 def forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:

@@ -18,6 +18,7 @@ from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
+    continuing,
     forget_unstarted,
     is_resumed,
     name_taken,
@@ -232,6 +233,8 @@ class _Session:
     def run(self, stack: contextlib.ExitStack, *, insist_on_mlflow: bool) -> StudyResult:
         """Run until the plan is complete or the study is stopped."""
         self._spec, ledger = take_up(self._spec, self._folder)
+        if ledger.opened is not None:
+            self._display.note(continuing(self._spec, ledger))
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         for kind in MIRRORS:
             if (address := kind.address_of(self._folder)) is not None:

@@ -295,6 +295,11 @@ class Ledger:
                 return row
         return None
 
+    @property
+    def complete(self) -> bool:
+        """Whether the latest driver came to the end of its plan."""
+        return self.closed is not None and self.closed.reason == "complete"
+
     def counts(self) -> dict[str, int]:
         """Return the number of trials by status."""
         result = {"finished": 0, "failed": 0, "interrupted": 0, "running": 0}

@@ -174,6 +174,23 @@ def held(folder: Path) -> Iterator[Owner]:
         os.close(handle)
 
 
+def check_free(folder: Path) -> None:
+    """Refuse a study whose lock another driver holds; for a refusal in time, since this takes no lock.
+
+    Raises:
+        RecordError: Says which driver; or its name cannot be read.
+    """
+    for _ in range(_TRIES):
+        if not is_locked(folder / LOCK):
+            return
+        time.sleep(_PAUSE_S)
+    try:
+        who = _words(_text(folder / OWNER))
+    except OSError as error:
+        raise _unwritable(folder / OWNER, error) from error
+    raise _refusal(folder, who)
+
+
 def at_work(folder: Path) -> str:
     """Return who holds a study, or may hold it as far as one can tell from here; empty where nobody does."""
     locked, text = is_locked(folder / LOCK), None

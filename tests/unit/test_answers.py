@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 import analysis
@@ -215,6 +216,17 @@ def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, pl
     assert answer.facts == ("First reason: no reason was recorded",)
     found = [each.command for each in answer.unknown if each.command]
     assert found == [f"python run_study.py --space mine.yaml --name invented --out {tmp_path} --resume"] * commands
+
+
+def test_a_study_that_runs_is_watched_and_not_resumed(tmp_path):
+    folder = tmp_path / "invented"
+    folder.mkdir()
+    sheet = {"space": "mine.yaml", "num_trials": 3}
+    study = Study(built_study([run(0, final_return=9.0, score=0.1)], source=str(folder), sheet=sheet))
+    with FileLock(folder / ".lock"):
+        (rest, *_) = study.answer().unknown
+    assert rest.text.endswith("It is running: wait, or watch it.")
+    assert rest.command == f"python -m study status {folder} --watch"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from study.driver.opening import RunOptions, is_resumed, write_identity
+from study.driver.opening import RunOptions, continuing, is_resumed, write_identity
 from study.errors import RecordError, SpaceError
 from study.records import folder as folder_module
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.log import RecordLog
+from study.records.state import ledger_of
+from tests import synthetic
 
 IDENTITY = StudyIdentity(
     format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"
@@ -163,5 +166,35 @@ def test_a_name_that_is_none_is_refused_before_anything_is_written(tmp_path, nam
         is_resumed(StudyFolder(tmp_path / name), RunOptions(name=name, out=tmp_path))
 
 
+def test_a_resume_of_a_held_study_is_refused_before_anything_is_tried(tmp_path):
+    folder, options = synthetic.make_folder(tmp_path / "demo"), RunOptions(name="demo", out=tmp_path, resume=True)
+    with FileLock(folder.path / ".lock"), pytest.raises(RecordError, match="one driver at a time") as refused:
+        is_resumed(folder, options)
+    assert refused.value.code == "study-held"
+    assert is_resumed(folder, options)
+
+
 def killed():
     raise KeyboardInterrupt
+
+
+ENDED = [*synthetic.whole_trial(2, attempt=2), synthetic.closed()]
+
+
+@pytest.mark.parametrize(
+    ("records", "asked", "line"),
+    [
+        ([synthetic.closed("stopped")], 4, "Continuing: 2 of 4 trials ended; 1 runs again."),
+        ([synthetic.closed("stopped")], None, "Continuing: 2 of 3 trials ended; 1 runs again."),
+        (ENDED, 4, "Continuing: 3 of 4 trials ended."),
+        (ENDED, 3, "Complete: 3 of 3 trials ended. A higher --trials extends it."),
+        (ENDED, None, "Complete: 3 of 3 trials ended."),
+    ],
+)
+def test_a_resume_says_how_far_the_study_is(tmp_path, records, asked, line):
+    folder = synthetic.make_folder(tmp_path / "demo")
+    synthetic.append(folder, replace(synthetic.opened(), num_trials=3), *synthetic.whole_trial(0))
+    synthetic.append(folder, *synthetic.whole_trial(1, "failed"), *synthetic.whole_trial(2, "interrupted"), *records)
+    spec = folder.identity().parse()
+    spec = spec.model_copy(update={"search": spec.search.model_copy(update={"num_trials": asked})})
+    assert continuing(spec, ledger_of(folder.records)) == line

@@ -136,13 +136,21 @@ def test_trials_of_a_dead_driver_do_not_run(folder):
     assert (status.driver, status.running, status.left) == ("gone", (), None)
     assert status.advice[0].text.startswith("The driver ended without saying so")
     assert status.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
-    assert "1 trial was interrupted; a resume runs them again." in [each.text for each in status.advice]
+    texts = [each.text for each in status.advice]
+    assert "1 trial was interrupted; a resume runs it again." in texts
+    assert any(text.startswith("1 of 1 clock is oversubscribed and in") for text in texts)
 
 
-def test_an_ended_study_says_how(folder):
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed("time budget"))
+@pytest.mark.parametrize(
+    ("reason", "state", "resumable"), [("time budget", "out of time", True), ("complete", "complete", False)]
+)
+def test_an_ended_study_says_how_and_what_goes_on_with_it(folder, reason, state, resumable):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed(reason))
     status = read_status(folder.path)
-    assert (status.driver, status.state) == ("ended", "out of time")
+    assert (status.driver, status.state) == ("ended", state)
+    assert any(each.command.endswith(" --resume") for each in status.advice) == resumable
+    with FileLock(folder.path / ".lock"):
+        assert not any(each.command.endswith(" --resume") for each in read_status(folder.path).advice)
 
 
 def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
@@ -153,22 +161,25 @@ def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
     assert status.counts["finished"] == 1
 
 
-def test_the_time_left_is_the_median_of_what_ended(at_work):
+@pytest.mark.parametrize(("done", "rest"), [(0.25, "6.8 trials"), (0.0, "7 trials")])
+def test_the_time_left_is_the_median_of_what_ended(at_work, done, rest):
     synthetic.append(
         at_work,
         replace(synthetic.opened(), num_trials=10),
         *(record for number in range(3) for record in synthetic.whole_trial(number, length=1)),
         synthetic.started(3),
-        replace(synthetic.evaluation(3, 1), progress=0.25),
+        replace(synthetic.evaluation(3, 1), progress=done),
     )
     # Trials of 10, 20 and 60 s one after another, then one that is a quarter done.
     moments = [0, 0, 1, 2, 3, 10, 10, 11, 12, 13, 30, 30, 31, 32, 33, 90, 90, 95]
     rewrite(at_work, [1_000.0 + moment for moment in moments])
-    left = read_status(at_work.path, moment=1_100.0).left
+    status = read_status(at_work.path, moment=1_100.0)
+    left = status.left
     assert (left.median_s, left.n) == (20.0, 3)
-    assert left.trials == pytest.approx(6 + 0.75)
+    assert left.trials == pytest.approx(7 - done)
     assert left.at_a_time == pytest.approx(1.0)
-    assert left.seconds == pytest.approx(6.75 * 20)
+    assert left.seconds == pytest.approx((7 - done) * 20)
+    assert f"{rest} x 20 s (median of n=3), 1 at a time" in " ".join(printed(status, 80).split())
 
 
 def test_silence_far_beyond_the_pace_is_told(at_work):
@@ -329,13 +340,19 @@ def test_short_trials_have_no_score_worth_a_rank(folder):
     assert [best.trial for best in read_status(folder.path).best] == [2]
 
 
-def test_efficiency_waits_for_two_measured_scales(folder):
-    synthetic.append(folder, synthetic.opened(), *measured_trial(0, runners=1), *synthetic.whole_trial(1))
+@pytest.mark.parametrize(
+    ("reason", "none", "headings"),
+    [("complete", "None", ("Best", "Efficiency")), ("stopped", "None yet", ("Best so far", "Efficiency so far"))],
+)
+def test_efficiency_waits_for_two_measured_scales_until_the_study_is_complete(folder, reason, none, headings):
+    trials = [*measured_trial(0, runners=1), *synthetic.whole_trial(1)]
+    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed(reason))
     reader = StatusReader(folder.path)
-    reader.read()
+    status = reader.read()
     assert efficiency_so_far(reader) == (
-        "None yet: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
+        f"{none}: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
     )
+    assert {*headings} <= {*printed(status, 80, "").splitlines()}
 
 
 def test_efficiency_is_that_of_the_table_in_short(folder):

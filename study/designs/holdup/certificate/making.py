@@ -207,8 +207,7 @@ def _check_confirmed(
     planned = {trial for trial, request in enumerate(requests) if request.stage == "confirm"}
     ended = {trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended}
     following = [decision.next_stage for decision in decisions if decision.stage == "confirm"]
-    complete = ledger.closed is not None and ledger.closed.reason == "complete"
-    if planned and planned == ended and (complete or (following and following[-1] != "confirm")):
+    if planned and planned == ended and (ledger.complete or (following and following[-1] != "confirm")):
         return
     stage = (decisions[-1].next_stage if decisions else None) or STAGES[0]
     progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
