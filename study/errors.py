@@ -161,7 +161,7 @@ class SpaceError(StudyError, ValueError):
 
     @classmethod
     def of(
-        cls, source: str, *, where: str, rule: str, got: object = "", fix: str, code: str, line: int | None = None
+        cls, source: str, *, where: str, rule: str, got: object = "", fix: str, code: str = "", line: int | None = None
     ) -> Self:
         """Return the error of one fault; arguments as of `Fault`."""
         return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, code=code, line=line)])

@@ -117,7 +117,7 @@ Runners = Annotated[
 ]
 
 
-def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str) -> SpaceError:
+def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str = "") -> SpaceError:
     """Return the error of one option or argument of a command."""
     return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix, code=code)
 

@@ -138,7 +138,7 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
     return kept.reset_index(drop=True)
 
 
-def unknown(what: str, name: object, known: Iterable[str], *, code: str) -> AnalysisError:
+def unknown(what: str, name: object, known: Iterable[str], *, code: str = "") -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant."""
     choices = list(known)
     near = difflib.get_close_matches(str(name), choices, n=1)

@@ -86,7 +86,7 @@ class Section(Model):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-def broken(*, rule: str, got: str, fix: str, code: str) -> PydanticCustomError:
+def broken(*, rule: str, got: str, fix: str, code: str = "") -> PydanticCustomError:
     """Return the error by which a validator reports the parts of a `Fault`."""
     return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix, "code": code})
 

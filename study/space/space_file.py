@@ -223,7 +223,7 @@ class _Plain:
             self._refuse(place, rule=rule, got=_kind(node), fix=fix, code="not-plain")
         return None
 
-    def _refuse(self, place: Place, *, rule: str, got: str, fix: str, code: str) -> None:
+    def _refuse(self, place: Place, *, rule: str, got: str, fix: str, code: str = "") -> None:
         where = dotted(place)
         self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, code=code, line=self.lines.get(where)))
 
@@ -327,6 +327,6 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
 
 
 def _error(
-    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, code: str, line: int | None = None
+    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, code: str = "", line: int | None = None
 ) -> SpaceError:
     return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, code=code, line=line)

@@ -296,7 +296,7 @@ class _Game:
             going[row] = self._start(int(active[row]))
         return going
 
-    def failed(self, index: int, *, rule: str, got: str, fix: str, code: str) -> TrialError:
+    def failed(self, index: int, *, rule: str, got: str, fix: str, code: str = "") -> TrialError:
         """Return what went wrong in an environment, with its step and episode."""
         got = f"{got} at step {self._steps[index]} of episode {self._first + self._episodes[index]}"
         return TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)

@@ -275,7 +275,7 @@ class _Games:
             got, fix = described(error), "Correct the environment."
             raise self.failed(game, rule=rule, got=got, fix=fix, code=code) from error
 
-    def failed(self, game: _Game, *, rule: str, got: str, fix: str, code: str) -> TrialError:
+    def failed(self, game: _Game, *, rule: str, got: str, fix: str, code: str = "") -> TrialError:
         """Keep what went wrong, and return it."""
         got = f"{got} at step {game.steps} of episode {self.first_episode + game.episode}"
         self.fault = TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)

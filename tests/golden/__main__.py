@@ -15,13 +15,12 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_STATE_HOME"] = f"{scratch}/state"
-        from tests.golden import examples, messages, plans, sequences
+        from tests.golden import examples, plans, sequences
 
         def wanted(name: str) -> bool:
             return not asked.words or any(word in name for word in asked.words)
 
         everything = itertools.chain(
-            [(messages.FILE, messages.golden_text())] if wanted("messages") else [],
             plans.files(wanted),
             sequences.files(wanted, Path(scratch)),
             examples.files(wanted),
