@@ -20,6 +20,8 @@ from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
 from study.options import Version
+from study.withdrawn import COMMANDS as WITHDRAWN
+from study.withdrawn import withdrawn
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
@@ -32,7 +34,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
-    "replay": ("study.cli.results", "Replay the hold-up protocol on a recorded table."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
@@ -59,6 +60,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command itself."""
+        if args and args[0] in WITHDRAWN:
+            raise withdrawn(args[0])
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else load(name), rest
 

@@ -1,4 +1,4 @@
-"""`export`, `importance` and `replay`: what a study of one kind answers. Thin calls into the designs."""
+"""`export` and `importance`: what a study of one kind answers. Thin calls into the designs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -112,29 +112,3 @@ def importance(study: Study) -> None:
     folder = StudyFolder(study)
     rows = ledger_of(folder.records).rows.values()
     print_importance(terminal(), importance_per_scale(folder.identity().parse(), rows), fewest=FEWEST)
-
-
-@app.command(epilog=examples("python -m study replay analysis/example_table --target 46 --small 10"))
-def replay(
-    records: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Studies with a complete table: settings x seeds x scales. Several: parts with other seeds."
-        ),
-    ],
-    target: Annotated[int, typer.Option(help="The scale that settings are chosen for.")] = 46,
-    small: Annotated[int, typer.Option(help="The small scale.")] = 10,
-    replays: Annotated[int, typer.Option(min=100, help="Studies to replay.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers of the replay.")] = 0,
-    complete_seeds_only: Annotated[
-        bool, typer.Option("--complete-seeds-only", help="Leave out seeds that were not run with every setting.")
-    ] = False,
-) -> None:
-    """Replay the protocol and its rivals on a recorded table at equal CPU-seconds: how often does the pick hold up?"""
-    from study.designs.holdup.replay import replay as replay_study
-    from study.designs.holdup.replay import to_markdown
-
-    result = replay_study(
-        *records, target=target, small=small, num_replays=replays, seed=seed, complete_seeds_only=complete_seeds_only
-    )
-    write(to_markdown(result))
