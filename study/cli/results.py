@@ -1,6 +1,5 @@
 """`export` and `importance`: what a study of one kind answers. Thin calls into the designs."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
