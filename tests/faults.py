@@ -316,7 +316,7 @@ FAULTS = (
         what="replicates share seeds",
         old="moved = [seed + number * span for seed in seeds]",
         new="moved = [seed + number for seed in seeds]",
-        tests=("test_*options*.py", "test_sequences.py"),
+        tests=("test_holdup_spaces.py",),
     ),
 )
 

@@ -57,7 +57,6 @@ class Request:
 
     Attributes:
         target: A file, or the name of a module.
-        text: File whose text is run in place of that of the file `target`; empty: its own.
         name: Object of it, or the number of a choice from 1; empty to look for one.
         args: Arguments of the script.
         kwargs: Arguments of the function `name`.
@@ -67,7 +66,6 @@ class Request:
     """
 
     target: str
-    text: str = ""
     name: str = ""
     args: tuple[str, ...] = ()
     kwargs: Mapping[str, Any]

@@ -117,7 +117,7 @@ class _Search:
 
     def _code(self, file: Path) -> Any:
         try:
-            return compile(Path(self.request.text or file).read_bytes(), str(file), "exec", dont_inherit=True)
+            return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             raise MistakeError(

@@ -122,7 +122,6 @@ def read_script(
     timeout_s: float = TIMEOUT_S,
     episodes: int = 0,
     where: str = "config",
-    changed: Path | None = None,
 ) -> Reading:
     """Run a script in a process of its own and return the configuration that it would train with.
 
@@ -135,18 +134,15 @@ def read_script(
         timeout_s: Seconds that it may take once RLlib is imported, the random policy included.
         episodes: Episodes to play with random actions.
         where: Option or key that names the script, for messages.
-        changed: File with a text that is run in place of the script's own, as if it stood there.
 
     Raises:
         SpaceError: It has no configuration, several, or one that cannot be studied; says why.
     """
     target = Target.parse(text, where=where)
     _check_no_namesake(target, text, where)
-    file = changed or target.file
-    digest = "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = "" if target.file is None else hashlib.sha256(target.file.read_bytes()).hexdigest()
     request = Request(
         target=str(target.file or target.module),
-        text=str(changed or ""),
         name=target.name,
         args=tuple(args),
         kwargs=dict(kwargs or {}),

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
 from study.options import Version
+from study.withdrawn import refuse_withdrawn
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
@@ -32,7 +33,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
-    "replay": ("study.cli.results", "Replay the hold-up protocol on a recorded table."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
@@ -79,11 +79,12 @@ def _main(
     pass
 
 
-def _guarded(command: Callable[[], Any]) -> NoReturn:
-    """Run a command to its exit code; a person's mistake is printed without a traceback."""
+def _guarded(command: Callable[[], Any], words: Sequence[str] = ()) -> NoReturn:
+    """Run a command, typed with `words`, to its exit code; a person's mistake is printed without a traceback."""
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
+        refuse_withdrawn(words)
         with told_to_install():
             command()
     except StudyError as error:
@@ -110,9 +111,9 @@ def _report_fault() -> NoReturn:
 
 def main() -> NoReturn:
     """Run `python -m study …`."""
-    _guarded(app)
+    _guarded(app, sys.argv[1:])
 
 
 def main_run() -> NoReturn:
     """Run `python run_study.py …`: the command `run` alone."""
-    _guarded(lambda: load("run")())
+    _guarded(lambda: load("run")(), ["run", *sys.argv[1:]])

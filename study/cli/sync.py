@@ -64,7 +64,7 @@ def pack(
     study: Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
     results_only: Annotated[
-        bool, typer.Option("--results-only", help="Leave out training iterations: enough to replay, not to certify.")
+        bool, typer.Option("--results-only", help="Leave out training iterations: enough for tables, not to certify.")
     ] = False,
     digits: Annotated[
         int | None, typer.Option(min=7, max=7, help="Significant digits of training iterations: 7 halve the size.")

@@ -34,10 +34,6 @@ _LONGEST_REASON = 300
 """Characters."""
 
 
-class StateLostError(Exception):
-    """The place does not have the study any more: all records must be sent again."""
-
-
 class HeldError(Exception):
     """Another mirror sends to the place."""
 
@@ -151,11 +147,9 @@ class Mirror(ABC):
             for line in lines:
                 self.apply(line)
             self.flush(lines)
-        except Exception as error:
+        except Exception:
             self.opened = False
             self._most = max(self._most // 2, 1)
-            if isinstance(error, StateLostError):
-                self.forget()
             raise
         self._most = min(self._most * 2, self.chunk)
         if lines:

@@ -3,13 +3,12 @@
 Everything here depends on the record alone, never on the moment of sending: a record sent again is the same.
 """
 
-import hashlib
 import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
 from study.harmless import mask_arguments, mask_credentials
@@ -47,8 +46,6 @@ BEST = "best_run_return/runners_{}"
 COLOUR = "mlflow.runColor"
 _FIRST = ("final_return", "training_return", "env_steps_per_s")
 """Metrics in the order in which a batch begins: MLflow's page for comparing runs opens with the first that all have."""
-OF_MODEL = ("final_return", "score", "env_steps_per_s", "wall_time_s")
-"""Metrics by which MLflow compares policies."""
 _URIS = ("tracking_uri", "optuna_storage")
 _IN_ARTIFACT_ALONE = ("constraints", "environment")
 """Parts of the provenance with dozens of entries, which would bury the other tags."""
@@ -79,21 +76,6 @@ class Point:
     """Milliseconds since the epoch, from the record."""
     step: int
     """Environment steps trained on."""
-
-
-class Environment(NamedTuple):
-    """What MLflow shows as the dataset of a trial; `source` is all that the space says about it, `digest` of that."""
-
-    name: str
-    digest: str
-    source: str
-
-
-def environment_of(spec: StudySpec) -> Environment:
-    """Return the dataset of a study's trials."""
-    source = json.dumps(spec.environment.model_dump(mode="json", exclude_none=True), sort_keys=True)
-    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    return Environment(name=spec.environment.id, digest=digest, source=source)
 
 
 def milliseconds(time_s: float) -> int:

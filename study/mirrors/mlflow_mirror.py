@@ -125,7 +125,7 @@ class MlflowMirror(Mirror):
         fresh = Cursor(experiment_id=store.experiment_id, parent_run_id=store.parent_run_id)
         cursor = self.read_cursor()
         places = (fresh.experiment_id, fresh.parent_run_id)
-        if cursor is None or store.restored or (cursor.experiment_id, cursor.parent_run_id) != places:
+        if cursor is None or (cursor.experiment_id, cursor.parent_run_id) != places:
             self.forget()
             cursor = fresh
         if cursor.seq == 0:
@@ -201,10 +201,6 @@ class MlflowMirror(Mirror):
     @cached_property
     def _spec(self) -> StudySpec:
         return self._identity.parse()
-
-    @cached_property
-    def _environment(self) -> content.Environment:
-        return content.environment_of(self._spec)
 
     # --- how far MLflow has come ---------------------------------------------------------------------------------
 
@@ -292,7 +288,6 @@ class MlflowMirror(Mirror):
         if run_id is not None:
             tags = {"status": "running", content.COLOUR: view.colour_of(runners, self._spec)}
             store.log(run_id, params=content.trial_params(record, self._spec), tags=tags)
-            store.log_environment(run_id, self._environment)
         self._set_attempt(record.trial, Attempt(attempt=record.attempt, run_id=run_id, runners=runners))
 
     def _end_trial(self, record: TrialEnded, time_ms: int) -> None:
@@ -307,9 +302,6 @@ class MlflowMirror(Mirror):
         store.log(run_id, tags=tags)
         if record.status == "finished":
             self._show_best(attempt.runners, record, time_ms)
-            if record.checkpoint is not None:
-                compared = [point for point in points if point.key in content.OF_MODEL]
-                store.log_policy(run_id, compared, self._environment, record.checkpoint)
         store.end_run(run_id, content.RUN_STATUS[record.status], time_ms)
         store.drop_duplicates(record.trial, record.attempt, keep=run_id)
         still_open = {trial: item for trial, item in self._cursor.open.items() if trial != record.trial}

@@ -7,25 +7,15 @@ MLflow stores a point of equal key, time, step and value once, and runs are look
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModelOutput,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-    ViewType,
-)
+from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from study.mirrors.base import StateLostError
+from study.errors import TrackingError
+from study.harmless import mask_credentials
 from study.mirrors.mlflow_content import (
     ATTEMPT,
     DUPLICATE,
@@ -34,7 +24,6 @@ from study.mirrors.mlflow_content import (
     STUDY_ID,
     SUPERSEDED,
     TRIAL,
-    Environment,
     Point,
     milliseconds,
     study_key,
@@ -52,8 +41,6 @@ _PAGE = 1000
 """Runs per page of a search."""
 _MISSING, _REFUSED = "RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"
 """MLflow's error codes for what is not there, and for what it never accepts, as for a deleted run."""
-_UNKNOWN = ("ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED", "NOT_FOUND")
-"""Its error codes for a request that it does not know."""
 
 _T = TypeVar("_T")
 
@@ -62,17 +49,18 @@ class StudyStore:
     """The experiment, the parent run and the trials' runs of one study."""
 
     def __init__(self, tracking_uri: str, identity: StudyIdentity) -> None:
-        """Connect; creates the tables of a new SQLite database."""
+        """Connect; creates the tables of a new SQLite database.
+
+        Raises:
+            TrackingError: The experiment or the study's run was deleted there.
+        """
         self._uri = tracking_uri
         self._identity = identity
         reach(tracking_uri, "tracking URI")
         if (database := sqlite_path(tracking_uri)) is not None:
             create_database(database)
         self._client = MlflowClient(tracking_uri=with_time_limits(tracking_uri))
-        self.restored = False
-        """Whether the study had been deleted in MLflow, so that records sent meanwhile were refused."""
         self.experiment_id = self._find_or_create_experiment()
-        self._delete_again()
         self.parent_run_id = self._find_or_create_parent()
 
     def find_or_create_trial(self, trial: int, attempt: int, *, name: str, time_ms: int) -> str | None:
@@ -115,38 +103,7 @@ class StudyStore:
 
     def tag_experiment(self, key: str, value: str) -> None:
         """Set a tag of the experiment that the study is in."""
-        with _state_lost_on(_MISSING, _REFUSED):
-            self._client.set_experiment_tag(self.experiment_id, key, value)
-
-    def log_environment(self, run_id: str, environment: Environment) -> None:
-        """Show a trial's environment as the dataset of its run, where this MLflow has datasets."""
-        dataset = Dataset(environment.name, environment.digest, "environment", environment.source)
-        tag = InputTag("mlflow.data.context", "training")
-        self._send(self._client.log_inputs, run_id, datasets=[DatasetInput(dataset, [tag])])
-
-    def log_policy(self, run_id: str, points: Sequence[Point], environment: Environment, checkpoint: str) -> None:
-        """Show a trial's final policy as a model with its results, where this MLflow has them. It holds no file."""
-        with _passing_over(f"the model of run {run_id}"):
-            run = self._client.get_run(run_id)
-            if run.info.lifecycle_stage != "active" or (run.outputs is not None and run.outputs.model_outputs):
-                return
-            key = {"filter_string": f"source_run_id = '{run_id}'", "max_results": 1}
-            found = self._client.search_logged_models([self.experiment_id], **key)
-            model = next(iter(found), None) or self._client.create_logged_model(
-                self.experiment_id,
-                name=f"policy of trial {run.data.tags[TRIAL]}",
-                source_run_id=run_id,
-                tags={"checkpoint": checkpoint, STUDY_ID: self._identity.study_id},
-                params=run.data.params,
-                model_type="policy",
-            )
-            self._client.finalize_logged_model(model.model_id, "READY")
-            about = {"model_id": model.model_id, "run_id": run_id}
-            about |= {"dataset_name": environment.name, "dataset_digest": environment.digest}
-            metrics = [Metric(point.key, point.value, point.time_ms, point.step, **about) for point in points]
-            self._client.log_batch(run_id, metrics=metrics)
-            step = max((point.step for point in points), default=0)
-            self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
+        self._client.set_experiment_tag(self.experiment_id, key, value)
 
     def end_run(self, run_id: str, status: str, time_ms: int) -> None:
         """Give a run its final status and its end."""
@@ -178,9 +135,7 @@ class StudyStore:
             tags = {"mlflow.experimentKind": "custom_model_development"}
             return str(self._client.create_experiment(name, artifact_location=self._artifact_location(), tags=tags))
         if experiment.lifecycle_stage != "active":
-            _log.warning("experiment %r was deleted in MLflow: restored", name)
-            self._client.restore_experiment(experiment.experiment_id)
-            self.restored = True
+            raise self._deleted(f"the experiment '{name}'", f"mlflow experiments restore -x {experiment.experiment_id}")
         return str(experiment.experiment_id)
 
     def _artifact_location(self) -> str | None:
@@ -197,21 +152,17 @@ class StudyStore:
             return self._keep_one(active)
         if not runs:
             return self._create(self._identity.name, milliseconds(self._identity.created), key)
-        oldest = min(runs, key=_age)
-        _log.warning("the study's run was deleted in MLflow: restored")
-        self._client.restore_run(oldest.info.run_id)
-        self.restored = True
-        return str(oldest.info.run_id)
+        run_id = min(runs, key=_age).info.run_id
+        raise self._deleted(f"the run of the study '{self._identity.name}'", f"mlflow runs restore --run-id {run_id}")
 
-    def _delete_again(self) -> None:
-        """Delete what the study had deleted: who restores an experiment restores all of its runs."""
-        for tag in (SUPERSEDED, DUPLICATE):
-            for run in self._search({STUDY_ID: self._identity.study_id, tag: "true"}):
-                self._client.delete_run(run.info.run_id)
+    def _deleted(self, what: str, command: str) -> TrackingError:
+        """Return the error of what somebody deleted in MLflow, which is left to them."""
+        where = f"tracking URI {mask_credentials(self._uri)}"
+        fix = f"Restore it (`{command}`), or take another --tracking-uri."
+        return TrackingError(where=where, rule=f"must hold {what}", got="a deleted one", fix=fix)
 
     def _create(self, name: str, time_ms: int, tags: Mapping[str, str]) -> str:
-        with _state_lost_on(_MISSING, _REFUSED):  # refused: a person deleted the experiment meanwhile
-            run = self._client.create_run(self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name)
+        run = self._client.create_run(self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name)
         return str(run.info.run_id)
 
     def _keep_one(self, runs: Sequence[Run], known: str | None = None) -> str:
@@ -239,40 +190,25 @@ class StudyStore:
                 return runs
 
     def _send(self, call: Callable[..., object], run_id: str, **arguments: Any) -> None:
-        """Change a run."""
-        with _passing_over(f"a change to run {run_id}"):
+        """Change a run. What MLflow never accepts is passed over: a run that a person deleted holds up nothing."""
+        try:
             call(run_id, **arguments)
+        except MlflowException as error:
+            if error.error_code not in (_MISSING, _REFUSED) or not self._has_study():
+                raise
+            _log.warning("MLflow refused a change to run %s: %s", run_id, error)
+
+    def _has_study(self) -> bool:
+        """Return whether the study's own run is still there; without it everything is to be sent again."""
+        return self._client.get_run(self.parent_run_id).info.lifecycle_stage == "active"
 
     def _store_artifact(self, name: str, call: Callable[..., object], **arguments: Any) -> None:
         """Store an artifact of the study. A store that fails while MLflow works holds up nothing else."""
         try:
             call(self.parent_run_id, **arguments)
         except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
-            with _state_lost_on(_MISSING):
-                self._client.get_run(self.parent_run_id)  # raises when MLflow is away: sent again later
+            self._client.get_run(self.parent_run_id)  # raises when MLflow is away: sent again later
             _log.warning("%s could not be stored as an artifact: %s", name, error)
-
-
-@contextmanager
-def _state_lost_on(*codes: str) -> Iterator[None]:
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code in codes:
-            raise StateLostError(f"what the study left in MLflow is gone: {error}") from error
-        raise
-
-
-@contextmanager
-def _passing_over(what: str) -> Iterator[None]:
-    """Log what MLflow never accepts, and what an older one does not know, and go on: it must not stop the rest."""
-    try:
-        with _state_lost_on(_MISSING):
-            yield
-    except MlflowException as error:
-        if error.error_code not in (_REFUSED, *_UNKNOWN):
-            raise
-        _log.warning("MLflow refused %s: %s", what, error)
 
 
 def _age(run: Run) -> tuple[int, str]:

@@ -28,8 +28,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     Args:
         folder: The study.
         target: Where the copy is made.
-        results_only: Leave out the training iterations, a tenth of the size: enough for tables of results and for a
-            replay, not for curves or a certificate. What is added up from iterations is then in trials.csv alone. The
+        results_only: Leave out the training iterations, a tenth of the size: enough for tables of results, not
+            for curves or a certificate. What is added up from iterations is then in trials.csv alone. The
             other records are numbered anew.
         digits: Significant digits that the floats of training iterations keep: 7, or None for all. At 7, times are
             exact to a microsecond or so and the learner's single-precision numbers whole, in half the size. Other

@@ -119,8 +119,3 @@ search is cut short so that the later stages can be paid for; the certificate sa
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)
     """Share of test seeds that must be solved."""
-
-    @staticmethod
-    def role_of(index: int) -> Literal["target", "small", "between"]:
-        """Return at which kind of scale the search runs its setting `index`, from 0: of four, two at the target."""
-        return ("target", "small", "target", "between")[index % 4]

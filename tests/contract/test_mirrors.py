@@ -42,7 +42,7 @@ class Mlflow:
         (mlflow_store.MlflowClient, name)
         for name in (
             *("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact"),
-            *("set_experiment_tag", "log_inputs", "create_logged_model", "finalize_logged_model", "log_outputs"),
+            "set_experiment_tag",
         )
     )
 
@@ -63,10 +63,6 @@ class Mlflow:
         session = ledger_of(folder.records).closed
         wanted = {None: "KILLED", "complete": "FINISHED"}.get(session and session.reason, "KILLED")
         assert parent(self.database).status == wanted
-        for run in children(self.database).values():
-            assert run.datasets == ["CartPole-v1"]
-            assert len(run.models) == (run.status == "FINISHED")
-            assert [links for _, _, links, _ in run.models] == [1] * len(run.models)
 
 
 class OptunaDatabase:

@@ -1,4 +1,4 @@
-"""The recorded studies that come with the project: certificate, table of trials, frame, CSVs of their reports."""
+"""The recorded studies that come with the project: certificate, table of trials, frame, and what their reports hold."""
 
 import csv
 import hashlib
@@ -15,6 +15,8 @@ from tests.golden import entry
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 GOLDEN = Path(__file__).with_name("examples")
+WHOLE = ("answer.csv", "trials.csv")
+"""CSVs of a report that are compared as they are; of the others a digest is."""
 APART = ("T9.csv",)
 """Left out: errors of models, among them one that is fitted otherwise on another machine."""
 NAMES = ("example_study", "example_throughput", "example_table")
@@ -33,11 +35,16 @@ def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
 
 
 def report_of(name: str, folder: Path) -> dict[str, str]:
-    """Return every CSV of an example's report, by its name, as it is compared: numbers with nine digits."""
+    """Return what is compared of an example's report, by file: CSVs with numbers of nine digits, digests of most."""
     code, text = entry.run_command("report", str(ANALYSIS / name), "--format", "csv", "--out", str(folder))
     assert code == 0, text
     files = (path for path in sorted(folder.rglob("*.csv")) if path.name not in APART)
-    return {path.name: compared(path.read_text().replace(f"{ANALYSIS}/", "")) for path in files}
+    texts = {path.name: compared(path.read_text().replace(f"{ANALYSIS}/", "")) for path in files}
+    digests = {
+        file: f"{len(text.splitlines())} lines: {_digest(text)}" for file, text in texts.items() if file not in WHOLE
+    }
+    whole = {file: text for file, text in texts.items() if file in WHOLE}
+    return {**whole, "report.json": json.dumps(digests, indent=1) + "\n"}
 
 
 def compared(text: str) -> str:
@@ -60,9 +67,13 @@ def frame_of(name: str) -> str:
     frame, columns = entry.frame_of(ANALYSIS / name), {}
     for column in frame.columns:
         values = [_written(value) for value in frame[column]]
-        digest = hashlib.sha256("\n".join(values).encode()).hexdigest()[:16]
-        columns[str(column)] = f"{sum(value != '' for value in values)} of {len(values)}: {digest}"
+        filled, digest = sum(value != "" for value in values), _digest("\n".join(values))
+        columns[str(column)] = f"{filled} of {len(values)}: {digest}"
     return json.dumps(columns, indent=1) + "\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _written(value: object) -> str:

@@ -32,13 +32,11 @@ class Case:
 
     space: str
     nodes: tuple[entry.Node, ...]
-    options: tuple[str, ...] = ()
     script: Callable[[], Script] = Script
     kills: tuple[int, ...] = ()
     """Results of each session after which it is killed; a last session goes on to the end."""
     until_start: int = 0
     """Trials after whose start the study is left; 0: it goes on to its end."""
-    digits: int = 9
 
 
 # --- running -------------------------------------------------------------------------------------------------------
@@ -50,7 +48,7 @@ def run(case: Case, folder: Path) -> Path:
     space.write_text(case.space)
     study, kept, clock = out / "demo", folder / "kept", Clock()
     words = ["run", "--space", str(space), "--out", str(out), "--name", "demo", "--address", "described"]
-    words += ["--tracking-uri", f"sqlite:///{folder}/mlflow.db", *case.options]
+    words += ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
     for number, kill_after in enumerate((*case.kills, 0)):
         script = case.script()
         script.kill_after, script.starts = kill_after, case.until_start
@@ -95,21 +93,21 @@ def records_of(study: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (study / "records.jsonl").read_text().splitlines()]
 
 
-def lasting(value: Any, *, key: str = "", digits: int = 9) -> Any:
+def lasting(value: Any, *, key: str = "") -> Any:
     """Return a value without what differs between machines and days; numbers with nine digits."""
     if isinstance(value, dict):
-        kept = {name: lasting(each, key=name, digits=digits) for name, each in value.items() if name not in VOLATILE}
+        kept = {name: lasting(each, key=name) for name, each in value.items() if name not in VOLATILE}
         return {name: each for name, each in kept.items() if each not in (None, "", [], {})}
     if isinstance(value, list):
-        return [lasting(each, digits=digits) for each in value]
+        return [lasting(each) for each in value]
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return float(f"{value:.9g}")
     if isinstance(value, str) and (key in PROSE or (key not in NAMES and value.count(" ") > 2)):
         return re.findall(r"\d+(?:\.\d+)?", value)
     return value
 
 
-def lines_of(study: Path, digits: int = 9) -> list[str]:
+def lines_of(study: Path) -> list[str]:
     """Return what is compared of each record; of a trial's iterations the first two and the last."""
     records = records_of(study)
     last: dict[tuple[int, int], int] = {}
@@ -121,7 +119,7 @@ def lines_of(study: Path, digits: int = 9) -> list[str]:
         for record in records
         if record["kind"] != "iteration" or record["iteration"] in (1, 2, last[record["trial"], record["attempt"]])
     ]
-    return [json.dumps(_shortened(lasting(record, digits=digits)), separators=(",", ":")) for record in kept]
+    return [json.dumps(_shortened(lasting(record)), separators=(",", ":")) for record in kept]
 
 
 def _shortened(record: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +150,7 @@ def _without_words(value: Any) -> Any:
 def texts_of(name: str, folder: Path) -> dict[str, str]:
     """Return the golden files of a case, by name, from a run in `folder`."""
     study = run(CASES[name], folder)
-    files = {f"{name}.jsonl": "\n".join(lines_of(study, CASES[name].digits)) + "\n"}
+    files = {f"{name}.jsonl": "\n".join(lines_of(study)) + "\n"}
     if (study / "certificate.json").exists():
         files[f"{name}.certificate.json"] = certificate_of(study)
     return files
@@ -178,7 +176,6 @@ def files(wanted: Callable[[str], bool], folder: Path) -> Iterator[tuple[Path, s
 
 # --- the studies ---------------------------------------------------------------------------------------------------
 
-TWO_CORES = (("local", 5, 2, 64_000, 0.0),)
 SIX_CORES = (("n0", 6, 6, 64_000, 0.0),)
 LARGE = (("n0", 256, 256, 1_000_000, 8.0),)
 
@@ -192,7 +189,7 @@ parameters:
   minibatch_size: [32, 64]
 budget: {env_steps: 14000}
 search:
-  sampler: SAMPLER
+  sampler: tpe
   num_trials: 36
   seeds: [1, 2]
   baselines:
@@ -231,7 +228,7 @@ parameters:
   minibatch_size: 16
 execution: emulated
 budget: {env_steps: 9000}
-search: {sampler: SAMPLER}
+search: {sampler: tpe}
 evaluation: {episodes: 2, num_evaluations: 4}
 holdup:
   target_scale: 6
@@ -245,14 +242,6 @@ holdup:
   confirm: {num_seeds: 6, num_seeds_others: 5, num_seeds_stock: 2}
   measure: {scales: [1, 2], repeats: 2, iterations: 2}
 """
-
-
-def search(sampler: str = "random", **replaced: str) -> str:
-    """Return the space of a search, with pieces of its text replaced."""
-    text = SEARCH.replace("SAMPLER", sampler)
-    for old, new in replaced.items():
-        text = re.sub(rf"\b{old}: \S+", f"{old}: {new}", text)
-    return text
 
 
 def troubled() -> Script:
@@ -279,68 +268,9 @@ def disturbed() -> Script:
     )
 
 
-def not_held() -> Script:
-    """Return a script in which two of the winner's trials on test seeds fail."""
-    return Script(troubles={(trial, 1): Trouble(iteration=2, text=FAILED) for trial in (45, 54)})
-
-
-CPU_HOURS = 0.12
-FIVE_RACE = ("--set", "holdup.race.num_settings=5", "--set", "holdup.race.blocks=[1, 1]")
-_OBJECTIVES = {
-    "steps": ("env_steps_to_target", "tpe"),
-    "cpu": ("cpu_s_to_target", "tpe"),
-    "both": ("return_and_cpu_s", "tpe"),
-}
 CASES: dict[str, Case] = {
-    "search_random": Case(space=search(), nodes=TWO_CORES, script=troubled),
-    "search_tpe": Case(space=search("tpe"), nodes=SIX_CORES, script=troubled),
-    "search_tpe_killed": Case(space=search("tpe"), nodes=TWO_CORES, kills=(20, 33, 1)),
-    "search_gp": Case(
-        space=search("gp").replace("[1, 2, 4]", "2"),
-        nodes=SIX_CORES,
-        options=("--trials", "13"),
-        digits=4,  # it fits a model, by other routines on other machines
-    ),
-    # The lowest batches are nearer to a multiple of the lanes that lies below the range.
-    "search_qmc": Case(
-        space=search("qmc", num_envs_per_env_runner="8")
-        .replace("low: 200, high: 800", "low: 195, high: 300")
-        .replace("size: 400", "size: 256"),
-        nodes=SIX_CORES,
-    ),
-    **{
-        f"search_{name}": Case(
-            space=search(sampler).replace("seeds: [1, 2]", f"seeds: [1, 2]\n  objective: {objective}"),
-            nodes=SIX_CORES,
-            options=("--set", "execution=emulated", "--replicate", "2"),
-        )
-        for name, (objective, sampler) in _OBJECTIVES.items()
-    },
-    "search_grid": Case(
-        space=search("grid"),
-        nodes=SIX_CORES,
-        options=(
-            *("--set", "parameters.train_batch_size=[200, 400]", "--set", "parameters.lr=[0.001, 0.003]"),
-            *("--set", "search.num_trials=null", "--set", "search.baselines=[]"),
-        ),
-    ),
+    "search_tpe": Case(space=SEARCH, nodes=SIX_CORES, script=troubled),
     "throughput": Case(space=THROUGHPUT, nodes=SIX_CORES, script=disturbed),
-    "throughput_killed": Case(space=THROUGHPUT, nodes=SIX_CORES, kills=(7, 40)),
-    "throughput_waiting": Case(
-        space=THROUGHPUT,
-        nodes=(("local", 12, 2, 64_000, 0.0),),
-        script=lambda: Script(pressure=0.03),
-        options=("--set", "environment.step_wait_ms=4", "--replicate", "5"),
-    ),
-    "holdup": Case(space=HOLD_UP.replace("SAMPLER", "tpe"), nodes=SIX_CORES, script=troubled),
-    "holdup_killed": Case(space=HOLD_UP.replace("SAMPLER", "tpe"), nodes=SIX_CORES, kills=(30, 150, 90)),
-    # The budget ends the search before it has looked at all settings; five settings race.
-    "holdup_budget": Case(
-        space=HOLD_UP.replace("SAMPLER", "qmc"),
-        nodes=SIX_CORES,
-        options=("--set", f"holdup.cpu_hours={CPU_HOURS}", "--set", "holdup.num_settings=12", *FIVE_RACE),
-    ),
-    "holdup_seed": Case(
-        space=HOLD_UP.replace("SAMPLER", "random"), nodes=TWO_CORES, options=("--replicate", "3"), script=not_held
-    ),
+    "holdup": Case(space=HOLD_UP, nodes=SIX_CORES, script=troubled),
+    "holdup_killed": Case(space=HOLD_UP, nodes=SIX_CORES, kills=(30, 150, 90)),
 }

@@ -10,12 +10,7 @@ import pytest
 from tests.golden import plans, sequences
 
 
-def _cases() -> Iterator[Any]:
-    for name in sequences.CASES:  # the model of `gp` takes longer than the rest of a study
-        yield pytest.param(name, marks=pytest.mark.minutes if name == "search_gp" else [])
-
-
-@pytest.mark.parametrize("name", _cases())
+@pytest.mark.parametrize("name", sequences.CASES)
 def test_a_study_writes_the_recorded_records(name: str, tmp_path: Path) -> None:
     found = sequences.texts_of(name, tmp_path)
     assert set(found) == {path.name for path in sequences.GOLDEN.iterdir() if path.name.partition(".")[0] == name}

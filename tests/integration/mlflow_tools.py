@@ -38,9 +38,6 @@ class Seen:
     tags: dict[str, str] = field(default_factory=dict)
     points: Points = field(default_factory=lambda: defaultdict(set))
     latest: dict[str, float] = field(default_factory=dict)
-    datasets: list[str] = field(default_factory=list)
-    models: list[tuple[Any, ...]] = field(default_factory=list)
-    """Name, status, number of links from the run, metrics."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -81,21 +78,7 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
         for run, key, value in ask("select run_uuid, key, value from latest_metrics"):
             if run in runs:
                 runs[run].latest[key] = value
-        _add_datasets_and_models(ask, runs)
     return list(runs.values())
-
-
-def _add_datasets_and_models(ask: Callable[..., Any], runs: dict[str, Seen]) -> None:
-    links = "inputs i join datasets d on d.dataset_uuid = i.source_id"
-    for run, name in ask(f"select i.destination_id, d.name from {links} where i.destination_type = 'RUN'"):
-        if run in runs:
-            runs[run].datasets.append(name)
-    for model, run, *shown in ask("select model_id, source_run_id, name, status from logged_models"):
-        count = "select count(*) from inputs where destination_id = :model and source_id = :run"
-        (outputs,) = ask(count, model=model, run=run).scalars()
-        query = "select metric_name, metric_value, metric_step from logged_model_metrics where model_id = :model"
-        if run in runs:
-            runs[run].models.append((*shown, outputs, sorted(tuple(row) for row in ask(query, model=model))))
 
 
 def contents(database: Database, name: str = "demo") -> dict[tuple[str, ...], Any]:
@@ -111,8 +94,6 @@ def contents(database: Database, name: str = "demo") -> dict[tuple[str, ...], An
             {key: value for key, value in run.tags.items() if key != "mlflow.parentRunId"},
             dict(run.points),
             run.latest,
-            run.datasets,
-            run.models,
         )
         for run in look(database, name)
     }

@@ -65,7 +65,7 @@ def mirrored_once(tmp_path_factory, empty_database):
     return place
 
 
-_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
+_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"))
 """Columns of MLflow's tables with paths of files."""
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import psutil
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND
 
 import analysis
 from study.cli.sync import sync_study
@@ -71,10 +70,6 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert runs[2, 1].tags["superseded"] == "true"
     assert runs[1, 1].tags["reason"] == "because of failed"
     assert runs[0, 1].latest["env_steps_per_s"] == 777.0  # the trial's, not the last iteration's
-    assert runs[0, 1].datasets == ["CartPole-v1"]
-    (policy,) = runs[0, 1].models
-    assert policy[:3] == ("policy of trial 0", 2, 1)
-    assert [name for name, _, _ in policy[3]] == ["env_steps_per_s", "final_return", "score", "wall_time_s"]
     assert next(iter(runs[0, 1].latest)) == "final_return"  # with which MLflow compares runs
     study = parent(database)
     assert (study.status, study.latest) == ("FINISHED", {"best_run_return/runners_2": 30.0})
@@ -106,18 +101,6 @@ def test_the_best_return_of_each_scale_survives_a_resume(folder, database):
     study = parent(database)
     assert study.latest == {"best_run_return/runners_1": -70.0, "best_run_return/runners_4": -80.0}
     assert sorted(value for _, _, value in study.points["best_run_return/runners_1"]) == [-90.0, -70.0]
-
-
-def test_an_older_server_that_knows_neither_datasets_nor_models_gets_the_rest(folder, database, monkeypatch):
-    def unknown(*_, **__):
-        raise MlflowException("no such route", ENDPOINT_NOT_FOUND)
-
-    for name in ("log_inputs", "search_logged_models", "create_logged_model", "log_outputs"):
-        monkeypatch.setattr(mlflow_store.MlflowClient, name, unknown)
-    append(folder, *STORY)
-    sync_mlflow(folder)
-    assert_mirrored(folder, database)
-    assert children(database)[0, 1].status == "FINISHED"
 
 
 def test_the_answer_stands_on_the_page_of_the_study(folder, database):
@@ -230,18 +213,26 @@ def test_a_new_database_in_place_of_the_old_one_is_filled_again(folder, database
     assert contents(database) == before
 
 
-def test_a_deleted_experiment_is_restored_without_what_was_superseded(folder, database):
-    append(folder, *STORY)
-    sync_mlflow(folder)
-    before = contents(database)
+@pytest.mark.parametrize("what", ["experiment", "run"])
+def test_a_study_that_was_deleted_is_said_and_gets_everything_once_it_is_restored(folder, database, what):
+    append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
+    mirror = MlflowMirror(folder, folder.identity().tracking_uri)
+    while mirror.step():
+        pass
     client = mlflow_store.MlflowClient(f"sqlite:///{database}")
-    client.delete_experiment(client.get_experiment_by_name("demo").experiment_id)
-    append(folder, opened(3), *whole_trial(4), closed(session=3))
+    experiment = client.get_experiment_by_name("demo").experiment_id
+    (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
+    place = experiment if what == "experiment" else study.info.run_id
+    getattr(client, f"delete_{what}")(place)
+    append(folder, iteration(1, 2), ended(1), closed())
+    for _ in range(2):  # at work, and when it looks again
+        with pytest.raises((MlflowException, TrackingError)):
+            mirror.step()
+    with pytest.raises(TrackingError, match=rf"must hold the {what} .*got a deleted one.*mlflow {what}s restore"):
+        sync_mlflow(folder)
+    getattr(client, f"restore_{what}")(place)
     sync_mlflow(folder)
     assert_mirrored(folder, database)
-    after = contents(database)
-    trials = [key for key in before if key[1] == "trial"]
-    assert {key: after[key] for key in trials} == {key: before[key] for key in trials}
 
 
 def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder, database):

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from analysis.status.reader import time_left
-from study.cli.display import LiveDisplay, PlainDisplay, headline, live_view
+from study.cli.display import PlainDisplay, headline, live_view
 from study.cli.run import print_end
 from study.cli.tables import answer_of, print_plan, print_result
 from study.console import say
@@ -22,7 +22,6 @@ from study.records.cautions import cautions
 from study.records.ledger import Ledger
 from study.records.records import Evaluation, StudyClosed
 from study.records.state import ledger_of
-from study.text import cpu_hours
 from tests import synthetic
 from tests.spaces import cluster, spec
 
@@ -46,19 +45,6 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width
-
-
-def test_the_plan_says_what_a_provisional_label_depends_on():
-    waiting = spec(environment__step_wait_ms=5)
-    text = printed(print_plan, make_plan(waiting, SMALL), waiting, width=120, name="demo")
-    assert text.count(" measured* ") == 2
-    assert "measured*: environments wait; oversubscribed if CPU pressure reaches 5%." in text
-
-
-def test_a_narrow_terminal_has_one_column_for_the_state_and_the_timing():
-    row = never_ending()
-    text = printed(print_result, [row], width=80, table_file="trials.csv")
-    assert text.splitlines()[2].split()[-1] == row.timing
 
 
 def test_interrupted_trials_are_counted():
@@ -185,15 +171,6 @@ def test_start_up_is_no_pace():
     assert first.median_s == 11.0
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_terminal_echoes_control_c_on_a_line_of_its_own(width):
-    console = Console(width=width, force_terminal=True)
-    view = live_view(course(started(0, 12)), width=width)
-    with console.capture() as capture:
-        console.print(view)
-    assert capture.get().split("\n")[-2].strip() == ""
-
-
 def test_lines_say_each_change_of_a_trial_once():
     console, session = Console(width=140, record=True, file=io.StringIO()), course(started(0, 2))
     display = PlainDisplay(console)
@@ -237,16 +214,6 @@ def test_returns_of_two_judges_are_told():
     assert "in environments of envpool and of gymnasium" in told
     rows[0].evaluation_backend = "envpool"
     assert len(list(cautions(spec(), rows))) == before
-
-
-def test_few_cpu_hours_are_not_none():
-    assert [cpu_hours(hours) for hours in (0.034, 0.5, 0.97, 1.04, 12.3)] == [
-        "0.034 CPU-hours",
-        "0.5 CPU-hours",
-        "0.97 CPU-hours",
-        "1.0 CPU-hours",
-        "12.3 CPU-hours",
-    ]
 
 
 def test_a_sentence_is_wrapped_at_words_on_a_terminal_alone_and_a_command_nowhere():
@@ -293,13 +260,3 @@ def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):
 
     monkeypatch.setattr("analysis.open", interrupted)
     assert "python -m study report" in answer_of(tmp_path)
-
-
-def test_what_a_start_waits_for_is_shown_with_its_time():
-    console = Console(width=80, force_terminal=True, record=True, file=io.StringIO(), color_system=None)
-    with LiveDisplay(console).busy("Starting a private Ray with 2 CPUs"):
-        pass
-    assert "Starting a private Ray with 2 CPUs … 0:00" in console.file.getvalue()
-    console = Console(width=80, file=io.StringIO())
-    with PlainDisplay(console).busy("Joining the Ray at n0:1"):
-        assert console.file.getvalue() == "Joining the Ray at n0:1 …\n"

@@ -22,6 +22,7 @@ from study.space.settings import fitted, resolve
 from study.space.space_file import read_text
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
+from tests.script_facts import FACTS, facts, script_spec
 from tests.spaces import requests_of
 from tests.spaces import spec as plain_spec
 from tests.throughput import throughput_spec
@@ -243,6 +244,30 @@ def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
     spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
     with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
         trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))
+
+
+def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_path: Path) -> None:
+    found = facts(num_learners=2, values={**FACTS["values"], "kl_coeff": 0.0}, searched=["gamma"])
+    own = dict(found.defaults)
+    changed = {"num_env_runners": 4, "train_batch_size": 600, "kl_coeff": 0.3}
+
+    def calls(setting: dict[str, Any], **built_as: Any) -> list[str]:
+        folder = synthetic.make_folder(tmp_path / str(len(list(tmp_path.iterdir()))), of=script_spec(found))
+        begun, built, *others = synthetic.whole_trial(0)
+        assert isinstance(begun, TrialStarted)
+        built = replace(built, effective={"differs_from_script": built_as})
+        synthetic.append(folder, synthetic.opened(), replace(begun, setting=setting), built, *others)
+        return [line for line in exported(folder, "--trial", "0").splitlines() if not line.startswith("#")]
+
+    assert calls(own) == ["config.training(gamma=0.99)"], "what the script lets Tune choose is always given"
+    assert calls({**own, **changed}) == [
+        "config.env_runners(num_env_runners=4)",
+        "config.training(train_batch_size_per_learner=300, gamma=0.99, kl_coeff=0.3, use_kl_loss=True)",
+    ]
+    assert calls({**own, "lr_end_fraction": 0.1}, rollout_fragment_length=[50, "auto"]) == [
+        "config.env_runners(rollout_fragment_length='auto')",
+        "config.training(gamma=0.99, lr=[[0, 0.001], [800, 0.0001]])",
+    ]
 
 
 @pytest.mark.parametrize(("engine", "said"), [("RLlib's own", False), ("batched+fused", True)])

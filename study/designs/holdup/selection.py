@@ -1,4 +1,4 @@
-"""Which settings go on: the protocol's choices as functions of scores. Pure; the study and the replay share them.
+"""Which settings go on: the protocol's choices as functions of scores. Pure.
 
 Racing only allocates budget. It makes no claim of significance: with eight paired seeds no corrected test could.
 """

@@ -1,0 +1,27 @@
+"""What version 0.12.2 had and this one does not: whoever asks for it reads so in one line. Imports no engine."""
+
+from collections.abc import Mapping, Sequence
+
+from study.errors import StudyError
+
+WITHDRAWN: Mapping[str, str] = {
+    "replay": "Read what it found in study/designs/holdup/evidence.md, or run it in version 0.12.2.",
+    "export --format patch": "Leave out --format: the calls to add to your script are printed.",
+}
+"""Command, or command with an option and its value -> what to do instead."""
+
+
+def refuse_withdrawn(words: Sequence[str]) -> None:
+    """Refuse a command line that asks for something that is gone.
+
+    Raises:
+        StudyError: It does.
+    """
+    given = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for name, fix in WITHDRAWN.items():
+        command, dashes, option = name.partition(" --")
+        asked = command.split(), f"{dashes.strip()}{option}".split()
+        rest = given[len(asked[0]) :]
+        places = (rest[start : start + len(asked[1])] for start in range(len(rest) + 1))
+        if given[: len(asked[0])] == asked[0] and asked[1] in places:
+            raise StudyError(where=name, rule="was withdrawn in version 0.13.0", fix=fix)
