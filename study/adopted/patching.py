@@ -122,7 +122,7 @@ def patched_script(
     if patched.after is None:
         return patched
     if not may_run:
-        return replace(patched, why="nobody has read it again: the study was not started here")
+        return replace(patched, why="nobody has read it again: the study is another user's")
     try:
         found = _read_again(spec, file, patched.after.encode(encoding))
     except SpaceError as error:

@@ -20,6 +20,7 @@ from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
 from study.options import Version
+from study.withdrawn import check_withdrawn
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
@@ -59,6 +60,7 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command itself."""
+        check_withdrawn(args)
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else load(name), rest
 

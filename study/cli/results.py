@@ -1,14 +1,15 @@
 """`export`, `importance` and `replay`: what a study of one kind answers. Thin calls into the designs."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from study.console import terminal, write
+from study.errors import RecordError
 from study.options import Study, command_app, examples, say_that_it_runs, wrong_option
 from study.records.folder import StudyFolder
-from study.records.trust import is_made_here
 
 if TYPE_CHECKING:
     from study.exporting.trial import ExportedTrial
@@ -85,7 +86,11 @@ def _as_script(trial: "ExportedTrial", *, patch: bool) -> str:
         return trial_as_script(trial)
     from study.adopted.patching import patched_script
 
-    if may_run := is_made_here(trial.study.identity_file):
+    may_run = False
+    with contextlib.suppress(RecordError):  # of somebody else's study a script is read, not run
+        trial.study.check_owner()
+        trial.study.check_code(trial.spec.own_code)
+        may_run = True
         say_that_it_runs(str(trial.spec.config))
     fragment_is_auto = has_automatic_fragment(trial)
     patched = patched_script(trial.spec, trial.setting, fragment_is_auto=fragment_is_auto, may_run=may_run)

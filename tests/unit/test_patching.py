@@ -141,7 +141,7 @@ def test_a_script_that_was_changed_is_refused_and_one_that_must_not_run_is_not_r
     text = f"open({str(tmp_path / 'mark')!r}, 'w')\n{SCRIPT}"
     spec, own = study_of(tmp_path, text)
     patched = patched_script(spec, {**own, "lr": 0.01}, may_run=False)
-    assert "not started here" in patched.why
+    assert "another user's" in patched.why
     assert "lr=0.01" in str(patched.after)
     assert not (tmp_path / "mark").exists()
     (tmp_path / "my_train.py").write_text(SCRIPT + "# more\n")
