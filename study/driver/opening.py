@@ -184,9 +184,7 @@ def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec)
     raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code="script-has-changed")
 
 
-def write_identity(
-    folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool
-) -> None:
+def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool) -> None:
     """Write identity and space file of a new study, or what changes of a resumed one; its folder must be locked.
 
     Raises:

@@ -230,7 +230,7 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
     command = shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
     raise RecordError(
-        where=str(folder.path),
+        where=str(folder.records),
         rule="a certificate needs a confirmed study",
         got=f"one at the stage {stage}{progress}",
         fix=f"Go on with `{command}`.",
