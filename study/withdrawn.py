@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from study.errors import StudyError
 
+_HONESTY = "Leave it out: `certificate verify` shows that the arithmetic is right, not that the records are honest."
 WITHDRAWN: Mapping[str, str] = {
     "replay": "Read what it found in study/designs/holdup/evidence.md, or run it in version 0.12.2.",
     "export --format patch": "Leave out --format: the calls to add to your script are printed.",
+    **{f"certificate verify --{option}": _HONESTY for option in ("frozen", "rerun", "seed", "tracking-uri")},
 }
 """Command, or command with an option and its value -> what to do instead."""
 

@@ -40,10 +40,9 @@ inspect.stack = frames_alone
 
 
 @pytest.fixture(scope="session", autouse=True)
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key of the signatures in a folder of the tests, and forget which MLflow this account uses."""
+def surroundings() -> Iterator[None]:
+    """Forget which MLflow this account uses."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
             patched.delenv(name)
         yield

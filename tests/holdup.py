@@ -18,7 +18,6 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
 from study.planning.shape import ClusterShape
-from study.records.chain import following
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
@@ -296,15 +295,12 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
 
 
 def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
-    """Replace the records of a study, as a driver writes them: each decision with the chain up to it."""
-    head, lines = "", list[bytes]()
-    for seq, record in enumerate(records):
-        if isinstance(record, StageDecided):
-            record = replace(record, chain=head)
-        content = {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)}
-        lines.append(orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
-        head = following(head, lines[-1])
-    folder.records.write_bytes(b"".join(lines))
+    """Replace the records of a study, as a driver writes them."""
+    lines = [
+        {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)}
+        for seq, record in enumerate(records)
+    ]
+    folder.records.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
 
 
 def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:

@@ -11,8 +11,8 @@ import typer
 
 from study.cli.tables import answer_of
 from study.console import say, terminal
-from study.errors import StudyError, TrackingError
-from study.harmless import mask_credentials, one_line
+from study.errors import StudyError
+from study.harmless import one_line
 from study.mirrors.base import Mirror
 from study.mirrors.base import sync as catch_up
 from study.mirrors.mlflow_mirror import MlflowMirror
@@ -20,12 +20,10 @@ from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
-from study.mirrors.tracking_uri import asked_uri
 from study.options import Study, command_app, examples
 from study.records.folder import StudyFolder
 from study.records.packing import unpacked
 from study.records.state import check_files
-from study.records.trust import is_made_here
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -67,7 +65,7 @@ def pack(
         bool, typer.Option("--results-only", help="Leave out training iterations: enough for tables, not to certify.")
     ] = False,
     digits: Annotated[
-        int | None, typer.Option(min=7, max=7, help="Significant digits of training iterations: 7 halve the size.")
+        int | None, typer.Option(min=7, help="Significant digits of training iterations: 7 halve the size.")
     ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
@@ -92,7 +90,7 @@ def sync_study(
 ) -> Iterator[str]:
     """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
 
-    Where places are named, only those. What only the folder names is contacted for a study of this user's own.
+    Where places are named, only those. Else those that the folder names, which must be this user's own.
 
     Args:
         folder: The study.
@@ -106,7 +104,7 @@ def sync_study(
     Raises:
         StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
     """
-    identity = folder.identity()
+    folder.identity()
     check_files(unpacked(folder))
     places: dict[type[Mirror], str | None] = {
         MlflowMirror: tracking_uri,
@@ -114,18 +112,8 @@ def sync_study(
         TensorBoardMirror: str(folder.tensorboard) if tensorboard else None,
     }
     if not any(places.values()):
-        if is_made_here(folder.identity_file):
-            places = {kind: kind.address_of(folder) for kind in MIRRORS}
-        else:
-            places[MlflowMirror] = asked_uri(None)
-    if not any(places.values()):
-        raise TrackingError(
-            where=str(folder.path),
-            rule="a study that was started elsewhere, moved or copied is shown where you say",
-            got=f"an MLflow named by its folder alone ({mask_credentials(identity.tracking_uri)})",
-            fix="Add --tracking-uri with that address if you trust it, or with another one.",
-            code="sync-names-no-mlflow",
-        )
+        folder.check_owner()
+        places = {kind: kind.address_of(folder) for kind in MIRRORS}
     failed: list[StudyError] = []
     for kind, address in places.items():
         if address is None:

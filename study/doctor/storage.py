@@ -1,4 +1,4 @@
-"""Whether the folder of studies can be written, locked and trusted. Looks at the file system of the driver.
+"""Whether the folder of studies can be written and locked. Looks at the file system of the driver.
 
 A write is tried for real, in a hidden folder that is removed at once: on network file systems the permissions do not
 tell, and a quota shows only then.
@@ -6,9 +6,7 @@ tell, and a quota shows only then.
 
 import fcntl
 import os
-import shlex
 import socket
-import stat
 import tempfile
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.surroundings import Surroundings
 from study.hosts.jobs import current_job
 from study.hosts.mounts import mount_of
-from study.records.trust import group_may_write, open_place
 from study.text import gigabytes
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
@@ -33,7 +30,7 @@ def nearest(folder: Path) -> Path:
 
 
 def folder(around: Surroundings) -> CheckResult:
-    """Whether a study's folder can be made, written and locked, is not open to others, and outlives a job."""
+    """Whether a study's folder can be made, written and locked, and outlives a job."""
     place = nearest(around.out)
     where = str(place) if place == around.out.absolute() else f"{place} (where {around.out} would be made)"
     if not place.is_dir():
@@ -43,7 +40,7 @@ def folder(around: Surroundings) -> CheckResult:
     except OSError as error:
         fix = "Choose another folder with --out, or repair this one."
         return fail(f"{where} cannot be written: {error.strerror}", fix)
-    return _exposed(place) or _lost_with_job(place) or ok(f"{where} can be written and locked")
+    return _lost_with_job(place) or ok(f"{where} can be written and locked")
 
 
 def _try(place: Path) -> None:
@@ -64,22 +61,6 @@ def _try(place: Path) -> None:
             except BlockingIOError:
                 return
     raise OSError(0, "locks do not lock there, so that two drivers could corrupt one study")
-
-
-def _exposed(place: Path) -> CheckResult | None:
-    """Return the result when others could put a study there that you would resume."""
-    if (exposed := open_place(place)) is not None:
-        return warn(
-            f"everybody may write to {exposed}: a study below it could be exchanged, and is not resumed",
-            f"Run `chmod o-w {shlex.quote(str(exposed))}`.",
-        )
-    status = place.stat()
-    if group_may_write(status) and not status.st_mode & stat.S_ISVTX:
-        return warn(
-            f"its group may write to {place}: a study that you resume from there could be somebody else's",
-            f"Run `chmod g-w {shlex.quote(str(place))}`.",
-        )
-    return None
 
 
 def _lost_with_job(place: Path) -> CheckResult | None:

@@ -1,6 +1,5 @@
 """A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
 
-import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import RecordError, SpaceError
-from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import (
-    DEFAULT_TRACKING_URI,
     absolute_uri,
-    asked_uri,
     check_asked_uri,
     check_optuna_storage,
     check_tracking_uri,
@@ -25,7 +21,6 @@ from study.records.ledger import Ledger
 from study.records.lock import check_free
 from study.records.records import read_lines
 from study.records.state import check_files
-from study.records.trust import is_made_here
 from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
 from study.text import count
@@ -142,12 +137,11 @@ def with_lasting_learner(
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of the study in `folder`, which must be the one asked for.
 
-    A study that was not started here (received, copied, moved) goes on in the MLflow and the Optuna storage that the
-    person names: those that are named by its folder alone are not contacted.
+    It goes on in the MLflow and the Optuna storage that it began with, or in those that the person names now.
 
     Raises:
-        RecordError: It was started with another space, or mirrors to another MLflow, or nobody named its MLflow.
-        TrackingError: The MLflow that was named for a study from elsewhere does not answer.
+        RecordError: It was started with another space.
+        TrackingError: Another MLflow or storage that the person names does not answer.
     """
     identity = folder.identity()
     if not _is_sound(identity):
@@ -167,19 +161,12 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
         fix, code = f"{noted}, or start a new study with --name.", "resume-with-another-space"
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code=code)
-    if not is_made_here(folder.identity_file):
-        return _taken_over(folder, identity, options)
-    # Not probed: an outage does not stop a resume.
-    for option, asked, own in (
-        ("--tracking-uri", options.tracking_uri, identity.tracking_uri),
-        ("--optuna-storage", options.optuna_storage, identity.optuna_storage),
-    ):
-        if asked is not None and absolute_uri(asked) != own:
-            began = mask_credentials(own or "none: the journal in its folder alone")
-            rule, got = f"a study keeps the one it began with ({began})", mask_credentials(asked)
-            command = f"python -m study sync {shlex.quote(str(folder.path))} {option} …"
-            fix, code = f"Drop the option; `{command}` makes a copy elsewhere.", "study-keeps-its-mirrors"
-            raise RecordError(where=option, rule=rule, got=got, fix=fix, code=code)
+    # What it has already is not probed: an outage does not stop a resume.
+    uri, storage = options.tracking_uri, options.optuna_storage
+    if uri is not None and absolute_uri(uri) != identity.tracking_uri:
+        identity = replace(identity, tracking_uri=check_tracking_uri(uri))
+    if storage is not None and absolute_uri(storage) != identity.optuna_storage:
+        identity = replace(identity, optuna_storage=check_optuna_storage(storage))
     return identity
 
 
@@ -197,28 +184,8 @@ def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec)
     raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code="script-has-changed")
 
 
-def _taken_over(folder: StudyFolder, identity: StudyIdentity, options: RunOptions) -> StudyIdentity:
-    storage = None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage)
-    named = absolute_uri(asked_uri(options.tracking_uri) or DEFAULT_TRACKING_URI)
-    if named != identity.tracking_uri:  # else the same command was used as for the first start
-        if options.tracking_uri is None:
-            raise RecordError(
-                where=str(folder.path),
-                rule="a study that was started elsewhere, moved or copied goes on in an MLflow that you name",
-                got=f"one named by its folder alone ({mask_credentials(identity.tracking_uri)})",
-                fix="Add --tracking-uri with that address if you trust it, or with another one.",
-                code="moved-study-names-no-mlflow",
-            )
-        named = check_tracking_uri(options.tracking_uri)
-    return replace(identity, tracking_uri=named, optuna_storage=storage)
-
-
-def write_identity(
-    folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool, note: Callable[[str], None]
-) -> None:
-    """Write identity and space file of a new study, or what a resumed one lacks; its folder must be locked.
-
-    A study that was started elsewhere gets the identity with which it goes on here.
+def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool) -> None:
+    """Write identity and space file of a new study, or what changes of a resumed one; its folder must be locked.
 
     Raises:
         RecordError: The folder cannot be written.
@@ -227,9 +194,7 @@ def write_identity(
         folder.create(identity, options.space_text)
         return
     try:
-        if not is_made_here(folder.identity_file):
-            if (storage := folder.identity().optuna_storage) is not None and storage != identity.optuna_storage:
-                note(f"Optuna's storage {mask_credentials(storage)} is named by the study's folder alone: not used.")
+        if folder.identity() != identity:
             folder.rewrite(identity)
         if options.space_text and not folder.space_file.exists():
             write_atomically(folder.space_file, options.space_text)

@@ -136,7 +136,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
             stack.push(lambda kind, error, trace: forget_unstarted(folder, error))
         if options.tensorboard:
             folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
-        write_identity(folder, identity, options, resumed=resumed, note=display.note)
+        write_identity(folder, identity, options, resumed=resumed)
         session = _Session(spec, folder, identity, options, display, address, spaces, adopted, signals)
         return session.run(stack, insist_on_mlflow=not resumed)
 

@@ -1,6 +1,5 @@
 """`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
 from study.options import say_that_it_runs, wrong_option
 from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
-from study.records.trust import check_modules
 from study.space.script import what_changed
 from study.space.spec import StudySpec
 from study.text import count
@@ -138,16 +136,15 @@ def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
 
 
 def _check_own_code(policy: ChosenPolicy, path: Path) -> None:
-    """Refuse to import a module because a folder from elsewhere names it.
+    """Refuse to run a module or a script because somebody else's study names it, or one that lies in the study.
 
     Raises:
-        RecordError: The study's environment is in a module, and the study was not started here.
+        RecordError: The study is another user's, or others may write to it, or the code lies in its folder.
     """
     study = policy.study or (StudyFolder(path) if policy.random and StudyFolder(path).exists() else None)
-    if study is not None:
-        folder = shlex.quote(str(policy.checkpoint or f"{study.checkpoints}/trial_…"))
-        way_out = f"name the policy and a space of your own: python -m study evaluate {folder} --space SPACE"
-        check_modules(study.identity_file, policy.spec.own_code, way_out)
+    if study is not None and policy.spec.own_code:
+        study.check_owner()
+        study.check_code(policy.spec.own_code)
 
 
 class _Player:

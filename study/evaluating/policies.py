@@ -8,11 +8,10 @@ from study.adopted.loading import PATIENCE_S, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.options import say_that_it_runs, wrong_option
-from study.records.files import check_plain
+from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, merit
 from study.records.state import ledger_of
-from study.records.trust import check_own
 from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
 from study.space.parsing import parse_space

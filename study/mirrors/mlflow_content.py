@@ -19,7 +19,6 @@ from study.records.records import (
     Iteration,
     Metrics,
     SettingsFrozen,
-    StageDecided,
     StudyClosed,
     StudyOpened,
     TrialBuilt,
@@ -34,8 +33,8 @@ STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study
 """Tags by which a run is found again."""
 SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
-FROZEN, FROZEN_CHAIN = "frozen.winner", "frozen.chain"
-"""Tags of the parent run: what was frozen before the first test seed, and the digest of the records up to then."""
+FROZEN = "frozen.winner"
+"""Tag of the parent run: the setting that was chosen before the first test seed."""
 EFFECTIVE = "effective"
 """Tag with what was read back from the built algorithm, as JSON."""
 PARENT = "mlflow.parentRunId"
@@ -147,11 +146,9 @@ def closed_tags(record: StudyClosed) -> dict[str, str]:
     return {"status": record.reason, "reason": cut(record.detail) or _NONE}
 
 
-def frozen_tags(record: SettingsFrozen | StageDecided) -> dict[str, str]:
-    """Return what a hold-up study freezes before the first test seed; nothing for other decisions."""
-    if isinstance(record, SettingsFrozen):
-        return {FROZEN: record.winner}
-    return without_empty({FROZEN_CHAIN: record.chain}) if record.opens_confirmation else {}
+def frozen_tags(record: SettingsFrozen) -> dict[str, str]:
+    """Return what a hold-up study freezes before the first test seed."""
+    return {FROZEN: record.winner}
 
 
 def identity_text(identity: StudyIdentity) -> str:

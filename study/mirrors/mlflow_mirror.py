@@ -31,7 +31,6 @@ from study.records.records import (
     Iteration,
     Line,
     SettingsFrozen,
-    StageDecided,
     StudyClosed,
     StudyOpened,
     TrialBuilt,
@@ -156,7 +155,7 @@ class MlflowMirror(Mirror):
                 self._wait(record, content.evaluation_points(record, time_ms), time_ms)
             case TrialEnded() as record:
                 self._end_trial(record, time_ms)
-            case SettingsFrozen() | StageDecided() as record:
+            case SettingsFrozen() as record:
                 self._store.log(self._store.parent_run_id, tags=content.frozen_tags(record))
             case StudyClosed() as record:
                 self._send_points()

@@ -11,7 +11,6 @@ from study.mirrors.base import reason_of
 from study.mirrors.mlflow_content import NOTE, ROLE, STUDY_ID, cut
 from study.mirrors.tracking_uri import asked_uri, check_tracking_uri, set_client_defaults, sqlite_path
 from study.records.folder import StudyFolder
-from study.records.trust import is_made_here
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,17 +24,12 @@ def asked_place(folder: StudyFolder, tracking_uri: str | None, *, attach: bool) 
     """Return the MLflow that the person asked a command on a study to write to; None where they asked for none.
 
     Raises:
-        TrackingError: The folder alone names that one: the study was not started here.
-        RecordError: There is no study.
+        RecordError: There is no study, or the study's own MLflow is meant and others may have written its folder.
     """
     if (named := asked_uri(tracking_uri)) is not None or not attach:
         return named
     identity = folder.identity()
-    if not is_made_here(folder.identity_file):
-        rule, shown = "the study must have been started here", mask_credentials(identity.tracking_uri)
-        got = f"one that was received, moved or copied; its MLflow ({shown}) is named by its folder alone"
-        fix = "Name one with --tracking-uri."
-        raise TrackingError(where="--attach", rule=rule, got=got, fix=fix, code="attach-names-no-mlflow")
+    folder.check_owner()
     return identity.tracking_uri
 
 

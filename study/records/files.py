@@ -6,8 +6,11 @@ user, or copy any file of theirs into a packed study; a pipe in a file's place w
 
 import contextlib
 import errno
+import grp
 import os
+import pwd
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -36,6 +39,25 @@ def check_plain(folder: Path, *, levels: int = 2) -> None:
         _check_entry(entry)
         if levels != 1 and entry.is_dir(follow_symlinks=False):
             check_plain(Path(entry.path), levels=levels - 1)
+
+
+def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the copy.") -> None:
+    """Refuse a folder that is another user's, or that others may write to, by its owner and mode and its files'.
+
+    A resume, `sync` and `evaluate` trust what they find there.
+
+    Raises:
+        RecordError: Names the first file or folder.
+    """
+    for place in (folder, *folder.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # a draft that another process has just removed
+            status = place.stat()
+            if status.st_uid != os.getuid():
+                rule, got = f"must belong to you (uid {os.getuid()})", f"uid {status.st_uid}"
+                raise RecordError(where=str(place), rule=rule, got=got, fix=way_out, code="belongs-to-another-user")
+            if _others_may_write(status):
+                rule, fix = "must not be writable by others", f"Run `chmod go-w {shlex.quote(str(place))}`."
+                raise RecordError(where=str(place), rule=rule, fix=fix, code="writable-by-others")
 
 
 def check_size(file: Path, largest: int) -> None:
@@ -126,6 +148,15 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    """Return whether everybody or a group may write; the user's own group, of the same name, does not count."""
+    try:
+        own_group = grp.getgrgid(status.st_gid).gr_name == pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a system that does not know them
+        own_group = False
+    return bool(status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP))
 
 
 def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:

@@ -7,17 +7,17 @@ import io
 import json
 import re
 import shutil
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from study.errors import RecordError
 from study.records import lock
-from study.records.files import check_plain, check_size, sync, write_atomically
+from study.records.files import check_own, check_plain, check_size, sync, write_atomically
 from study.records.shapes import Moment, Whole, read
-from study.records.trust import SIGNATURE, check_own, sign
 from study.space.parsing import parse_space
 from study.space.plain import unfit
 from study.space.space_file import Source
@@ -32,7 +32,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LARGEST = {"space.yaml": 1_000_000, **dict.fromkeys(("mirror.json", "certificate.json", "certificate.md"), 64_000_000)}
 """Bytes of files that are read at once: a sparse one of a terabyte fits any archive, and no memory."""
 _FILES = (
-    *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md", SIGNATURE),
+    *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),
     *("mirror.json", "mirror.log", "optuna.journal", "optuna.journal.lock"),
     *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
     *(lock.LOCK, lock.OWNER),
@@ -220,13 +220,12 @@ class StudyFolder:
             raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 
     def rewrite(self, identity: StudyIdentity) -> None:
-        """Write the identity, and the signature that says that this user did.
+        """Write the identity.
 
         Raises:
             OSError: The folder cannot be written.
         """
         write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
-        sign(self.identity_file)
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
@@ -276,12 +275,29 @@ class StudyFolder:
         return identity
 
     def check_owner(self) -> None:
-        """Refuse a folder that somebody else could have prepared: a resume trusts what is in it.
+        """Refuse a folder of somebody else, or that others may write to: a resume trusts what is in it.
 
         Raises:
-            RecordError: It, or a file in it, belongs to another user, or others may write to it or exchange it.
+            RecordError: It, or a file in it, belongs to another user, or others may write to it.
         """
         check_own(self.path)
+
+    def check_code(self, own_code: Iterable[str]) -> None:
+        """Refuse modules and scripts that lie in this folder, or would be looked for there: nothing of it is run.
+
+        Args:
+            own_code: `StudySpec.own_code`.
+
+        Raises:
+            RecordError: Names the first one.
+        """
+        inside = self.path.resolve()
+        for named in own_code:
+            code = named.partition(":")[0]
+            parts = [code] if code.endswith(".py") else code.split(".")
+            if any(inside in Path(place, *parts).resolve().parents for place in ("", *sys.path)):
+                rule, fix = "code that lies in a study's folder is not run", "Start in another folder, with code there."
+                raise RecordError(where=str(self.path), rule=rule, got=repr(named), fix=fix)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -8,16 +8,15 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
 import orjson
 
 from study.errors import RecordError
-from study.records.chain import heads
 from study.records.files import sync
-from study.records.records import SCHEMA, Line, Record, StageDecided, StudyClosed, read_lines
+from study.records.records import SCHEMA, Line, Record, StudyClosed, read_lines
 
 
 class RecordLog:
@@ -39,8 +38,6 @@ class RecordLog:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         sync(path.parent)
         self._end, self._inode = end, os.fstat(self._file).st_ino
-        self._chain, self._chained = "", 0
-        """Head of the hash chain, and the bytes that are in it."""
         self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
         """Bytes of a torn last line that were cut off."""
         if self.torn_bytes:
@@ -58,18 +55,9 @@ class RecordLog:
                 rule = "a session that has ended must write no more"
                 fix = "Run the same command with --resume."
                 raise RecordError(where=str(self.path), rule=rule, got=f"{record.kind}", fix=fix, code="log-is-closed")
-            if isinstance(record, StageDecided):
-                record = replace(record, chain=self._head_of_chain())
             line = self._append(record)
             self._is_closed = isinstance(record, StudyClosed)
         return line
-
-    def _head_of_chain(self) -> str:
-        """Return the head of the hash chain over all lines so far."""
-        for head in heads(self.path, offset=self._chained, head=self._chain):
-            self._chain = head
-        self._chained = self._end
-        return self._chain
 
     def _append(self, record: Record) -> Line:
         self._check_alone(asking_anew=record.durable)

@@ -6,12 +6,15 @@ training iterations all but their first digits. Host names and the reasons of fa
 
 import json
 import lzma
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from study.errors import RecordError
 from study.harmless import mask_arguments
-from study.records.chain import DIGITS, published_as
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.records import Iteration, StudyOpened, open_records, read_lines
@@ -20,6 +23,8 @@ from study.records.table import write_table
 
 PUBLISHED_URI = "sqlite:///mlflow.db"
 """The default; a published study is mirrored to nowhere until somebody does so."""
+_FOLDERS = re.compile(r"[^\s=:]*/")
+"""The folders of a path."""
 
 
 def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digits: int | None = None) -> StudyFolder:
@@ -31,9 +36,8 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         results_only: Leave out the training iterations, a tenth of the size: enough for tables of results, not
             for curves or a certificate. What is added up from iterations is then in trials.csv alone. The
             other records are numbered anew.
-        digits: Significant digits that the floats of training iterations keep: 7, or None for all. At 7, times are
-            exact to a microsecond or so and the learner's single-precision numbers whole, in half the size. Other
-            numbers are refused: the hash chain of the records would be another one.
+        digits: Significant digits that the floats of training iterations keep; None for all. At 7, times are exact
+            to a microsecond or so and the learner's single-precision numbers whole, in half the size.
 
     Returns:
         The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
@@ -42,9 +46,6 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         RecordError: There is no study, its records cannot be trusted or lack the iterations already, or the target
             holds something already or cannot be written: then nothing of the copy is left there.
     """
-    if digits not in (None, DIGITS):
-        fix = f"Write --digits {DIGITS}, or leave it out to keep all."
-        raise RecordError(where="digits", rule=f"must be {DIGITS}", got=digits, fix=fix, code="digits")
     identity = folder.identity()
     if folder.records == folder.packed_results:  # and trials.csv alone has what was added up from them
         rule, got = "must hold the training iterations", "a study that was packed with --results-only"
@@ -75,7 +76,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
                     continue
                 shorter = digits is not None and isinstance(line.record, Iteration)
                 if results_only or shorter or isinstance(line.record, StudyOpened):
-                    raw = published_as(raw, seq=kept, digits=digits if shorter else None)
+                    raw = _published(raw, seq=kept, digits=digits if shorter else None)
                 sink.write(raw)
                 kept += 1
         write_table(packed.table, ledger.rows.values())
@@ -85,6 +86,23 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, then pack again."
         raise RecordError(where=str(target), rule=rule, fix=fix, code="copy-not-written") from error
     return packed
+
+
+def _published(raw: bytes, *, seq: int, digits: int | None) -> bytes:
+    """Return a line with its number in the copy, without the folders of a command line, and with fewer digits."""
+    content: dict[str, Any] = orjson.loads(raw)
+    content["seq"] = seq
+    if content["kind"] == StudyOpened.kind:
+        command = content["provenance"].get("command") or []
+        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
+    if digits is not None:
+        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
+        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
+    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _space_of(folder: StudyFolder) -> str:

@@ -215,13 +215,6 @@ class StageDecided(Record):
     """Stage of those trials; None at the end of the protocol."""
     protocol: Whole
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
-    chain: str = ""
-    """Head of the hash chain over all lines before this one (`study.records.chain`), filled in when it is written."""
-
-    @property
-    def opens_confirmation(self) -> bool:
-        """Whether it asks for the first test seeds."""
-        return self.next_stage == "confirm" and self.stage != "confirm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,6 +417,8 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     for name in _HEAD:
         del content[name]
     restore_returns(content)
+    if head.kind == StageDecided.kind:
+        content.pop("chain", None)  # the hash of the lines before, which versions before 0.13.0 wrote
     try:
         return Line(seq=head.seq, time=head.time, record=read(KINDS[head.kind], content), end=end)
     except ValueError as error:

@@ -3,24 +3,19 @@
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
 
-import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import ray
 from ray.tune import PlacementGroupFactory, Trainable
-from ray.util.placement_group import remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from study.errors import StudyError, TrialError, TrialLostError
 from study.hosts.memory import forget_trial
 from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.trial.failures import described, original, was_lost
-from study.trial.messages import RESULT, TrialConfig, TrialResult, spec_in
+from study.trial.messages import TrialConfig, spec_in
 from study.trial.throughput import KeptRunners
 
 if TYPE_CHECKING:
@@ -119,37 +114,3 @@ def _as(kind: type[TrialError], error: StudyError) -> TrialError:
     return kind(
         " ".join(str(error).split()), where=error.where, rule=error.rule, got=error.got, fix=error.fix, code=error.code
     )
-
-
-def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:
-    """Train one trial without Tune, in processes as Tune would start them; yield the result of each step.
-
-    Args:
-        config: Of the trial, as Tune hands it over.
-
-    Raises:
-        TrialError: The trial cannot go on, or its process died.
-    """
-    request = StudyTrial.default_resource_request(config)
-    group = ray.util.placement_group(request.bundles, strategy=request.strategy)
-    place = PlacementGroupSchedulingStrategy(
-        placement_group=group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
-    )
-    main = request.bundles[0]
-    actor = ray.remote(StudyTrial).options(num_cpus=main["CPU"], num_gpus=main.get("GPU", 0), scheduling_strategy=place)
-    trial = actor.remote(config)
-    try:
-        done = False
-        while not done:
-            result: TrialResult = ray.get(trial.step.remote())[RESULT]
-            yield result
-            done = result.done
-    except ray.exceptions.RayError as error:
-        if isinstance(cause := getattr(error, "cause", None), TrialError):
-            raise cause from error
-        raise TrialError(rule=str(error).strip().splitlines()[-1], code="trial-process-fails") from error
-    finally:
-        with contextlib.suppress(ray.exceptions.RayError):  # it has died
-            ray.get(trial.cleanup.remote())
-        ray.kill(trial)
-        remove_placement_group(group)

@@ -98,7 +98,7 @@ KILLED_AFTER = (2, 7, 12, 17, 24)
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
-def test_a_study_that_was_killed_five_times_verifies_against_what_was_held_and_trains_again(driver):
+def test_a_study_that_was_killed_five_times_verifies(driver):
     folder, place = driver.folder, driver.place
     for ended in KILLED_AFTER:
         driver.start()
@@ -107,21 +107,5 @@ def test_a_study_that_was_killed_five_times_verifies_against_what_was_held_and_t
     assert driver.run(timeout=1800) == 0, driver.said
     assert [record.session for record in driver.records() if record.kind == "study_opened"] == [1, 2, 3, 4, 5, 6]
 
-    printed = re.search(r"digest of the records\s+([0-9a-f]{64})", driver.said)
-    assert printed is not None
-    found = run(study("certificate", "verify", folder, "--frozen", printed[1]), place)
+    found = run(study("certificate", "verify", folder), place)
     assert found.returncode == 0, found.stderr
-    held = run(study("certificate", "verify", folder, "--tracking-uri", "sqlite:///mlflow.db"), place)
-    assert held.returncode == 0, held.stderr
-    assert "MLflow holds the same digest" in held.stdout
-    other = run(study("certificate", "verify", folder, "--frozen", "0" * 64), place)
-    assert other.returncode == 2
-    assert "the digest of the records before the first test seed must be" in other.stderr
-
-    again = run(study("certificate", "verify", folder, "--rerun", "3", "--seed", "5"), place, timeout=1200)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "trials of the confirmation again, drawn with --seed 5: " in again.stdout
-    assert again.stdout.count("are equal to the records.") == 3
-    many = run(study("certificate", "verify", folder, "--rerun", "999"), place)
-    assert many.returncode == 2
-    assert "--rerun: must be at most the trials of the confirmation that finished" in many.stderr

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import os
 import tempfile
 from pathlib import Path
 
@@ -14,7 +13,6 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="Words such as plans, holdup, first_trials/scaling, example_study.")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ["XDG_STATE_HOME"] = f"{scratch}/state"
         from tests.golden import examples, plans, sequences
 
         def wanted(name: str) -> bool:

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).with_name("sequences")
 FIRST = Path(__file__).with_name("first_trials")
 NUM_FIRST = 12
 """Trials that are compared of each shipped space."""
-VOLATILE = {"schema", "seq", "time", "provenance", "chain", "last_seen", "effective", "placement", "node_loads"}
+VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "effective", "placement", "node_loads"}
 """Fields that say when, where and with what a study ran, and those that repeat what the invented trials said."""
 PROSE = {"reason", "detail", "timing_reason"}
 """Sentences: their numbers alone are compared, as those of any text of more than three words but `NAMES`."""
@@ -133,12 +133,12 @@ def _shortened(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def certificate_of(study: Path) -> str:
-    """Return what is compared of a certificate: everything but words, days and the hash over them."""
+    """Return what is compared of a certificate: everything but words and days."""
     content = json.loads((study / "certificate.json").read_text())
     return json.dumps(_without_words(lasting(content)), indent=1) + "\n"
 
 
-WORDS = {"law", "note", "notes", "sentence", "sentences", "meaning", "basis", "id", "space_digest", "frozen_chain"}
+WORDS = {"law", "note", "notes", "sentence", "sentences", "meaning", "basis", "id", "space_digest"}
 
 
 def _without_words(value: Any) -> Any:

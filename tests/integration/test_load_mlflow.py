@@ -14,11 +14,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from analysis import load
-from study.errors import AnalysisError, RecordError, TrackingError
-from study.evaluating.rerun import held_by_mlflow
+from study.errors import AnalysisError, TrackingError
 from study.metrics import METRICS
 from study.mirrors import mlflow_content
-from study.mirrors.mlflow_content import FROZEN_CHAIN
 from study.records.folder import StudyFolder
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
@@ -79,9 +77,7 @@ def mirrored(tmp_path, uri, mirrored_once):
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
         for table, column in _PLACES:
             database.execute(f"update {table} set {column} = replace({column}, ?, ?)", (before, here))
-    folder = StudyFolder(tmp_path / "demo")
-    folder.rewrite(folder.identity())
-    return folder
+    return StudyFolder(tmp_path / "demo")
 
 
 HELD = (
@@ -256,19 +252,6 @@ def test_deleted_and_superseded_runs_are_left_out(mirrored, uri):
     after = load.open_study(uri)
     pd.testing.assert_frame_equal(after.runs, before)
     assert any("earlier attempts" in problem for problem in after.problems)
-
-
-def test_the_digest_of_the_frozen_records_is_found_unless_its_experiment_is_deleted(mirrored, uri):
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("demo")
-    (run,) = client.search_runs([experiment.experiment_id], filter_string="tags.`study.role` = 'study'")
-    with pytest.raises(RecordError, match="none"):
-        held_by_mlflow(mirrored, uri)
-    client.set_tag(run.info.run_id, FROZEN_CHAIN, "abc")
-    assert held_by_mlflow(mirrored, uri) == "abc"
-    client.delete_experiment(experiment.experiment_id)
-    with pytest.raises(RecordError, match="no such study"):
-        held_by_mlflow(mirrored, uri)
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,7 @@ def test_the_storage_is_part_of_what_a_study_is(tmp_path):
     assert "cret" not in identity_text(replace(identity, spec=arguments))
     assert resumed_identity(folder, space, RunOptions(name="demo", out=tmp_path, resume=True)) == identity
     other = RunOptions(name="demo", out=tmp_path, resume=True, optuna_storage="postgresql://me:other@db/optuna")
-    with pytest.raises(RecordError, match=r"--optuna-storage: a study keeps the one it began with \(postgresql://\*"):
-        resumed_identity(folder, space, other)
+    assert resumed_identity(folder, space, other) == replace(identity, optuna_storage=other.optuna_storage)
     append(folder, opened())
     packed = pack(folder, tmp_path / "packed")
     assert packed.identity().optuna_storage is None

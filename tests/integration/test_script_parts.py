@@ -34,7 +34,7 @@ from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.trial.messages import BuiltTrial, packed_config
 from study.trial.script_config import pickled
-from study.trial.trainable import results_of
+from tests.integration.trials import results_of
 from tests.synthetic import started
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.minutes]

@@ -16,7 +16,7 @@ from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
 from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
-from study.trial.trainable import StudyTrial, results_of
+from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import runner_of
 from tests.integration.trials import built_config, live_runners, trial_config
 from tests.throughput import throughput_spec
@@ -75,14 +75,6 @@ def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path)
     assert losses[0] == losses[1] == losses[2]
     returns = [evaluation.returns for _, _, evaluation in records]
     assert returns[0] == returns[1] == returns[2]
-
-
-@pytest.mark.minutes
-def test_without_tune_an_error_of_the_trial_stands_for_itself() -> None:
-    config = trial_config(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70})
-    with pytest.raises(TrialError, match=r"^(env runner 1|sampling in the main process): sampling must not") as raised:
-        list(results_of(config))
-    assert raised.value.code == "sampling-failed"
 
 
 @pytest.mark.minutes

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from study.records.trust import check_own
 from typer.testing import CliRunner
 
 from study.cli.commands import app
 from study.errors import RecordError, SpaceError, StudyError
 from study.records.folder import StudyFolder
-from study.records.trust import check_own
 from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT
 from tests.e2e.commands import run as run_command

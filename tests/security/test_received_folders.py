@@ -18,6 +18,8 @@ from threading import Thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from study.evaluating.rerun import train_again
+from study.records.trust import SIGNATURE, is_made_here
 
 from analysis.load import open_study
 from analysis.opened import Study
@@ -34,7 +36,6 @@ from study.driver.opening import RunOptions, new_identity, resumed_identity, wri
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.evaluating.policies import ChosenPolicy
-from study.evaluating.rerun import train_again
 from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
@@ -45,7 +46,6 @@ from study.records.packing import pack
 from study.records.records import TrialEnded
 from study.records.state import check_files, ledger_of
 from study.records.table import read_table, write_table
-from study.records.trust import SIGNATURE, is_made_here
 from tests.spaces import spec
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
 

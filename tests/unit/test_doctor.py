@@ -19,11 +19,10 @@ from study.doctor import checks, storage, tracking
 from study.doctor.checks import DoctorCheck
 from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
 from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
-from study.errors import ClusterError, RecordError
+from study.errors import ClusterError
 from study.hosts.mounts import Mount
 from study.hosts.probe import NodeFacts, read_software
 from study.planning.shape import LOCAL
-from study.records import trust
 from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,36 +289,6 @@ def test_a_folder_that_cannot_be_written_or_locked_fails(tmp_path, monkeypatch):
         assert_says("storage: folder", private(out=tmp_path), "fail", "Permission denied", "--out")
     monkeypatch.setattr(storage.fcntl, "flock", lambda *_: None)
     assert_says("storage: folder", private(out=tmp_path), "fail", "locks do not lock there")
-
-
-@pytest.mark.parametrize(
-    ("above", "mode", "words"),
-    [
-        (0o755, 0o755, []),
-        (0o755, 0o777, ["chmod o-w", "/studies"]),
-        (0o755, 0o1777, []),
-        (0o777, 0o755, ["chmod o-w", "/above"]),
-        (0o1777, 0o755, []),
-        (0o755, 0o775, ["chmod g-w", "/studies"]),
-        (0o755, 0o1775, []),
-        (0o775, 0o755, []),  # as a project's folder is
-    ],
-)
-def test_who_may_replace_a_study_is_told_by_the_rule_of_a_resume(tmp_path, monkeypatch, above, mode, words):
-    monkeypatch.setattr(trust, "_is_private", lambda gid: False)
-    folder = tmp_path / "above" / "studies"
-    folder.mkdir(parents=True)
-    folder.chmod(mode)
-    folder.parent.chmod(above)
-    for out in (folder, folder / "new"):
-        assert_says("storage: folder", private(out=out), "warn" if words else "ok", *words)
-    study = folder / "new"
-    study.mkdir(mode=0o700)
-    if "chmod o-w" in words:
-        with pytest.raises(RecordError, match="chmod o-w"):
-            trust.check_own(study)
-    else:
-        trust.check_own(study)
 
 
 def test_little_space_is_found(tmp_path, monkeypatch):

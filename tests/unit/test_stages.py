@@ -14,8 +14,7 @@ from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import selection
-from study.designs.holdup.certificate.record_rules import _retaken
-from study.designs.holdup.certificate.recorded import Study
+from study.designs.holdup.certificate.making import _followed
 from study.designs.holdup.choosing import REUSED
 from study.designs.holdup.evidence import Evidence
 from study.designs.holdup.phases import num_later, phases
@@ -283,12 +282,6 @@ def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
             assert merit == pytest.approx(sum(by_seed.values()) / len(by_seed))
 
 
-def retaken_otherwise(lines, spec):
-    """What is different where the protocol takes the decisions of the records again."""
-    rows = fold((line.record, line.time) for line in lines).rows
-    return list(_retaken(Study(lines, spec), rows, complete=True))
-
-
 def test_a_study_of_another_version_of_the_protocol_does_not_go_on(tmp_path):
     first = Drive(tmp_path, few_settings())
     first.run(most=30)
@@ -367,7 +360,7 @@ def test_the_confirmation_meets_no_seed_that_was_played_before(
     assert not earlier & set(own)
     trained = set().union(*(seeds_played(row, own_spec)[1] for row in rows))
     assert not trained & (earlier | set(own))
-    assert not retaken_otherwise(lines, own_spec)
+    assert not _followed(lines, own_spec)[0]
 
 
 def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
@@ -414,7 +407,7 @@ def test_no_trial_runs_again_what_another_one_ran():
     following = next(each for each in ledger.decisions if each.phase == "baselines")
     mean = sum(row.summary["score"] for row in trials) / 2
     assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
-    assert not retaken_otherwise(lines, own_spec)
+    assert not _followed(lines, own_spec)[0]
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):

@@ -88,11 +88,7 @@ class StageKeeper(Course):
             self._append(step.frozen)
         self._append(step.decision)
         if step.frozen is not None:
-            self._announce(
-                f"Settings frozen before the first test seed: winner {step.frozen.winner}, digest of the records\n"
-                f"{decisions[-1].chain}\nGive it to somebody else: with `certificate verify --frozen DIGEST` they can "
-                "tell whether the records that the settings were chosen by are still the same."
-            )
+            self._announce(f"Settings frozen before the first test seed: winner {step.frozen.winner}.")
         return list(numbered(machine.requests_of(self._spec, decisions))[first:])
 
     def check(self, started: TrialStarted) -> None:

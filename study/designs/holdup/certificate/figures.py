@@ -23,7 +23,7 @@ from study.designs.holdup.phases import BASELINE_SEEDS, holdup_of
 from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, censored, horizon_of, judge, limits_of, num_solved_needed
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
-from study.records.records import Evaluation, Iteration, Line, StageDecided, StudyOpened, TrialStarted
+from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted
 from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
 from study.space.settings import fitted
@@ -32,7 +32,7 @@ from study.space.variants import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 from study.text import count
 
-FORMAT = 3
+FORMAT = 4
 """Version of the certificate's content."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
@@ -43,9 +43,9 @@ _ROUNDING = 1e-9
 class Maker:
     """One certificate in the making."""
 
-    def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line], heads: Sequence[str]) -> None:
+    def __init__(self, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line]) -> None:
         self._identity, self._spec, self._holdup = identity, spec, holdup_of(spec)
-        self._lines, self._heads = lines, heads
+        self._lines = lines
         self._ledger = fold((line.record, line.time) for line in lines)
         self._histories = histories((line.record for line in lines), self._ledger.rows)
         groups: dict[tuple[str, int], list[TrialHistory]] = defaultdict(list)
@@ -85,8 +85,6 @@ class Maker:
                 "id": self._identity.study_id,
                 "space_digest": self._identity.digest,
                 "num_records": len(self._lines),
-                "chain": self._heads[-1],
-                "frozen_chain": _head_when_frozen(self._lines, self._heads),
             },
             environment=_without_paths(spec.to_json()["environment"]),
             scales={
@@ -238,7 +236,7 @@ class Maker:
         }
 
     def _winner(self) -> dict[str, Any]:
-        assert self._ledger.frozen is not None  # checked by the rules of the records
+        assert self._ledger.frozen is not None  # compared with the decision that froze it
         digest = self._ledger.frozen.winner
         rule: dict[str, Value] = self._ledger.frozen.settings[digest]
         judged = (self._holdup.target_scale, self._holdup.small_scale, *self._holdup.unseen_scales)
@@ -308,13 +306,6 @@ class Maker:
 
 
 # Small parts
-
-
-def _head_when_frozen(lines: Sequence[Line], heads: Sequence[str]) -> str | None:
-    """Return the head of the hash chain before the decision that asks for the first test seeds; None without one."""
-    decided = ((at, each.record) for at, each in enumerate(lines) if isinstance(each.record, StageDecided))
-    asks = next((at for at, decision in decided if decision.opens_confirmation), None)
-    return heads[asks - 1] if asks else None
 
 
 def _run(trial: TrialHistory, spec: StudySpec) -> Run:

@@ -14,7 +14,7 @@ from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from torch import Tensor, nn
 
 from study.errors import StudyError, TrialError
-from study.records.trust import check_own
+from study.records.files import check_own
 from study.seams.jax import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.seams.rllib import option
 from study.trial.engine.learning.batches import Batch
