@@ -40,12 +40,12 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Of the study, or of the MLflow experiment."""
+        """Of the study."""
         return self.data.name
 
     @property
     def kind(self) -> str:
-        """The kind: search, holdup, throughput, or foreign for other people's experiments."""
+        """The kind: search, holdup or throughput."""
         return self.data.kind
 
     @property

@@ -98,7 +98,7 @@ def _rows(setting: Setting, target: float | None, floor: float | None, *, scored
 
 def environment_of(runs: pd.DataFrame) -> str:
     """Return the environment that runs learn in; empty where it is not known, or not one."""
-    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].dropna().unique()}
+    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].unique()}
     return str(found.pop()) if len(found) == 1 else ""
 
 

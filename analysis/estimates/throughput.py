@@ -37,7 +37,7 @@ class Names:
 
     def __init__(self, runs: pd.DataFrame) -> None:
         """Take one row per measured run."""
-        known = sorted({str(each) for each in runs["fingerprint"].dropna().unique()})
+        known = sorted({str(each) for each in runs["fingerprint"].unique()})
         self._names = dict(zip(known, labels(known), strict=True)) if known else {}
 
     def __getitem__(self, fingerprint: str) -> str:

@@ -31,7 +31,6 @@ KINDS: Mapping[str, str] = {
     "search": "search",
     "throughput": "throughput study",
     "holdup": "hold-up study",
-    "foreign": "experiment of other people's scripts",
 }
 PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "throughput": (
@@ -56,7 +55,6 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 FIRST: Mapping[str, tuple[str, ...]] = {
     "holdup": ("holdup", LEARNING, "trials"),
     "search": (LEARNING, "trials"),
-    "foreign": (LEARNING, "trials"),
 }
 """Kind of study -> the parts that its question is about."""
 
