@@ -132,7 +132,7 @@ class Study:
         """
         from analysis.figures.catalogue import MAKERS, figure_of
 
-        if name not in MAKERS and name != "importance":
+        if name not in MAKERS:
             raise unknown("figure", name, MAKERS, code="unknown-figure")
         figure = figure_of(self, name)
         if ax is not None:
