@@ -23,7 +23,7 @@ def open(source: str | Path, name: str | None = None, *, histories: bool | None 
 
     Args:
         source: A folder, packed or not, or an MLflow tracking URI such as `sqlite:///mlflow.db`.
-        name: Name of the study or experiment, where `source` holds several.
+        name: Name of the study, where `source` holds several.
         histories: Of a study in MLflow, whether to read the metric histories of every run, which the phases need and
             which takes time; None reads them of up to 300 runs.
 

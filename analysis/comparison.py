@@ -8,7 +8,7 @@ from analysis.estimates import QUANTITIES, Row
 from analysis.estimates.frame import unknown
 from analysis.opened import Study
 from analysis.scaling.fingerprint import BATCH, differing, text_of
-from analysis.scaling.goodput import product_of
+from analysis.scaling.targets import product_of
 from study.errors import AnalysisError
 from study.statistics import Estimate
 from study.text import listed
@@ -20,7 +20,7 @@ MOST_REFUSALS = 3
 OF_A_WHOLE_TRAINING = frozenset(
     {
         *("final_return", "score", "solved_share", "score_difference", "score_lead", "cpu_s_spent"),
-        *("steps_to_target", "steps_saved", "statistical_efficiency", "goodput", "best_train_batch_size"),
+        *("steps_to_target", "steps_saved"),
         *("time_to_target_s", "time_saved", "cpu_hours_to_target"),
     }
 )
@@ -77,7 +77,7 @@ class Comparison:
 
         Returns:
             `study`, `workload`, `num_env_runners`, `train_batch_size`, `quantity`, `ratio`, `low`, `high`, `level`,
-            `n`, `method`; the samples are independent, see `analysis.scaling.goodput.product_of`.
+            `n`, `method`; the samples are independent, see `analysis.scaling.targets.product_of`.
 
         Raises:
             AnalysisError: There is no such quantity, or nothing that may be compared; names the fields that differ.

@@ -40,12 +40,12 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Of the study, or of the MLflow experiment."""
+        """Of the study."""
         return self.data.name
 
     @property
     def kind(self) -> str:
-        """The kind: search, holdup, throughput, or foreign for other people's experiments."""
+        """The kind: search, holdup or throughput."""
         return self.data.kind
 
     @property
@@ -132,7 +132,7 @@ class Study:
         """
         from analysis.figures.catalogue import MAKERS, figure_of
 
-        if name not in MAKERS and name != "importance":
+        if name not in MAKERS:
             raise unknown("figure", name, MAKERS, code="unknown-figure")
         figure = figure_of(self, name)
         if ax is not None:

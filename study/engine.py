@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from study.space.spec import StudySpec
 
 UNKNOWN = "unknown"
-"""The engine of runs that say nothing of theirs, such as those of other people's scripts."""
+"""The engine of runs that say nothing of theirs, such as those that never came up."""
 OWN = "RLlib's own"
 _RLLIB = "RLlib"
 _RUNNERS: Mapping[str, str] = MappingProxyType(

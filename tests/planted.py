@@ -205,7 +205,8 @@ def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
 
 def as_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     """Return rows as `analysis.load` would: declared columns and types, NA where a row says nothing."""
-    frame = pd.DataFrame({name: [row.get(name) for row in rows] for name in RUN_COLUMNS})
+    known = {"fingerprint": "{}"}  # no row is without one
+    frame = pd.DataFrame({name: [row.get(name, known.get(name)) for row in rows] for name in RUN_COLUMNS})
     return frame.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
 
 

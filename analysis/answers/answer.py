@@ -39,7 +39,7 @@ class Answer:
     """What a study says, for somebody who reads nothing else.
 
     Attributes:
-        kind: Of the study: `search`, `throughput`, `holdup` or `foreign`.
+        kind: Of the study: `search`, `throughput` or `holdup`.
         sentence: The answer, such that it could be said aloud; at most one interval.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
         setting_is: What this setting is, `the best setting`.

@@ -196,5 +196,4 @@ def _not_comparable(results: Results, rates: Sequence[Row]) -> Answer:
         setting_is="the fastest measured",
         facts=(one if rate.n == 1 else f"These are {rate.n} runs, {interval(rate)}.",),
         unknown=(Unknown(text=missing, command=(commands or [""])[0]), *unfinished(data)),
-        figure="throughput",
     )

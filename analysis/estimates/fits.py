@@ -5,16 +5,14 @@ runner), it is the one that ran at most scales.
 """
 
 from collections import Counter
-from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.models.batch import BestBatch, CriticalBatch, best_batch, fit_critical_batch
 from analysis.models.calibration import Verdict, verdict
 from analysis.models.comparison import (
+    MODELS,
     ModelError,
     Split,
     compare,
@@ -24,10 +22,7 @@ from analysis.models.comparison import (
 )
 from analysis.models.iteration_time import IterationTimeFit, fit_iteration_time
 from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl
-from analysis.models.observations import RUNNER_TIMES, TIMES, Cells, Observations, Selection, from_runs
-from analysis.models.rivals import MODELS, Answer, Model
-from analysis.scaling.fingerprint import BATCH
-from analysis.scaling.goodput import ENDED, common_horizon, judged, setting_keys, to_target
+from analysis.models.observations import Cells, Observations, Selection, from_runs
 from study.errors import AnalysisError
 
 SEED = 20_251_121
@@ -38,8 +33,6 @@ MOST_RUNS = 400
 """Runs that the models are fitted to: their intervals would be narrower than what the models leave out."""
 MOST_FOLDS = 12
 """Folds of a split: each is a fit of every model."""
-COSTLY = ("Gaussian process",)
-"""Models that are fitted to the means of cells."""
 SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
 
 
@@ -117,10 +110,8 @@ class ModelResults:
             )
         seen = self.observations
         splits = (leave_one_scale_out(seen), larger_scales(seen), leave_settings_out(seen))
-        rivals = {name: on_cell_means(model) if name in COSTLY else model for name, model in MODELS.items()}
-        return compare(
-            seen, [merged(each, most=MOST_FOLDS) for each in splits], rivals, rng=np.random.default_rng(SEED)
-        )
+        folds = [merged(each, most=MOST_FOLDS) for each in splits]
+        return compare(seen, folds, MODELS, rng=np.random.default_rng(SEED))
 
     @cached_property
     def amdahl(self) -> AmdahlFit:
@@ -136,19 +127,6 @@ class ModelResults:
     def verdict(self) -> Verdict:
         """Whether more runners can help, from the phases at the largest scale."""
         return verdict(self.setting, level=LEVEL)
-
-    @cached_property
-    def critical(self) -> CriticalBatch:
-        """Steps to target against the batch, of the setting that reached the target with most batches."""
-        batch, steps, reached = _steps_by_batch(self._runs)
-        return fit_critical_batch(batch, steps, reached, rng=np.random.default_rng(SEED))
-
-    @cached_property
-    def best_batches(self) -> tuple[BestBatch, ...]:
-        """The batch that reaches the target soonest at each scale of the setting."""
-        scales = np.array(self.scales, dtype=np.float64)
-        one = self.cell.take(np.zeros(scales.size, dtype=np.int64))
-        return best_batch(self.fit, replace(one, num_env_runners=scales), self.critical)
 
 
 def thinned(seen: Observations, *, most: int) -> Observations:
@@ -175,54 +153,3 @@ def merged(split: Split, *, most: int) -> Split:
         held = np.logical_or.reduce([held for _, held in split.folds[place::most]])
         folds.append((~held, held))
     return Split(name=f"{split.name}, {most} folds", folds=tuple(folds))
-
-
-def on_cell_means(model: Model) -> Model:
-    """Return the model, fitted to the mean times of each cell: what it costs grows with the cube of its runs."""
-
-    def fitted_on_means(fitted: Observations, where: Cells, rng: np.random.Generator) -> Answer:
-        numbers = fitted.cells.numbered()
-        first = np.unique(numbers, return_index=True)[1]
-        counts = np.bincount(numbers)
-        means: dict[str, Any] = {
-            name: np.bincount(numbers, weights=getattr(fitted, name)) / counts for name in (*TIMES, *RUNNER_TIMES)
-        }
-        cells = fitted.cells.take(first)
-        return model(replace(fitted, cells=cells, block=None, fingerprint=None, **means), where, rng)
-
-    return fitted_on_means
-
-
-def _steps_by_batch(runs: pd.DataFrame) -> tuple[list[float], list[float], list[bool]]:
-    """Return batch, steps to target and whether it was reached, one per run of the setting with most batches.
-
-    Raises:
-        AnalysisError: No setting reached its target with two batches.
-    """
-    runs = judged(runs)
-    known = runs[runs["status"].isin(ENDED) & runs["fingerprint"].notna() & runs[BATCH].notna()]
-    best: tuple[int, int, pd.DataFrame] | None = None
-    for _, part in known.groupby(setting_keys(known), sort=True):
-        num_batches = int(part.loc[part["env_steps_to_target"].notna(), BATCH].nunique())
-        if num_batches > 1 and (best is None or (num_batches, len(part)) > best[:2]):
-            best = (num_batches, len(part), part)
-    if best is None:
-        rule = "needs runs of one setting that reached the target with two batches"
-        raise AnalysisError(
-            where="best batch",
-            rule=rule,
-            got="none",
-            fix="Run the setting with larger and smaller batches.",
-            code="best-batch-too-few",
-        )
-    parts = [part for _, part in best[2].groupby(BATCH)]
-    horizon = common_horizon(parts) or 0.0
-    batches: list[float] = []
-    steps: list[float] = []
-    reached: list[bool] = []
-    for part in parts:
-        found = to_target(part, horizon)
-        batches += [float(part[BATCH].iloc[0])] * found.times.size
-        steps += found.times.tolist()
-        reached += found.reached.tolist()
-    return batches, steps, reached

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.scaling.blocks import in_frame
-from analysis.scaling.results import GoodputRow, PhaseRow, ScalingRow
+from analysis.scaling.results import PhaseRow, ScalingRow, TargetRow
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -58,7 +58,7 @@ class Cell:
     train_batch_size: int | None = None
 
     @classmethod
-    def of(cls, row: GoodputRow | PhaseRow | ScalingRow, workload: str, arm: str = "") -> "Cell":
+    def of(cls, row: PhaseRow | ScalingRow | TargetRow, workload: str, arm: str = "") -> "Cell":
         """Return the cell that a result is about."""
         return cls(
             workload=workload,

@@ -13,10 +13,9 @@ from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import Setting, arms_of_trials, small_scale
 from analysis.scaling.fingerprint import fields
-from analysis.scaling.results import Goodput
+from analysis.scaling.results import ToTarget
 from analysis.scaling.selection import as_int, as_text
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
-from study.text import count
 
 
 def learning_rows(results: Results) -> Iterator[Row]:
@@ -32,17 +31,14 @@ def learning_rows(results: Results) -> Iterator[Row]:
 
 
 def target_rows(results: Results) -> Iterator[Row]:
-    """Yield steps to the target and what follows from them: time, CPU-hours, goodput."""
-    found = results.goodput
-    if not isinstance(found, Goodput) or not found.groups:
+    """Yield steps to the target and what follows from them: time and CPU-hours."""
+    found = results.to_target
+    if not isinstance(found, ToTarget) or not found.groups:
         return
     runs = results.data.runs
     names = arms_of_trials(runs, small=small_scale(results.data))
     runs = runs.set_index("trial", drop=False)
     for group in found.groups:
-        runners, batch = group.reference
-        base = f"{count(runners, 'runner')} at batch {batch:,}"
-        bases = dict.fromkeys(("statistical_efficiency", "goodput"), base)
         for row in group.rows:
             here = runs.loc[list(row.trials)]
             arms = {names.get(trial, "") for trial in row.trials}
@@ -50,16 +46,18 @@ def target_rows(results: Results) -> Iterator[Row]:
             cell = Cell.of(row, environment_of(here) if arm else group.label, arm)
             estimates = {
                 "steps_to_target": row.steps_to_target,
-                "statistical_efficiency": row.statistical_efficiency,
-                "goodput": row.goodput,
                 "time_to_target_s": row.time_to_target_s,
                 "cpu_hours_to_target": row.cpu_h_to_target,
             }
             basis: Basis = "emulated" if emulated(here) else "measured"
-            text = as_text(here, "fingerprint") or ""
-            engine = as_text(here, "engine") or ""
-            more = {"basis": basis, "engine": engine, "fingerprint": text, "n_censored": row.n_censored}
-            yield from rows_of(cell, estimates, bases=bases, **more)
+            yield from rows_of(
+                cell,
+                estimates,
+                basis=basis,
+                engine=as_text(here, "engine") or "",
+                fingerprint=as_text(here, "fingerprint") or "",
+                n_censored=row.n_censored,
+            )
 
 
 def emulated(runs: pd.DataFrame) -> bool:
@@ -98,7 +96,7 @@ def _rows(setting: Setting, target: float | None, floor: float | None, *, scored
 
 def environment_of(runs: pd.DataFrame) -> str:
     """Return the environment that runs learn in; empty where it is not known, or not one."""
-    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].dropna().unique()}
+    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].unique()}
     return str(found.pop()) if len(found) == 1 else ""
 
 

@@ -1,4 +1,4 @@
-"""What the models say beyond what was measured: other numbers of runners, bounds, knee, best batch. Imports NumPy.
+"""What the models say beyond what was measured: other numbers of runners, bounds, knee, limit. Imports NumPy.
 
 Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest measured scale, nor by a model that does not describe
 its own runs. Intervals of predictions know the scatter of the runs, not what the model leaves out.
@@ -165,8 +165,3 @@ def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Itera
             yield from rows_of(here, {quantity: estimate}, basis=place.basis(estimate.value), engine=engine)
     ceiling = {"ceiling_of_all_batches_env_steps_per_s": throughput_ceiling(fit, cell)}
     yield from rows_of(replace(here, train_batch_size=None), ceiling, basis="extrapolated", engine=engine)
-    best = attempt(lambda: found.best_batches)
-    for each in best if not isinstance(best, str) else ():
-        here = replace(place.cell(each.num_env_runners), train_batch_size=None)
-        basis = "extrapolated" if each.extrapolated else "predicted"
-        yield from rows_of(here, {"best_train_batch_size": each.train_batch_size}, basis=basis, engine=engine)

@@ -14,12 +14,11 @@ from analysis.estimates.fits import ModelResults
 from analysis.estimates.settings import Setting, settings_of, small_scale
 from analysis.load import StudyData
 from analysis.scaling.allocation import allocation
-from analysis.scaling.drift import anchors
-from analysis.scaling.goodput import goodput, watched
 from analysis.scaling.phases import phases
-from analysis.scaling.results import AllocationRow, Drift, Goodput, Phases, Scaling
+from analysis.scaling.results import AllocationRow, Phases, Scaling, ToTarget
 from analysis.scaling.selection import select
 from analysis.scaling.speed_up import strong_scaling, weak_scaling
+from analysis.scaling.targets import steps_to_target, watched
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 
@@ -57,13 +56,8 @@ class Results:
         return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
 
     @cached_property
-    def drift(self) -> tuple[Drift, ...] | str:
-        """Whether the machine stayed the same, by the cells that were run again and again."""
-        return attempt(lambda: anchors(self.data.runs))
-
-    @cached_property
     def phases(self) -> Phases | str:
-        """Phases and POP tree."""
+        """Phases of an iteration."""
         return attempt(lambda: phases(self.data.runs))
 
     @cached_property
@@ -72,10 +66,10 @@ class Results:
         return attempt(lambda: allocation(self.data.runs))
 
     @cached_property
-    def goodput(self) -> Goodput | str:
+    def to_target(self) -> ToTarget | str:
         """Steps, time and cost to target, as well as the evaluations know them."""
         spec = self.data.spec
-        return attempt(lambda: goodput(self.watched, budget=spec.budget.env_steps if spec else None))
+        return attempt(lambda: steps_to_target(self.watched, budget=spec.budget.env_steps if spec else None))
 
     @cached_property
     def watched(self) -> pd.DataFrame:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from analysis.load import StudyData
 from analysis.scaling.fingerprint import in_words, value_in_words
-from analysis.scaling.goodput import ENDED, LIMIT, judged
 from analysis.scaling.selection import at_their_scale, texts
+from analysis.scaling.targets import ENDED, LIMIT, judged
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.variants import BEST_SMALL, WINNER, WINNER_STOCK
 from study.text import count

@@ -37,7 +37,7 @@ class Names:
 
     def __init__(self, runs: pd.DataFrame) -> None:
         """Take one row per measured run."""
-        known = sorted({str(each) for each in runs["fingerprint"].dropna().unique()})
+        known = sorted({str(each) for each in runs["fingerprint"].unique()})
         self._names = dict(zip(known, labels(known), strict=True)) if known else {}
 
     def __getitem__(self, fingerprint: str) -> str:
@@ -132,10 +132,7 @@ def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
         estimates: dict[str, Estimate | None] = {
             **{f"seconds_{name}": value for name, value in row.seconds.items() if name != "iteration"},
             **{quantity: row.shares[name] for quantity, name in _SHARES.items()},
-            "share_sample": row.phase,
-            "share_unexplained": row.unexplained,
+            "share_sample": row.sampling,
             "load_balance": row.load_balance,
-            "transfer": row.transfer,
-            "useful_share": row.useful,
         }
         yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint), fingerprint=row.fingerprint)

@@ -16,26 +16,18 @@ if TYPE_CHECKING:
 
 MAKERS: "Mapping[str, tuple[str, Callable[[Study], Figure]]]" = MappingProxyType(
     {
-        "throughput": (clock.THROUGHPUT, clock.throughput),
         "efficiency": (clock.EFFICIENCY, clock.efficiency),
         "weak_efficiency": (clock.WEAK, clock.weak_efficiency),
         "phases": (clock.PHASES, clock.phases),
         "score": (learning.SCORE, learning.score),
         "return_steps": (curves.CURVES["env_steps"], partial(curves.return_curves, against="env_steps")),
         "return_wall_clock": (curves.CURVES["wall_time_s"], partial(curves.return_curves, against="wall_time_s")),
-        "steps_to_target": (
-            learning.TARGETS["steps_to_target"],
-            partial(learning.to_target, quantity="steps_to_target"),
-        ),
-        "time_to_target": (
-            learning.TARGETS["time_to_target_s"],
-            partial(learning.to_target, quantity="time_to_target_s"),
-        ),
+        "steps_to_target": (learning.TARGET, learning.steps_to_target),
         "front": (trials.FRONT, trials.cost_return_front),
     }
 )
-"""Key -> subject and maker, in the order of a report; `importance` comes last and needs what Optuna computed."""
-OF_THE_CLOCK = ("throughput", "efficiency", "weak_efficiency", "phases")
+"""Key -> subject and maker, in the order of a report. `importance`, which needs what Optuna computed, comes last."""
+OF_THE_CLOCK = ("efficiency", "weak_efficiency", "phases")
 """The figures of a throughput study, which claims no learning."""
 
 
@@ -50,8 +42,6 @@ def all_figures(study: "Study", *, importance: Importance | str = "") -> tuple[F
 
 def figure_of(study: "Study", key: str) -> Figure:
     """Return one figure by its key; where the data do not allow it, one that says why it is missing."""
-    if key == "importance":
-        return importance_figure("", engine=study.engine)
     subject, make = MAKERS[key]
     try:
         return make(study)

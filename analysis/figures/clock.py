@@ -1,4 +1,4 @@
-"""Figures of time: throughput, efficiency and the phases of an iteration, from estimates. No statistics."""
+"""Figures of time: efficiency and the phases of an iteration, from estimates. No statistics."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from analysis.opened import Study
 
-THROUGHPUT = "Throughput against the number of runners"
 EFFICIENCY = "Efficiency against the number of runners"
 WEAK = "Weak-scaling efficiency against the number of runners"
 PHASES = "Where the time of one iteration goes"
@@ -44,43 +43,6 @@ FINEST = 0.05
 """Smallest range of an axis of efficiencies."""
 
 
-def throughput(study: "Study") -> Figure:
-    """Return env steps per second against the number of runners: a line for each workload that ran at two scales."""
-    gains, rates = study.estimates("speed_up", basis="measured"), study.estimates("env_steps_per_s")
-    place = {name: number for number, name in enumerate(dict.fromkeys(gains["workload"]))}
-    rates = rates[rates["workload"].isin(place.keys())]
-    frame, left_out = _series(rates.sort_values("workload", kind="stable", key=lambda names: names.map(place)))
-    if frame.empty:
-        return absent("throughput", THROUGHPUT, *_why(study, weak=False))
-    first = frame[frame["series"] == frame["series"].iloc[0]].sort_values("num_env_runners")
-    low, high = first.iloc[0], frame["num_env_runners"].max()
-    caption = [
-        "Env steps over seconds after the warm-up, with 95 % intervals over runs of equal work. Dotted: ideal, from "
-        "the smallest scale of the first line.",
-        "Hollow marks on a dotted line: predicted by the iteration-time model."
-        if frame["kind"].eq("predicted").any()
-        else "",
-        _ceiling(study.estimates("ceiling_env_steps_per_s"), frame),
-        left_out,
-        _unmeasured(study.trials),
-        f"Engine: {study.engine}.",
-    ]
-    name = str(low["series"]) if frame["series"].nunique() > 1 else ""
-    title = _gain(gains[gains["workload"] == low["workload"]].sort_values("num_env_runners"), name)
-    ideal = [(n, float(low["value"]) * float(n / low["num_env_runners"])) for n in (low["num_env_runners"], high)]
-    alt = _alt(frame, "env steps/s")
-    frame = _with_ideal(frame, ideal)
-    return Figure(
-        key="throughput",
-        title=title,
-        alt=alt,
-        caption=" ".join(part for part in caption if part),
-        frame=frame,
-        painter=partial(painting.lines, label="throughput [env steps/s]", proportional=True),
-        panels=frame["panel"].nunique(),
-    )
-
-
 def efficiency(study: "Study") -> Figure:
     """Return the speed-up over the growth of the runners, and of the CPUs where the study knows that."""
     rows = study.estimates(["efficiency_per_runner", "efficiency_per_cpu"])
@@ -100,7 +62,7 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
         return absent(key, subject, *_why(study, weak=key.startswith("weak")))
     frame = _with_own_reference(frame)
     per_cpu = frame["quantity"].str.endswith("per_cpu")
-    per_runner = frame[~per_cpu & (frame["kind"] == "measured")]
+    per_runner = frame[~per_cpu]
     first = per_runner[per_runner["series"] == per_runner["series"].iloc[0]].sort_values("num_env_runners")
     if per_cpu.any():
         kinds = pd.Series(np.where(per_cpu, "per CPU", "per runner"), frame.index, dtype=object)
@@ -124,7 +86,7 @@ def _efficiency(study: "Study", rows: pd.DataFrame, key: str, subject: str, form
     return Figure(
         key=key,
         title=title,
-        alt=_alt(per_runner, "of the ideal"),
+        alt=_alt(per_runner),
         caption=" ".join(part for part in caption if part),
         frame=frame,
         painter=partial(painting.lines, label="efficiency [1 = ideal]", finest=FINEST),
@@ -188,13 +150,12 @@ def phases(study: "Study") -> Figure:
 
 
 def _series(estimates: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return estimates of workloads that ran at two scales with `series`, `panel`, `kind`, and what is left out.
+    """Return measured estimates of workloads that ran at two scales with `series`, `panel`, and what is left out.
 
     A workload whose scales ran on several numbers of CPUs or nodes is several series: placement 1 has the fewest.
     """
-    kind = estimates["basis"].where(estimates["basis"] == "measured", "predicted").astype(object)
     by_cpus = estimates.sort_values("num_cpus", kind="stable")
-    cell = ["workload", "quantity", "num_env_runners", "basis"]
+    cell = ["workload", "quantity", "num_env_runners"]
     number_ = (by_cpus.groupby(cell, dropna=False).cumcount() + 1).reindex(estimates.index)
     many = estimates["workload"].isin(estimates.loc[number_ > 1, "workload"])
     placed = estimates["workload"] + ", placement " + number_.astype("string")
@@ -203,7 +164,7 @@ def _series(estimates: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     found = [name for name in dict.fromkeys(line) if scales[name] > 1]
     chosen = found[: style.MAX_SERIES]
     names = dict(zip(chosen, told_apart(chosen), strict=True))
-    frame = estimates.assign(kind=kind, series=line.map(names))[line.isin(chosen)].reset_index(drop=True)
+    frame = estimates.assign(kind="measured", series=line.map(names))[line.isin(chosen)].reset_index(drop=True)
     frame["panel"] = frame["series"] if len(chosen) > painting.PANEL_SERIES else ""
     rest = len(found) - len(chosen)
     return frame, f"{count(rest, 'more workload')}: see the table." if rest > 0 else ""
@@ -221,44 +182,17 @@ def _where(frame: pd.DataFrame, same: dict[str, object]) -> pd.DataFrame:
     return kept
 
 
-def _gain(gains: pd.DataFrame, name: str) -> str:
-    """Return the title of the throughput, from the speed-up of its first line."""
-    first, last = gains.iloc[0], gains.iloc[-1]
-    ideal = last["num_env_runners"] / first["num_env_runners"]
-    return (
-        f"{last['num_env_runners']} runners make {number(last['value'], 2)} times as many steps per second as "
-        f"{first['num_env_runners']}, where {number(ideal, 2)} is ideal{f' ({name})' if name else ''}"
-    )
-
-
-def _ceiling(found: pd.DataFrame, scaled: pd.DataFrame) -> str:
-    here = found[found["workload"].isin(scaled["workload"])]
-    if here.empty:
-        return ""
-    most = here.iloc[0]
-    value = of_row(most, unit="env steps/s")
-    return f"Beyond the picture: if runners took no time, this batch would allow at most {value}, a prediction."
-
-
-def _unmeasured(trials: pd.DataFrame) -> str:
-    counts = trials.loc[trials["timing"].isin(["emulated", "oversubscribed", "tainted"]), "timing"].value_counts()
-    parts = [f"{count(int(runs), 'run')} {name}" for name, runs in counts.items()]
-    return f"Not drawn, as their clocks say nothing about scaling: {listed(parts)}." if parts else ""
-
-
-def _alt(frame: pd.DataFrame, unit: str) -> str:
+def _alt(frame: pd.DataFrame) -> str:
     parts = []
     for name in dict.fromkeys(frame["series"]):
         here = frame[frame["series"] == name].sort_values("num_env_runners")
-        known, predicted = here[here["kind"] == "measured"], here[here["kind"] == "predicted"]
-        words = [_point(row, unit) for _, row in known.iloc[[0, -1]].iterrows()]
-        words += [f"a prediction of {_point(row, unit)}" for _, row in predicted.iloc[-1:].iterrows()]
+        words = [_point(row) for _, row in here.iloc[[0, -1]].iterrows()]
         parts.append(sentence(f"{name}: {listed(words)}" if name else listed(words)))
     return " ".join(parts)
 
 
-def _point(row: "pd.Series[Any]", unit: str) -> str:
-    return f"{of_row(row, unit=unit)} with {count(int(row['num_env_runners']), 'runner')}"
+def _point(row: "pd.Series[Any]") -> str:
+    return f"{of_row(row, unit='of the ideal')} with {count(int(row['num_env_runners']), 'runner')}"
 
 
 def _why(study: "Study", *, weak: bool) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The settings of a study side by side: score, steps and time to the target. No statistics."""
+"""The settings of a study side by side: score, and steps to the target. No statistics."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from analysis.opened import Study
 
 SCORE = "Score of the settings"
-TARGETS = {"steps_to_target": "Environment steps to the target", "time_to_target_s": "Time to the target"}
+TARGET = "Environment steps to the target"
 NO_LEARNING = "No run was given its whole learning budget. Fix: none for a throughput study, which claims no learning."
 MOST_ROWS = 10
 ROW_IN = 0.36
@@ -70,26 +70,19 @@ def score(study: "Study") -> Figure:
     )
 
 
-def to_target(study: "Study", quantity: str) -> Figure:
-    """Return `steps_to_target` or `time_to_target_s` of each setting: the estimates, and the runs behind them."""
-    steps = quantity == "steps_to_target"
-    key, column, end = (
-        ("steps_to_target", "env_steps_to_target", "env_steps")
-        if steps
-        else ("time_to_target", "time_to_target_s", "wall_time_s")
-    )
-    chosen, found, left_out = shown(study, clock=not steps)
+def steps_to_target(study: "Study") -> Figure:
+    """Return the env steps to the target of each setting: the estimates, and the runs behind them."""
+    key, column, end = "steps_to_target", "env_steps_to_target", "env_steps"
+    chosen, found, left_out = shown(study)
     if not chosen:
-        why = "No run has a measured clock, so there is no time to the target. Fix: read the steps to the target."
-        return absent(key, TARGETS[quantity], NO_LEARNING if steps else why)
+        return absent(key, TARGET, NO_LEARNING)
     if all(setting.runs[column].isna().all() for setting in chosen):
         why = "No run reached the target, or the environment has none."
-        return absent(key, TARGETS[quantity], f"{why} Fix: give `environment.target`, or a larger budget.")
-    frame = _rows(chosen, found, study.estimates(quantity), column, end=end)
+        return absent(key, TARGET, f"{why} Fix: give `environment.target`, or a larger budget.")
+    frame = _rows(chosen, found, study.estimates(key), column, end=end)
     means = frame[frame["kind"] == "mean"]
     lost = sum(int(_in_row(setting, chosen, found)[column].isna().sum()) for setting in chosen)
     never = f"{count(lost, 'run')} never reached it: an open arrow where {'it' if lost == 1 else 'each'} ended."
-    unit = "env steps" if steps else "s"
     caption = (
         "Large marks: Kaplan-Meier mean over runs up to the common horizon, with its 95 % interval, which holds the "
         "time between two evaluations (it goes on to smaller values where it leaves the picture); "
@@ -98,11 +91,11 @@ def to_target(study: "Study", quantity: str) -> Figure:
     )
     return Figure(
         key=key,
-        title=_compared(study, means, "needs", "steps" if steps else "s") if len(means) else TARGETS[quantity],
-        alt=_alt(means, "to the target", unit) or f"{count(len(frame), 'run')}; no setting has an estimate.",
+        title=_compared(study, means, "needs", "steps") if len(means) else TARGET,
+        alt=_alt(means, "to the target", "env steps") or f"{count(len(frame), 'run')}; no setting has an estimate.",
         caption=" ".join(caption.split()),
         frame=frame,
-        painter=partial(painting.rows, label=f"{'environment steps' if steps else 'training time'} [{unit}]"),
+        painter=partial(painting.rows, label="environment steps [env steps]"),
         height_in=_height(frame),
     )
 

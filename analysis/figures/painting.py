@@ -19,45 +19,36 @@ PANEL_SERIES = 4
 """Lines in one panel, at most; of more each gets a panel of its own."""
 
 
-def lines(
-    axes: Sequence[Axes], frame: pd.DataFrame, *, label: str, finest: float | None = None, proportional: bool = False
-) -> None:
+def lines(axes: Sequence[Axes], frame: pd.DataFrame, *, label: str, finest: float | None = None) -> None:
     """Draw `value` against the number of runners, a line for each series with its intervals and its name at its end.
 
     Args:
         axes: One for each value of `panel`.
-        frame: Columns `panel`, `kind` (measured, predicted, ideal), `series`, `num_env_runners`, `value`,
-            `low`, `high`.
+        frame: Columns `panel`, `kind` (measured, ideal), `series`, `num_env_runners`, `value`, `low`, `high`.
         label: Of its axis, with the unit.
         finest: As in `style.value_axis`.
-        proportional: Whether the values grow with the runners, so that both axes are logarithmic or none is.
     """
     import seaborn.objects as so
 
-    data = frame[frame["kind"].isin(["measured", "predicted"])]
+    data = frame[frame["kind"] == "measured"]
     names = list(dict.fromkeys(data["series"]))
     looks = {name: place % style.MAX_SERIES for place, name in enumerate(names)}
     panels = list(dict.fromkeys(data["panel"])) or [""]
     for ax, panel in zip(axes, panels, strict=True):
         here = data[data["panel"] == panel]
-        for kind, some in here.groupby("kind", sort=False):
-            present = list(dict.fromkeys(some["series"]))
-            measured = kind == "measured"
-            line = so.Line() if measured else so.Line(linewidth=1, fillcolor="white", edgewidth=1)
-            plot = so.Plot(some, x="num_env_runners", y="value", color="series", marker="series", linestyle="series")
-            plot = plot.add(line, legend=False).add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
-            dashes = [style.DASHES[looks[name]] if measured else (0, (1, 2)) for name in present]
-            plot.scale(
-                color=so.Nominal([style.COLOURS[looks[name]] for name in present], order=present),
-                marker=so.Nominal([style.MARKS[looks[name]] for name in present], order=present),
-                linestyle=so.Nominal(dashes, order=present),
-            ).on(ax).plot()
+        present = list(dict.fromkeys(here["series"]))
+        plot = so.Plot(here, x="num_env_runners", y="value", color="series", marker="series", linestyle="series")
+        plot = plot.add(so.Line(), legend=False).add(so.Range(linestyle="-"), ymin="low", ymax="high", legend=False)
+        plot.scale(
+            color=so.Nominal([style.COLOURS[looks[name]] for name in present], order=present),
+            marker=so.Nominal([style.MARKS[looks[name]] for name in present], order=present),
+            linestyle=so.Nominal([style.DASHES[looks[name]] for name in present], order=present),
+        ).on(ax).plot()
         ideal = frame[frame["kind"] == "ideal"]
         ax.plot(ideal["num_env_runners"], ideal["value"], color=style.GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
         style.runner_axis(ax, frame["num_env_runners"])
-        factor = 0.0 if proportional and ax.get_xscale() == "log" else np.inf
         seen = frame[["value", "low", "high"]].astype("Float64").to_numpy(np.float64, na_value=np.nan)
-        style.value_axis(ax, "y", seen, finest=finest, factor=factor)
+        style.value_axis(ax, "y", seen, finest=finest, factor=np.inf)
         ax.set_ylabel(label)
         if panel:
             ax.text(0, 1.02, style.wrapped(panel, 32), transform=ax.transAxes, fontsize=8.5, va="bottom")

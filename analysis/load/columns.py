@@ -113,6 +113,7 @@ _RUN = (
         "category",
         "The workload without scale and placement: JSON with sorted keys. Rows may be compared where it is equal; what "
         "could not be read is absent from it.",
+        required=True,
     ),
 )
 RUN_COLUMNS: Mapping[str, Column] = _declared(_RUN)

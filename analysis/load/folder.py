@@ -76,8 +76,7 @@ def open_study(source: str | Path, *, study: str | None = None, histories: bool 
 
     Args:
         source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
-        study: Name of the study or experiment in MLflow, or id of the study there; or name of the study in a folder
-            of studies. Not needed where there is one.
+        study: Name of the study, or its id in MLflow. Not needed where there is one.
         histories: Of a study in MLflow, whether to read the metric histories of every run, which the means of the
             phases need; None: where there are few.
 

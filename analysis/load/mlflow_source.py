@@ -1,4 +1,4 @@
-"""Finds a study in an MLflow store and reads it: one of ours, or an experiment of other people's scripts.
+"""Finds a study of this project in an MLflow store and reads it.
 
 Imported only when a study is read from MLflow: this import brings MLflow with it.
 """
@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Sequence
 
 from analysis.load.mlflow_client import Experiment, Store, StoredRun
-from analysis.load.mlflow_foreign import foreign_study
 from analysis.load.mlflow_ours import our_study
 from analysis.load.sheet import date
 from analysis.load.study_data import StudyData
@@ -19,10 +18,10 @@ _SHOWN = 12
 
 
 def from_mlflow(tracking_uri: str, *, study: str | None, histories: bool | None) -> StudyData:
-    """Read a study of ours, or an experiment of other people's RLlib scripts; arguments as of `open_study`.
+    """Read a study; arguments as of `open_study`.
 
     Raises:
-        AnalysisError: There is no such experiment or study, several and none was named, or nothing in it to show.
+        AnalysisError: There is no such experiment or study, several and none was named, or it is not of this project.
         TrackingError: The tracking URI does not answer.
     """
     store = Store(tracking_uri)
@@ -33,7 +32,12 @@ def from_mlflow(tracking_uri: str, *, study: str | None, histories: bool | None)
         if not {SUPERSEDED, DUPLICATE} & run.tags.keys() and STUDY_ID in run.tags
     ]
     if not parents:
-        return foreign_study(store, found, histories=histories)
+        raise AnalysisError(
+            where=f"{store.shown}: experiment {found.name!r}",
+            rule="must hold a study of this project (since version 0.13.0 other experiments are not read)",
+            got="one without",
+            fix="Name a study that `python run_study.py` has sent there.",
+        )
     return our_study(store, found, _parent(store, found, parents, study), histories=histories)
 
 

@@ -12,8 +12,8 @@ from study.records.ledger import Ledger
 from study.records.lock import at_work
 from study.space.spec import StudySpec
 
-Kind = Literal["search", "holdup", "throughput", "foreign"]
-"""What a study is: an ordinary search, in stages, short trials for the clock, or written by other people's scripts."""
+Kind = Literal["search", "holdup", "throughput"]
+"""What a study is: an ordinary search, in stages, or short trials for the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,7 +21,7 @@ class StudyData:
     """A study as analysis sees it.
 
     Attributes:
-        name: Of the study, or of the MLflow experiment.
+        name: Of the study.
         source: Folder or tracking URI, without a password.
         kind: What it is.
         runs: One row per trial, the columns of `RUN_COLUMNS`.

@@ -115,7 +115,7 @@ def _ratio(above: FloatArray, below: FloatArray, *, blocks: IntArray, level: flo
 
 
 MOST_SAID = 2.0
-"""Times the throughput measured up to which a bound for ever more runners is worth a sentence; T10 shows all."""
+"""Times the throughput measured up to which a bound for ever more runners is worth a sentence."""
 
 
 def _sentence(bound: Bound, n: int, limit: Estimate, gain: Estimate, learning: Estimate, fixed: Estimate) -> str:

@@ -6,16 +6,23 @@ leaves the table.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.models.observations import FACTORS, Observations
-from analysis.models.rivals import Model
+from analysis.models.iteration_time import fit_iteration_time
+from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl
+from analysis.models.observations import FACTORS, Cells, Observations
 from study.errors import AnalysisError
 from study.statistics import FEWEST_RUNS, NUM_RESAMPLES, BoolArray, Estimate, FloatArray
 
+Answer = tuple[FloatArray, list[str]]
+"""Predicted seconds per iteration, shape (cells,), NaN where there is none; and why, one reason per cell or ''."""
+Model = Callable[[Observations, Cells], Answer]
+"""Fits some runs and predicts bare cells, or says why not."""
+_WORKLOAD = (*(name for name in FACTORS if name != "num_env_runners"), "step_wait_s")
+"""What a law of n must keep fixed."""
 SMALL = 16
 """Most runners of the scales that predict the larger ones."""
 
@@ -118,8 +125,8 @@ def compare(
     Args:
         observations: Runs of one workload.
         splits: One without folds gives no row.
-        models: By name, such as `analysis.models.rivals.MODELS`.
-        rng: Source of the resamples, and of the Gaussian process's restarts.
+        models: By name, such as `MODELS`.
+        rng: Source of the resamples.
         level: Nominal coverage of the intervals over cells.
         num_resamples: Resamples of those intervals.
     """
@@ -142,7 +149,7 @@ def _errors(
 ) -> ModelError:
     cells: list[HeldOut] = []
     for fitted, held in split.folds:
-        cells += _fold(model, observations.take(fitted), observations.take(held), rng)
+        cells += _fold(model, observations.take(fitted), observations.take(held))
     known = [each for each in cells if not each.reason]
     errors = np.array([each.error for each in known])
     worst = known[int(errors.argmax())] if known else None
@@ -160,13 +167,13 @@ def _errors(
     )
 
 
-def _fold(model: Model, fitted: Observations, held: Observations, rng: np.random.Generator) -> list[HeldOut]:
+def _fold(model: Model, fitted: Observations, held: Observations) -> list[HeldOut]:
     numbers = held.cells.numbered()
     first = np.unique(numbers, return_index=True)[1]
     # What is handed over is where, not what: an episode's length is measured there, and is taken away too.
     where = replace(held.cells.take(first), episode_len=np.full(first.size, np.nan))
     try:
-        predicted, reasons = model(fitted, where, rng)
+        predicted, reasons = model(fitted, where)
     except AnalysisError as error:
         predicted, reasons = np.full(first.size, np.nan), [error.problem.removesuffix(".")] * first.size
     return [
@@ -192,3 +199,38 @@ def _median(errors: FloatArray, rng: np.random.Generator, level: float, num_resa
     return Estimate(
         value=float(np.median(errors)), low=low, high=high, n=errors.size, level=level, method="bootstrap over cells"
     )
+
+
+def _iteration_time(fitted: Observations, where: Cells) -> Answer:
+    return fit_iteration_time(fitted).iteration_time_s(where), [""] * len(where)
+
+
+def _law(fit: Callable[..., AmdahlFit | USLFit]) -> Model:
+    """Return a law of n as a model: fitted apart to the runs of each workload."""
+
+    def predict(fitted: Observations, where: Cells) -> Answer:
+        keys, asked = (np.column_stack([getattr(cells, name) for name in _WORKLOAD]) for cells in (fitted.cells, where))
+        answers, reasons = np.full(len(where), np.nan), [""] * len(where)
+        for key in np.unique(asked, axis=0):
+            rows, members = np.flatnonzero((asked == key).all(axis=1)), (keys == key).all(axis=1)
+            why = "knows one workload only, and no fitted run is of it"
+            if members.any():
+                seen, there = fitted.take(members), where.take(rows)
+                try:
+                    law, why = fit(seen.cells.num_env_runners, seen.env_steps_per_s), ""
+                    answers[rows] = there.train_batch_size / law.throughput(there.num_env_runners)
+                except AnalysisError as error:
+                    why = error.problem.removesuffix(".")
+            for row in rows:
+                reasons[row] = why
+        return answers, reasons
+
+    return predict
+
+
+MODELS: Mapping[str, Model] = {
+    "iteration time": _iteration_time,
+    "Amdahl": _law(fit_amdahl),
+    "USL": _law(fit_usl),
+}
+"""Name in tables -> the model."""

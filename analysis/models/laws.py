@@ -1,4 +1,4 @@
-"""Laws of n runners: Amdahl's, Gunther's with its peak, Gustafson's, and Ernest's of an iteration. Imports NumPy."""
+"""Laws of n runners at a fixed batch: Amdahl's, and Gunther's with its peak. Imports NumPy."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,13 +6,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from analysis.models.regression import Curve, Fitted, as_cells, as_curve_data, fit_curve, nonnegative
+from analysis.models.regression import Curve, Fitted, as_curve_data, fit_curve, nonnegative
 from study.statistics import Estimate, FloatArray
 
 LEAST_SCALES = 6
 """Distinct scales below which the three unknowns count as unidentified (the definition in the tables)."""
-TERMS = ("constant", "shared", "tree", "each")
-"""Unknowns, in seconds: of 1, B / n (per env step), ln n and n."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,64 +169,3 @@ def _usl_jacobian(theta: FloatArray, scales: FloatArray) -> FloatArray:
     fitted = usl_throughput(theta, scales)
     below = theta[0] * scales / fitted
     return np.column_stack([fitted / theta[0], -fitted * (scales - 1) / below, -fitted * scales * (scales - 1) / below])
-
-
-def fit_gustafson(num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike) -> FloatArray:
-    """Fit Gustafson's law X(n) = a + b n, a, b >= 0, with the steps per runner fixed, by least relative error.
-
-    a / (a + b) is the serial fraction: the share of an iteration that grows with the batch however many runners there
-    are; where the learner's work grows with the batch the law does not hold. A rival in the comparison of models.
-
-    Args:
-        num_env_runners: n of each run, shape (runs,).
-        env_steps_per_s: Throughput of each run, shape (runs,), with the steps per runner fixed.
-
-    Returns:
-        a and b, env steps per second.
-
-    Raises:
-        AnalysisError: Fewer than two distinct scales.
-
-    Source:
-        Gustafson, Communications of the ACM 31 (1988).
-    """
-    scales, rates = as_curve_data(num_env_runners, env_steps_per_s)
-    return nonnegative(np.column_stack([np.ones_like(scales), scales]), rates)
-
-
-def fit_ernest(
-    num_env_runners: npt.ArrayLike,
-    train_batch_size: npt.ArrayLike,
-    iteration_time_s: npt.ArrayLike,
-) -> FloatArray:
-    """Fit Ernest's model T = t0 + t1 B / n + t2 ln n + t3 n of one workload by least relative error, all >= 0.
-
-    A rival in the comparison of models.
-
-    Args:
-        num_env_runners: n of each run, shape (runs,).
-        train_batch_size: B of each run in env steps, shape (runs,).
-        iteration_time_s: Time of each run's iterations, shape (runs,).
-
-    Returns:
-        t0 to t3, in the order of `TERMS`, shape (4,).
-
-    Raises:
-        AnalysisError: Fewer than two distinct scales.
-
-    Source:
-        Venkataraman et al., Ernest, NSDI 2016, section 3.
-    """
-    times_s = np.asarray(iteration_time_s, dtype=np.float64)
-    as_curve_data(num_env_runners, 1 / times_s)
-    return nonnegative(_features(num_env_runners, train_batch_size), times_s)
-
-
-def ernest_time_s(theta: npt.ArrayLike, num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
-    """Return seconds per iteration, shape (cells,), for theta = (t0, t1, t2, t3)."""
-    return np.asarray(_features(num_env_runners, train_batch_size) @ np.asarray(theta), dtype=np.float64)
-
-
-def _features(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> FloatArray:
-    n, batch = as_cells(num_env_runners, train_batch_size)
-    return np.column_stack([np.ones_like(n), batch / n, np.log(n), n])

@@ -280,12 +280,6 @@ def as_curve_data(
     return scales, rates
 
 
-def as_cells(num_env_runners: npt.ArrayLike, train_batch_size: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return n and B of some cells, shape (cells,) each; where one is a number it is that of all."""
-    n, batch = np.broadcast_arrays(np.atleast_1d(num_env_runners), np.atleast_1d(train_batch_size))
-    return n.astype(np.float64), batch.astype(np.float64)
-
-
 def _gradient(of: Callable[[FloatArray], float], at: FloatArray, errors: FloatArray) -> FloatArray:
     slope = np.zeros_like(at)
     for index in range(at.size):

@@ -31,32 +31,28 @@ KINDS: Mapping[str, str] = {
     "search": "search",
     "throughput": "throughput study",
     "holdup": "hold-up study",
-    "foreign": "experiment of other people's scripts",
 }
 PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "throughput": (
         "How speed grows with the runners",
         ("T2", "T3", "T4"),
-        ("efficiency", "throughput", "weak_efficiency"),
+        ("efficiency", "weak_efficiency"),
     ),
-    "recommendation": ("How many runners", ("T10",), ()),
-    "time": ("Where the time of an iteration goes", ("T5", "T6"), ("phases",)),
+    "time": ("Where the time of an iteration goes", ("T5",), ("phases",)),
     "workload": ("When the batch changed with the runners", ("T7",), ()),
     "holdup": ("Does the setting hold up?", ("T11",), ("score",)),
     LEARNING: (
         "What was learnt, and what it cost",
         ("T8",),
-        ("score", "return_steps", "return_wall_clock", "steps_to_target", "time_to_target", "front", "importance"),
+        ("score", "return_steps", "return_wall_clock", "steps_to_target", "front", "importance"),
     ),
     "models": ("What the models predict", ("T9",), ()),
     "trials": ("Every trial", ("trials",), ()),
-    "apart": ("Runs without a measured clock", ("T2b",), ()),
 }
 """Key -> title, tables and figures of each part, in the order of a throughput study; what is in none comes last."""
 FIRST: Mapping[str, tuple[str, ...]] = {
     "holdup": ("holdup", LEARNING, "trials"),
     "search": (LEARNING, "trials"),
-    "foreign": (LEARNING, "trials"),
 }
 """Kind of study -> the parts that its question is about."""
 

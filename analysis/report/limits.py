@@ -90,7 +90,7 @@ def _seeds(data: StudyData) -> Iterator[str]:
 
 
 def _meaning(data: StudyData, tables: Sequence[Table]) -> Iterator[str]:
-    if any(table.key in ("T9", "T10") and not table.empty for table in tables):
+    if any(table.key == "T9" and not table.empty for table in tables):
         yield PREDICTION
     if bool(data.runs["timing"].eq("measured").fillna(False).any()):
         yield MEASURED

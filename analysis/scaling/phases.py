@@ -1,4 +1,4 @@
-"""Where an iteration's time goes, and the POP tree of its parallel efficiency. Imports NumPy, pandas and pure parts."""
+"""Where an iteration's time goes. Imports NumPy, pandas and pure parts."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -35,26 +35,16 @@ STRAGGLING = 2.0
 
 
 def phases(runs: pd.DataFrame, *, level: float = 0.95) -> Phases:
-    """Return, per workload and scale, the phases of an iteration and the POP tree.
+    """Return, per workload and scale, the phases of an iteration.
 
     Of several placements of a scale only the runs on the fewest CPUs and nodes enter: transfers differ between them.
 
-    Seconds are totals over totals: each run counts with its timed iterations. The POP tree splits the share of the
-    iteration in which the mean runner samples:
-
-        useful = mean runner / iteration = load balance * transfer * phase
-        load balance = mean runner / slowest runner, transfer = slowest runner / sampling, phase = sampling / iteration
-
-    Closure. The project's records define `rest_time_s` as the iteration less sampling, learning and synchronisation.
-    With it the phases add up to the iteration by definition, and `closure` only checks the records' arithmetic.
-    What no clock saw is the rest itself: `unexplained` judges whether the phases account for the iteration.
+    Seconds are totals over totals: each run counts with its timed iterations. The rest is the iteration less sampling,
+    learning and synchronisation: what no clock saw.
 
     Args:
         runs: One row per trial (`analysis.load`).
         level: Nominal coverage of the intervals, in (0, 1).
-
-    Source:
-        POP Centre of Excellence, parallel efficiency metrics (load balance, transfer, serialisation).
     """
     selection = select(runs)
     complete = selection.runs[list(TIMES)].notna().all(axis=1).to_numpy(dtype=bool)
@@ -111,8 +101,6 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
     iteration, sampling = totals["iteration_time_s"], totals["sampling_time_s"]
     slowest, mean = totals["slowest_runner_time_s"], totals["mean_runner_time_s"]
     clocked = sampling + totals["learning_time_s"] + totals["sync_time_s"]
-    recorded = part["rest_time_s"].to_numpy(dtype=np.float64, na_value=np.nan) * counts
-    unknown = bool(np.isnan(recorded).any())
     by_phase = dict(
         zip(
             PHASES,
@@ -122,12 +110,11 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
                 sampling - slowest,
                 totals["learning_time_s"],
                 totals["sync_time_s"],
-                iteration - clocked if unknown else recorded,
+                iteration - clocked,
             ),
             strict=True,
         )
     )
-    residual, whole = np.abs(iteration - clocked), iteration.sum()
 
     def over(above: FloatArray, below: FloatArray) -> Estimate:
         return ratio_of_totals(above, below, blocks, level=level)
@@ -143,13 +130,9 @@ def _row(text: str, scale: int, label: str, part: pd.DataFrame, n_failed: int, l
         n_failed=n_failed,
         seconds=seconds,
         shares={name: over(total, iteration) for name, total in by_phase.items()},
-        closure=None if unknown else float(abs(sum(each.sum() for each in by_phase.values()) - whole) / whole),
-        unexplained=over(residual, iteration),
-        unexplained_median=float(np.median(residual / iteration)),
+        unexplained=float(np.median(np.abs(iteration - clocked) / iteration)),
         load_balance=_at_most_one(over(mean, slowest)),
-        transfer=_at_most_one(over(slowest, sampling)),
-        phase=_at_most_one(over(sampling, iteration)),
-        useful=_at_most_one(over(mean, iteration)),
+        sampling=_at_most_one(over(sampling, iteration)),
     )
 
 

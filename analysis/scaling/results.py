@@ -165,27 +165,18 @@ class PhaseRow:
     seconds: Mapping[str, Estimate]
     """Seconds per iteration by phase (`PHASES`), and `iteration`."""
     shares: Mapping[str, Estimate]
-    """Share of the iteration by phase; the sum is 1 but for `closure`."""
-    closure: float | None
-    """|sum of the phases - iteration| / iteration, total over total. Where `rest` is recorded as the remainder it is 0
-    but for rounding, and checks the arithmetic of the records alone: then `unexplained` judges the closure."""
-    unexplained: Estimate
-    """Share of the iteration that no clock of a phase saw: |iteration - sampling - learning - sync| / iteration."""
-    unexplained_median: float
-    """Median over the runs of that share."""
+    """Share of the iteration by phase; their sum is 1."""
+    unexplained: float
+    """Share of the iteration that no clock of a phase saw: the median over the runs."""
     load_balance: Estimate
     """Mean runner time / slowest runner time."""
-    transfer: Estimate
-    """Slowest runner time / sampling time."""
-    phase: Estimate
+    sampling: Estimate
     """Sampling time / iteration time."""
-    useful: Estimate
-    """Mean useful runner time / iteration time: the product of the three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Phases and POP tree of every cell."""
+    """Phases of every cell."""
 
     rows: tuple[PhaseRow, ...]
     excluded: Mapping[str, int]
@@ -194,7 +185,7 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputRow:
+class TargetRow:
     """What one batch at one scale needs to reach the target."""
 
     num_env_runners: int
@@ -210,12 +201,8 @@ class GoodputRow:
     """Measured runs behind the throughput."""
     steps_to_target: Estimate | None
     """Restricted mean of env steps to target up to `horizon`; None when no run reached it."""
-    statistical_efficiency: Estimate | None
-    """Steps to target of the reference row over those of this row."""
     env_steps_per_s: Estimate | None
     """Throughput of the measured runs; None when there are none."""
-    goodput: Estimate | None
-    """Throughput times statistical efficiency, reference env steps/s."""
     time_to_target_s: Estimate | None
     """Steps to target over throughput, seconds of training."""
     cpu_h_to_target: Estimate | None
@@ -225,24 +212,22 @@ class GoodputRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputGroup:
+class TargetGroup:
     """Rows that learn the same task by the same setting but for batch and scale."""
 
     label: str
     horizon: int
     """Env steps at which the restricted means are cut."""
-    reference: tuple[int, int]
-    """num_env_runners and train_batch_size of the row with statistical efficiency 1."""
-    rows: tuple[GoodputRow, ...]
+    rows: tuple[TargetRow, ...]
     resolution: int = 0
     """Env steps between two evaluations, at most: a time to target is known no better. 0 where it is exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput:
+class ToTarget:
     """Steps, time and cost to target against batch."""
 
-    groups: tuple[GoodputGroup, ...]
+    groups: tuple[TargetGroup, ...]
     excluded: Mapping[str, int]
     n: int
     n_failed: int
@@ -272,14 +257,3 @@ class AllocationRow:
     env_steps_per_s_per_cpu: Estimate | None
     relative: Estimate | None
     """Total rate over that of the row with the fewest trials, paired by block."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """Whether a cell that is run again and again still takes the same time."""
-
-    slope: Estimate | None
-    """Relative change of the seconds per iteration from one block to the next, d ln T / d block; None from one run."""
-    drifting: bool
-    """Whether the interval of the slope leaves out 0."""
-    sentence: str

@@ -57,9 +57,9 @@ class Selection:
 def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
     """Return the runs whose times may be used: finished, timed, and with the label `measured`.
 
-    A run is counted under the first reason that holds: its status, its timing label, no timed iteration, no
-    fingerprint, other trials at its side (`analysis.scaling.allocation` is for those of an allocation). Runs with the
-    same seed are a block; a run without a seed is a block of its own.
+    A run is counted under the first reason that holds: its status, its timing label, no timed iteration, other trials
+    at its side (`analysis.scaling.allocation` is for those of an allocation). Runs with the same seed are a block; a
+    run without a seed is a block of its own.
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -74,7 +74,6 @@ def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
     reason = np.full(len(runs), "", dtype=object)
     for holds, text in (
         (beside_others(runs) if alone else np.zeros(len(runs), dtype=bool), BESIDE),
-        (runs["fingerprint"].isna().to_numpy(), "no fingerprint"),
         (~(numbers["num_env_runners"] >= 1), "number of runners unknown"),
         (~timed, "no timed iterations"),
     ):

@@ -6,25 +6,22 @@ from dataclasses import replace
 from analysis.estimates.frame import unknown
 from analysis.estimates.results import Results
 from analysis.tables.learning import hold_up, steps_to_target
-from analysis.tables.models import model_comparison, recommendation
-from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners, weak_scaling
+from analysis.tables.models import model_comparison
+from analysis.tables.scaling import decomposition, strong_scaling, trials_against_runners, weak_scaling
 from analysis.tables.sheet import every_trial, study_sheet
 from analysis.tables.table import Layout, Table
-from analysis.tables.times import phases, pop_tree
+from analysis.tables.times import phases
 from study.errors import StudyError
 
 TABLES: Mapping[str, tuple[str, str, Callable[[Results], Table]]] = {
     "study_sheet": ("T1", "Study sheet", study_sheet),
     "strong_scaling": ("T2", "Strong scaling", strong_scaling),
-    "not_measured": ("T2b", "Not measured", not_measured),
     "weak_scaling": ("T3", "Weak scaling", weak_scaling),
     "trials_against_runners": ("T4", "Trials against runners", trials_against_runners),
     "phases": ("T5", "Phases", phases),
-    "pop_tree": ("T6", "POP tree", pop_tree),
     "runners_and_batch": ("T7", "Runners x batch", decomposition),
     "steps_to_target": ("T8", "Steps to target", steps_to_target),
     "models": ("T9", "Models", model_comparison),
-    "recommendation": ("T10", "Recommendation", recommendation),
     "certificate": ("T11", "Hold-up certificate", hold_up),
     "trials": ("trials", "Every trial", every_trial),
 }

@@ -34,13 +34,6 @@ PHASES = (
     "samples are here). Learning is the update: connectors, advantages, all epochs. Rest: the iteration less these."
 )
 CONNECTOR = "The records do not time the connectors apart: they are inside learning."
-CLOSURE = (
-    "Closure: |sum of the phases - iteration| / iteration, total over total; unexplained: the share that no clock saw."
-)
-POP = (
-    "Load balance (mean / slowest runner time) x transfer (slowest runner / sampling time) x phase (sampling / "
-    "iteration time) = useful share: mean runner time / iteration time."
-)
 DECOMPOSITION = (
     "The log ratio of two throughputs = a parallel part + a batch part, each averaged over the two orders (Shapley); "
     "it needs all four cells of the 2x2. Interaction 1: the order does not matter."
@@ -51,11 +44,7 @@ STEPS_TO_TARGET = (
     "and intervals reach down to the one before. A cell of fewer than five runs has no interval: a bootstrap of so few "
     "would cover 62 to 87 %, not 95 %."
 )
-STATISTICAL = (
-    "Statistical efficiency: steps to target at the reference batch / at this batch. Goodput: X x statistical "
-    "efficiency. Time to target: steps to target / X."
-)
-COST = "Cost: time to target x P, in CPU-seconds and CPU-hours."
+COST = "Time to target: steps to target / X. Cost: time to target x P, in CPU-hours."
 HOLD_OUT = (
     "Hold-out error: |predicted - measured| / measured of the seconds per iteration (median over cells), on cells that "
     "the model was not fitted to; the same splits for every model."
@@ -69,21 +58,6 @@ MODEL_INTERVAL = (
     "scatter of the runs, not what a model leaves out. Those of Amdahl's law and the USL are 95 %, asymptotic: "
     "Student's t over runs on the linearised fit, which takes the law as true. Intervals of hold-out errors resample "
     "the held-out cells (95 %)."
-)
-ADVICE = (
-    "`measured` rows rest on runs with a measured clock; `predicted` ones on the iteration-time model, `extrapolated` "
-    "where they lie outside the runs that it was fitted to, up to twice the largest measured scale. A `bound` is what "
-    "follows from the measured phases if runners took no time."
-)
-KNEE = "Knee: the n at which sampling takes as long as learning; beyond it the learner is what an iteration waits for."
-LIMIT = (
-    "Do not go beyond n: the last n before one more runner gives less than half its share, d ln X / d ln P < 0.5; at "
-    "most batch / envs per runner, where every lane has one step."
-)
-CEILING = "Ceiling: 1 / [(E/L)(a/m + b/h) + c1/L + d1] env steps/s, whatever n and the batch are."
-BEST_BATCH = (
-    "Best batch B*(n) = sqrt(c B_crit / d) of T_iter = c(n) + d(n) B and N(B) = N_min (1 + B / B_crit); N is the "
-    "step of an evaluation, and its interval leaves out the time between two of them."
 )
 CERTIFICATE = (
     "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "

@@ -9,8 +9,8 @@ from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words, arms_of_trials, small_scale
 from analysis.load import StudyData
-from analysis.scaling.goodput import least
-from analysis.scaling.results import GoodputGroup, GoodputRow
+from analysis.scaling.results import TargetGroup, TargetRow
+from analysis.scaling.targets import least
 from analysis.tables import definitions as words
 from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, RATE, RUNNERS, RUNS, count, estimate, text
 from analysis.tables.numbers import in_words
@@ -34,13 +34,11 @@ TARGET = Layout(
         count("n_censored", "never", "Runs that did not reach the target."),
         count("n_timed", "measured", "Measured runs behind the throughput."),
         estimate("steps_to_target", "1", "steps to target", "Restricted mean of env steps up to the horizon."),
-        estimate("statistical_efficiency", "1", "", "Steps at the reference / here."),
         RATE,
-        estimate("goodput", "1", "goodput (steps/s)", "Steps/s x statistical efficiency."),
         estimate("time_to_target_s", "s", "time to target", "Training seconds."),
         estimate("cpu_h_to_target", "CPU h", "cost", "CPU-hours to the target."),
     ),
-    definitions=(words.STEPS_TO_TARGET, words.STATISTICAL, words.COST, words.THROUGHPUT, words.INTERVAL),
+    definitions=(words.STEPS_TO_TARGET, words.COST, words.THROUGHPUT, words.INTERVAL),
     first=(
         "num_env_runners",
         "train_batch_size",
@@ -77,7 +75,7 @@ PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 
 def steps_to_target(results: Results) -> Table:
     """T8: steps, time and cost to the target against the batch."""
-    found = results.goodput
+    found = results.to_target
     if isinstance(found, str):
         return TARGET.without(found, n_failed=results.num_failed)
     pairs = [(group, row) for group in found.groups for row in group.rows]
@@ -100,7 +98,7 @@ def steps_to_target(results: Results) -> Table:
     )
 
 
-def _labels(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], data: StudyData) -> list[str]:
+def _labels(pairs: Sequence[tuple[TargetGroup, TargetRow]], data: StudyData) -> list[str]:
     """Return the names of the settings: of a hold-up study those of its arms, else what tells the groups apart."""
     if data.kind != "holdup":
         return [group.label for group, _ in pairs]
@@ -109,7 +107,7 @@ def _labels(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], data: StudyData) -
     return [arm.pop() if len(arm) == 1 else group.label for arm, (group, _) in zip(arms, pairs, strict=True)]
 
 
-def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
+def _fewest_steps(rows: Sequence[tuple[str, TargetRow]]) -> str:
     """Return what was least, with the rows that cannot be told from it."""
     steps = [(label, row, row.steps_to_target) for label, row in rows if row.steps_to_target is not None]
     if not steps:
@@ -122,7 +120,7 @@ def _fewest_steps(rows: Sequence[tuple[str, GoodputRow]]) -> str:
     return f"{said}. The soonest, in s: {_least(timed, lambda row: f'n={row.n_timed} measured')}."
 
 
-def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[GoodputRow], str]) -> str:
+def _least(found: Sequence[tuple[str, TargetRow, Estimate]], aside: Callable[[TargetRow], str]) -> str:
     """Return the least of some estimates, and every row that cannot be told from it."""
     first, places = least([(row, value) for _, row, value in found])
     (label, row, value), rivals = found[first], [found[place] for place in places]
@@ -136,18 +134,16 @@ def _least(found: Sequence[tuple[str, GoodputRow, Estimate]], aside: Callable[[G
     return f"{said}; cannot be told from {named}{more}"
 
 
-def _where(label: str, row: GoodputRow) -> str:
+def _where(label: str, row: TargetRow) -> str:
     runners = counted(row.num_env_runners, "runner")
     batch = "" if row.train_batch_size is None else f", batch {row.train_batch_size:,}"
     return f"{runners}{batch}{f' ({label})' if label else ''}"
 
 
-def _horizons(pairs: Sequence[tuple[GoodputGroup, GoodputRow]], labels: Sequence[str], *, named: bool) -> Iterator[str]:
+def _horizons(pairs: Sequence[tuple[TargetGroup, TargetRow]], labels: Sequence[str], *, named: bool) -> Iterator[str]:
     first = {id(group): (group, label) for (group, _), label in reversed(list(zip(pairs, labels, strict=True)))}
     for group, label in reversed(first.values()):
-        runners, batch = group.reference
-        where = f"{runners} runners" + (f", batch {batch:,}" if batch is not None else "")
-        said = f"horizon {group.horizon:,} env steps; statistical efficiency 1 is at {where}."
+        said = f"horizon {group.horizon:,} env steps."
         if group.resolution:
             said += (
                 f" Evaluations are up to {group.resolution:,} env steps apart: a run was at the target at some time "

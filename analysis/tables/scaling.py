@@ -1,12 +1,9 @@
-"""T2 strong and T3 weak scaling, T2b what is not measured, T4 trials against runners, T7 runners x batch. Views."""
+"""T2 strong and T3 weak scaling, T4 trials against runners, T7 runners x batch. Views."""
 
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
-
 from analysis.estimates.results import Results
-from analysis.scaling.results import AllocationRow, Decomposition, Drift, Refusal, Scaling
-from analysis.scaling.selection import at_their_scale
+from analysis.scaling.results import AllocationRow, Decomposition, Refusal, Scaling
 from analysis.tables import definitions as words
 from analysis.tables.columns import (
     BATCH,
@@ -22,7 +19,7 @@ from analysis.tables.columns import (
     text,
 )
 from analysis.tables.numbers import in_words
-from analysis.tables.table import FAILED, Layout, Table, left_out, with_command
+from analysis.tables.table import Layout, Table, left_out, with_command
 
 MOST_REFUSALS = 12
 """Refusals that a table tells; of the rest, how many there are."""
@@ -84,23 +81,6 @@ WEAK = Layout(
     ),
     first=_ANSWER,
 )
-APART = Layout(
-    key="T2b",
-    title="Not measured: no speed-up",
-    columns=(
-        text("timing", "clock", "Why the clock says nothing about scaling."),
-        RUNNERS,
-        text("num_cpus", "CPUs", "CPUs reserved; the least and the most where they differ."),
-        RUNS,
-        FAILED_RUNS,
-        count("workloads", "workloads", "Different workload fingerprints among them."),
-        count("least", "steps/s, least", "Smallest rate seen: a range, no estimate."),
-        count("median", "steps/s, median", "Median rate seen, of all workloads."),
-        count("largest", "steps/s, largest", "Largest rate seen."),
-        text("reason", "", "As recorded; the commonest where there are several."),
-    ),
-    definitions=(words.CPUS, words.THROUGHPUT, words.MEASURED),
-)
 ALLOCATION = Layout(
     key="T4",
     title="Trials against runners: the same CPUs, spent side by side",
@@ -128,7 +108,7 @@ CONFOUND = Layout(
         estimate("factor", "1", "", "The part as a factor; total = runners x workload."),
         estimate("log", "1", "ln factor", "Its logarithm: these add up."),
     ),
-    definitions=(words.DECOMPOSITION, words.THROUGHPUT, words.STATISTICAL, words.MEASURED, words.INTERVAL),
+    definitions=(words.DECOMPOSITION, words.THROUGHPUT, words.MEASURED, words.INTERVAL),
 )
 
 
@@ -137,18 +117,18 @@ CONFOUND = Layout(
 
 def strong_scaling(results: Results) -> Table:
     """T2: speed-up and efficiency at fixed batch, or the refusal in words."""
-    return _scaling(STRONG, results.strong, _drift(results.drift))
+    return _scaling(STRONG, results.strong)
 
 
 def weak_scaling(results: Results) -> Table:
     """T3: weak efficiency, the env steps per runner fixed, or the refusal in words."""
-    return _scaling(WEAK, results.weak, ())
+    return _scaling(WEAK, results.weak)
 
 
-def _scaling(layout: Layout, found: Scaling | str, more: Sequence[str]) -> Table:
+def _scaling(layout: Layout, found: Scaling | str) -> Table:
     if isinstance(found, str):
         return layout.without(found)
-    notes = (*_notes(found), *more)
+    notes = tuple(_notes(found))
     if not found.groups:
         return layout.without(*_refused(found), n_failed=found.n_failed, excluded=found.excluded, notes=notes)
     rows = [row for group in found.groups for row in group.rows]
@@ -181,13 +161,6 @@ def _gain(found: Scaling) -> str:
     return f"{scales}, the speed-up is {speed_up}: {per_runner} per runner{per_cpu}; {base}. {group.reading}".strip()
 
 
-def _drift(found: Sequence[Drift] | str) -> tuple[str, ...]:
-    """Return what the cell with most runs says of the machine, and every other one that drifted."""
-    if isinstance(found, str):
-        return ()
-    return tuple(f"Drift of the machine: {each.sentence}" for each in found if each is found[0] or each.drifting)
-
-
 def _refused(found: Scaling) -> tuple[str, str]:
     """Return why there is no row, and what to run."""
     if not found.refusals:
@@ -217,54 +190,6 @@ def _notes(found: Scaling) -> Iterator[str]:
     yield from (f"Refused: {with_command(*_help(refusal))}" for refusal in more[:MOST_REFUSALS])
     if len(more) > MOST_REFUSALS:
         yield f"… and {len(more) - MOST_REFUSALS} more refusals."
-
-
-# --- T2b ----------------------------------------------------------------------------------------------------------
-
-
-def not_measured(results: Results) -> Table:
-    """T2b: oversubscribed, emulated and tainted rows by scale, with the range of their rates."""
-    runs = at_their_scale(results.data.runs)
-    label = runs["timing"].astype(object).fillna("no label")
-    # Lanes of 46 runners in one stock runner, or emulated in one process: two clocks, of one scale.
-    stands_for = runs["stands_for_runners"].notna()
-    apart = runs.assign(label=label, stands_for=stands_for)[(label != "measured").to_numpy()]
-    if apart.empty:
-        why = "None: every run has a measured clock." if len(runs) else "None: the study has no runs yet."
-        return APART.without(why, n_failed=results.num_failed)
-    cells = [cell for _, cell in apart.groupby(["label", "num_env_runners", "stands_for"], sort=True, dropna=False)]
-    rows = [_range(cell) for cell in cells]
-    counts = apart["label"].value_counts()
-    shown = ", ".join(f"{number:,} {name}" for name, number in counts.items())
-    return APART.table(
-        rows,
-        f"{len(apart):,} of {len(runs):,} runs have no measured clock ({shown}): their times and rates say nothing "
-        "about scaling and are in no other table of times.",
-        n=len(apart),
-        n_failed=int((apart["status"] == FAILED).sum()),
-        excluded={"measured: see T2": len(runs) - len(apart)},
-        notes=(f"{name}: {meaning}." for name, meaning in words.CLOCKS.items() if name in counts),
-        values={column.name: [row[column.name] for row in rows] for column in APART.columns},
-    )
-
-
-def _range(cell: pd.DataFrame) -> dict[str, object]:
-    rates = cell["env_steps_per_s"].dropna()
-    cpus = sorted({int(each) for each in cell["num_cpus"].dropna()})
-    reasons = cell["timing_reason"].dropna()
-    scale = cell["num_env_runners"].iloc[0]
-    return {
-        "timing": str(cell["label"].iloc[0]),
-        "num_env_runners": None if pd.isna(scale) else int(scale),
-        "num_cpus": "unknown" if not cpus else str(cpus[0]) if len(cpus) == 1 else f"{cpus[0]} to {cpus[-1]}",
-        "n": len(cell),
-        "n_failed": int((cell["status"] == FAILED).sum()),
-        "workloads": int(cell["fingerprint"].nunique()),
-        "least": float(rates.min()) if len(rates) else None,
-        "median": float(rates.median()) if len(rates) else None,
-        "largest": float(rates.max()) if len(rates) else None,
-        "reason": str(reasons.value_counts().index[0]) if len(reasons) else "not settled",
-    }
 
 
 # --- T4 -----------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def _sessions(sheet: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _fingerprint(data: StudyData) -> Iterator[tuple[str, str, str]]:
     """Yield the fields of the workload that differ, and the equal ones that the space does not say."""
-    distinct = [fields(str(each)) for each in data.runs["fingerprint"].dropna().unique()]
+    distinct = [fields(str(each)) for each in data.runs["fingerprint"].unique()]
     equal: dict[str, Any] = {}
     for name in sorted({name for each in distinct for name in each}):
         values = list(dict.fromkeys(_text(each.get(name, ABSENT)) for each in distinct))

@@ -1,19 +1,18 @@
-"""T5 phases and T6 POP tree: where the time of an iteration goes. Views of analysis.scaling; no engine."""
+"""T5, phases: where the time of an iteration goes. A view of analysis.scaling; no engine."""
 
 from collections.abc import Iterator
 
-from analysis.estimates.results import Results
+from analysis.estimates.results import Results, attempt
 from analysis.scaling.phases import stragglers
 from analysis.scaling.results import PhaseRow, Phases
 from analysis.tables import definitions as words
-from analysis.tables.cells import TableColumn
 from analysis.tables.columns import BATCH, CPUS, FAILED_RUNS, FIRST_COMMAND, RUNNERS, RUNS, WORKLOAD, estimate
 from analysis.tables.numbers import in_words
 from analysis.tables.table import Layout, Table
 from study.statistics import Estimate
 
 NOTHING = "No phases: no run is finished with a measured clock."
-CLOSURE_AIM = 0.02
+MOST_UNEXPLAINED = 0.02
 """Share of an iteration that the phases may miss, at the median, before they explain it no more."""
 MEANINGS = {
     "runners": "The mean runner's own time in sampling.",
@@ -33,50 +32,28 @@ PHASES = Layout(
     columns=(
         *_CELL,
         *(estimate(f"{name}_s", "s", name, meaning) for name, meaning in MEANINGS.items()),
-        TableColumn(name="closure", unit="1", digits=2, meaning="|sum of the phases - iteration| / iteration."),
-        estimate("unexplained", "1", "", "Share of the iteration that no clock saw."),
     ),
-    definitions=(words.PHASES, words.CONNECTOR, words.CLOSURE, words.MEASURED, words.INTERVAL),
+    definitions=(words.PHASES, words.CONNECTOR, words.MEASURED, words.INTERVAL),
     first=("num_env_runners", "iteration_s", *(f"{name}_s" for name in MEANINGS)),
-)
-POP = Layout(
-    key="T6",
-    title="POP tree: which share of an iteration the runners step environments",
-    columns=(
-        *_CELL,
-        estimate("load_balance", "1", "", "Mean / slowest runner time."),
-        estimate("transfer", "1", "", "Slowest runner time / sampling time."),
-        estimate("phase", "1", "", "Sampling time / iteration time."),
-        estimate("useful", "1", "", "Their product: mean runner time / iteration time."),
-    ),
-    definitions=(words.POP, words.MEASURED, words.INTERVAL),
-    first=("num_env_runners", "useful", "load_balance", "transfer", "phase"),
 )
 
 
 def phases(results: Results) -> Table:
-    """T5: seconds per iteration by phase, with the closure residual."""
-    return _of_phases(PHASES, results.phases)
-
-
-def pop_tree(results: Results) -> Table:
-    """T6: load balance x transfer x phase = useful share."""
-    return _of_phases(POP, results.phases)
-
-
-def _of_phases(layout: Layout, found: Phases | str) -> Table:
+    """T5: seconds per iteration by phase; as notes, stragglers and whether more runners can help."""
+    found = results.phases
     if isinstance(found, str):
-        return layout.without(found)
+        return PHASES.without(found)
     if not found.rows:
-        return layout.without(NOTHING, FIRST_COMMAND, n_failed=found.n_failed, excluded=found.excluded)
+        return PHASES.without(NOTHING, FIRST_COMMAND, n_failed=found.n_failed, excluded=found.excluded)
     several = len({row.label for row in found.rows}) > 1
-    return layout.table(
+    verdict = attempt(lambda: results.models.verdict)
+    return PHASES.table(
         found.rows,
-        _phase_sentence(found) if layout is PHASES else _pop_sentence(found),
+        _phase_sentence(found),
         n=found.n,
         n_failed=found.n_failed,
         excluded=found.excluded,
-        notes=_stragglers(found, several) if layout is POP else (),
+        notes=(*_stragglers(found, several), *([] if isinstance(verdict, str) else [verdict.sentence])),
         values={
             "workload": [row.label for row in found.rows],
             **{f"{name}_s": [row.seconds.get(name) for row in found.rows] for name in MEANINGS},
@@ -105,30 +82,15 @@ def _phase_sentence(found: Phases) -> str:
     shares = {name: share for name, share in row.shares.items() if name != "rest"}
     largest = max(shares, key=lambda name: shares[name].value, default="rest")
     told = f"{LONG.get(largest, largest)} takes {_percent(shares[largest])} of an iteration"
-    open_ = [each for each in found.rows if each.unexplained_median > CLOSURE_AIM]
-    closed = f"the phases explain every cell to within {CLOSURE_AIM:.0%} at the median"
+    open_ = [each for each in found.rows if each.unexplained > MOST_UNEXPLAINED]
+    closed = f"the phases explain every cell to within {MOST_UNEXPLAINED:.0%} at the median"
     if open_:
-        worst = max(open_, key=lambda each: each.unexplained_median)
+        worst = max(open_, key=lambda each: each.unexplained)
         closed = (
-            f"in {len(open_)} of {len(found.rows)} cells more than {CLOSURE_AIM:.0%} stay unexplained (at most "
-            f"{worst.unexplained_median:.1%}, at {worst.num_env_runners} runners)"
+            f"in {len(open_)} of {len(found.rows)} cells more than {MOST_UNEXPLAINED:.0%} stay unexplained (at most "
+            f"{worst.unexplained:.1%}, at {worst.num_env_runners} runners)"
         )
     return f"At {row.num_env_runners} runners {told}; {closed}."
-
-
-def _pop_sentence(found: Phases) -> str:
-    row = _widest(found)
-    parts = {
-        "waiting for the slowest runner": row.load_balance,
-        "collecting its samples": row.transfer,
-        "time outside sampling": row.phase,
-    }
-    least = min(parts, key=lambda name: parts[name].value)
-    of = "the iteration" if least == "time outside sampling" else "sampling"
-    return (
-        f"At {row.num_env_runners} runners the mean runner steps environments {_percent(row.useful)} of the time; "
-        f"the main loss is {least} ({1 - parts[least].value:.1%} of {of})."
-    )
 
 
 def _percent(share: Estimate) -> str:

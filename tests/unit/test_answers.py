@@ -275,7 +275,7 @@ def test_the_writers_escape_what_comes_from_a_study():
     assert "lr: &lt;b&gt;" in answer.to_html()
 
 
-@pytest.mark.parametrize("kind", ["search", "throughput", "holdup", "foreign"])
+@pytest.mark.parametrize("kind", ["search", "throughput", "holdup"])
 @pytest.mark.parametrize(
     ("status", "said"),
     [("failed", "All 2 trials failed"), ("running", "No answer yet: 0"), ("interrupted", "No answer")],

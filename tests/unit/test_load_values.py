@@ -1,4 +1,4 @@
-"""Columns, fingerprints and the names of RLlib, by value."""
+"""Columns and fingerprints, by value."""
 
 import json
 from dataclasses import replace
@@ -12,8 +12,6 @@ from analysis import load
 from analysis.load.arrays import frame_of
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
-from analysis.load.foreign_settings import Settings, settings_of
-from analysis.load.rllib_names import METRICS, TIMERS, Keys
 from study.errors import RecordError
 from study.space.variants import Variant, spec_of
 from tests import holdup, synthetic
@@ -162,89 +160,6 @@ def test_every_column_has_a_unit_and_a_meaning():
             assert name == column.name
             assert column.meaning.endswith("."), name
             assert bool(column.unit) == (column.dtype in ("Int64", "Float64")), name
-
-
-@pytest.mark.parametrize(
-    "spelt",
-    [
-        "env_runners/episode_return_mean",
-        "env_runners.episode_return_mean",
-        "env_runners_episode_return_mean",
-        "episode_reward_mean",
-        "sampler_results/episode_reward_mean",
-    ],
-)
-def test_every_spelling_of_a_name_is_found(spelt):
-    assert Keys(["loss", spelt]).first(METRICS["training_return"]) == spelt
-
-
-def test_the_best_source_is_taken_first_and_others_are_left_alone():
-    keys = Keys(["timesteps_total", "num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled"])
-    assert keys.first(METRICS["env_steps"]) == "num_env_steps_sampled_lifetime"
-    # The new stack's num_env_steps_sampled of the runners is that of one iteration, no total.
-    assert Keys(["env_runners/num_env_steps_sampled"]).first(METRICS["env_steps"]) is None
-    assert Keys(["accuracy", "lr"]).first(METRICS["training_return"]) is None
-    assert Keys(["timers.learner_update_timer"]).first(TIMERS["learning_time_s"][0].keys) is not None
-
-
-def test_settings_of_the_new_stack():
-    found = settings_of(
-        Settings(
-            {
-                "env": "CartPole-v1",
-                "num_env_runners": "10",
-                "num_learners": "2",
-                "train_batch_size_per_learner": "1000",
-                "minibatch_size": "128",
-                "lr": "0.0003",
-                "grad_clip": "None",
-                "num_cpus_for_main_process": "1",
-                "num_cpus_per_env_runner": "1",
-                "num_cpus_per_learner": "auto",
-                "model/fcnet_hiddens": "[64, 64]",
-            },
-            {"config/num_epochs": 30.0, "config/lr": 7.0, "config/vf_clip_param": 1.7976931348623157e308},
-        )
-    )
-    assert found["num_env_runners"] == 10
-    assert found["train_batch_size"] == 2000  # two learners of 1000
-    assert found["minibatch_size"] == 256
-    assert found["num_epochs"] == 30
-    assert found["lr"] == 0.0003  # parameters come before what the callback put among the metrics
-    assert not {"grad_clip", "vf_clip_param"} & found.keys()  # MLflow stores infinity as the largest double
-    assert found["num_cpus"] is None  # `auto` CPUs of two learners: not known
-    workload = json.loads(found["fingerprint"])
-    assert workload["network"] == {"fcnet_hiddens": "[64, 64]"}
-    assert workload["environment"]["id"] == "CartPole-v1"
-
-
-def test_settings_of_the_old_stack():
-    found = settings_of(
-        Settings(
-            {
-                "num_workers": "4",
-                "train_batch_size": "4000",
-                "sgd_minibatch_size": "128",
-                "num_sgd_iter": "30",
-                "num_learner_workers": "0",
-                "num_cpus_for_driver": "1",
-                "num_cpus_per_worker": "2",
-                "lr": "[[0, 0.001], [100, 0.0]]",
-            },
-            {},
-        )
-    )
-    assert (found["num_env_runners"], found["train_batch_size"], found["minibatch_size"]) == (4, 4000, 128)
-    assert found["num_epochs"] == 30
-    assert found["num_cpus"] == 9
-    assert "lr" not in found  # a schedule is no number
-    assert json.loads(found["fingerprint"])["num_learners"] == 0
-
-
-def test_learners_that_nobody_told_do_not_part_the_runs_of_other_people():
-    one, other = (settings_of(Settings({"num_env_runners": n, "lr": "0.001"}, {})) for n in ("2", "4"))
-    assert one["fingerprint"] == other["fingerprint"]
-    assert "num_learners" not in json.loads(one["fingerprint"])
 
 
 def test_curves_of_nothing_have_columns(tmp_path):

@@ -1,10 +1,9 @@
 """What reaching the target takes: env steps, time and CPUs against batch and scale. Imports NumPy, pandas, pure parts.
 
-A batch that is processed faster may need more env steps. Goodput counts env steps at their worth: throughput times
-statistical efficiency, in env steps of the reference batch per second.
+A batch that is processed faster may need more env steps.
 
 A target is looked for in evaluations. A run whose time to it is 50,000 env steps, the evaluation before being at none,
-got there anywhere in between; the columns `BEFORE` and `TIME_BEFORE` say since when.
+got there anywhere in between; the column `BEFORE` says since when.
 """
 
 from collections import Counter
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.blocks import BY_DEFINITION, exact, exponential, logarithm, rate_of, scaled, sum_of
+from analysis.scaling.blocks import BY_DEFINITION, exponential, logarithm, rate_of, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
-from analysis.scaling.results import Goodput, GoodputGroup, GoodputRow
+from analysis.scaling.results import TargetGroup, TargetRow, ToTarget
 from analysis.scaling.selection import as_int, at_their_scale, select, texts
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 from study.text import count
@@ -32,15 +31,13 @@ ALONE = "the only run of its setting"
 MOST_GROUPS = 50
 """Settings that are resampled, those with the most runs; the runs of the others are counted."""
 BEYOND = f"beyond the {MOST_GROUPS} settings with the most runs"
-UNKNOWN = "no fingerprint, scale or batch"
+UNKNOWN = "no scale or batch"
 SECONDS_PER_HOUR = 3600
 HARDWARE = ("cpu_model", "smt", "node_type")
 """Fields of the fingerprint that say on what a run ran."""
 ENDED = ("finished", "failed")
 BEFORE = "env_steps_before_target"
 """Column that `watched` adds: env steps at which a run was last seen below its target."""
-TIME_BEFORE = "time_before_target_s"
-"""The same in training seconds."""
 CONFIRM = "confirm"
 """Stage of a hold-up study on seeds that nothing was chosen by."""
 NOT_JUDGED = "on seeds that settings were chosen by"
@@ -67,12 +64,7 @@ class Targets:
         return float((self.times - self.since)[self.reached].max(initial=0.0))
 
 
-def goodput(
-    runs: pd.DataFrame,
-    *,
-    level: float = 0.95,
-    budget: float | None = None,
-) -> Goodput:
+def steps_to_target(runs: pd.DataFrame, *, level: float = 0.95, budget: float | None = None) -> ToTarget:
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
@@ -84,8 +76,7 @@ def goodput(
     cell alone, total over total; of a group whose runs were measured on several kinds of hardware, of those on the one
     with the most runs.
 
-    Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`). Where runs are
-    censored the ratio of restricted means understates a difference, see `statistics.ratio_of_restricted_means`.
+    Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`).
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -103,7 +94,7 @@ def goodput(
     keys, status = setting_keys(runs), runs["status"].astype(object)
     measured = select(runs).runs
     runs = at_their_scale(runs)
-    over, known = status.isin(ENDED), keys.notna() & runs[["num_env_runners", BATCH]].notna().all(axis=1)
+    over, known = status.isin(ENDED), runs[["num_env_runners", BATCH]].notna().all(axis=1)
     excluded = Counter(str(each) for each in status[~over])
     excluded[NOT_JUDGED] += num_chosen_by
     excluded[UNKNOWN] += int((over & ~known).sum())
@@ -115,7 +106,7 @@ def goodput(
     ranked = sorted(sizes.index, key=lambda key: (-int(sizes[key]), str(key)))
     excluded[BEYOND] += int(sizes[ranked[MOST_GROUPS:]].sum())
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
-    groups: dict[str, GoodputGroup] = {}
+    groups: dict[str, TargetGroup] = {}
     num_elsewhere = 0
     for key, part in ended.groupby(keys[ended.index], sort=True):
         clocked = measured[keys[measured.index] == key]
@@ -127,7 +118,7 @@ def goodput(
             groups[str(key)] = group
             num_elsewhere += len(clocked) - len(timed)
     named = zip(groups.values(), labels(list(groups)) if groups else (), strict=True)
-    return Goodput(
+    return ToTarget(
         groups=tuple(
             sorted(
                 (replace(group, label=label) for group, label in named),
@@ -173,7 +164,7 @@ def restricted(targets: Targets, horizon: float, *, level: float) -> Estimate | 
 
 
 def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """Return, per run, the text that runs share which learn by one setting, equally long; NA without a fingerprint."""
+    """Return, per run, the text that runs share which learn by one setting, equally long."""
 
     @cache
     def setting(fingerprint: str, digest: str, variant: str, limit: int | None) -> str:
@@ -183,17 +174,10 @@ def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
         environment = {"id": fields(fingerprint).get("environment.id")}
         return replaced("{}", (), {"digest": digest, "variant": variant, "environment": environment, **length})
 
-    fingerprints = runs["fingerprint"].astype(object)
-    known = fingerprints.notna()
     digests, variants = (texts(runs, name) for name in ("digest", "variant"))
     limits = [None if pd.isna(each) else int(each) for each in runs[LIMIT]]
-    result = pd.Series(pd.NA, index=runs.index, dtype=object)
-    result[known] = [
-        setting(str(text), digest, variant, limit)
-        for text, digest, variant, limit, has in zip(fingerprints, digests, variants, limits, known, strict=True)
-        if has
-    ]
-    return result
+    given = zip(runs["fingerprint"].astype(str), digests, variants, limits, strict=True)
+    return pd.Series([setting(*each) for each in given], index=runs.index, dtype=object)
 
 
 def _group(
@@ -202,7 +186,7 @@ def _group(
     *,
     level: float,
     budget: float | None,
-) -> GoodputGroup | None:
+) -> TargetGroup | None:
     cells = {
         (int(cell[BATCH].iloc[0]), int(cell["num_env_runners"].iloc[0])): cell
         for _, cell in part.groupby([BATCH, "num_env_runners"], sort=True)
@@ -212,25 +196,17 @@ def _group(
         return None
     horizon = min(horizon, budget or horizon)
     targets = {key: to_target(cell, horizon) for key, cell in cells.items()}
-    base = next(iter(cells))  # the smallest batch at its smallest scale has statistical efficiency 1
     rows = []
     for (batch, scale), of_cell in targets.items():
         timed = measured[
             (measured[BATCH] == batch).fillna(False) & (measured["num_env_runners"] == scale).fillna(False)
         ]
-        efficiency = None
-        if (batch, scale) == base:
-            efficiency = exact(1.0, n=of_cell.times.size, level=level)
-        elif targets[base].reached.any() and of_cell.reached.any():
-            efficiency = ratio_of_targets(targets[base], of_cell, horizon, level=level)
         steps = restricted(of_cell, horizon, level=level)
         trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"]))
-        row = _row(batch, scale, of_cell, timed, steps=steps, efficiency=efficiency, level=level)
+        row = _row(batch, scale, of_cell, timed, steps=steps, level=level)
         rows.append(replace(row, trials=trials))
     resolution = max(of_cell.resolution for of_cell in targets.values())
-    return GoodputGroup(
-        label="", horizon=int(horizon), reference=base[::-1], rows=tuple(rows), resolution=int(resolution)
-    )
+    return TargetGroup(label="", horizon=int(horizon), rows=tuple(rows), resolution=int(resolution))
 
 
 def _row(
@@ -240,14 +216,13 @@ def _row(
     timed: pd.DataFrame,
     *,
     steps: Estimate | None,
-    efficiency: Estimate | None,
     level: float,
-) -> GoodputRow:
+) -> TargetRow:
     rate = rate_of(timed, level=level) if len(timed) else None
     cpus = as_int(timed, "num_cpus") if len(timed) else None
     seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
     cost = None if seconds is None or cpus is None else scaled(seconds, cpus)
-    return GoodputRow(
+    return TargetRow(
         num_env_runners=scale,
         num_cpus=cpus,
         train_batch_size=batch,
@@ -256,9 +231,7 @@ def _row(
         n_censored=int((~targets.reached).sum()),
         n_timed=len(timed),
         steps_to_target=steps,
-        statistical_efficiency=efficiency,
         env_steps_per_s=rate,
-        goodput=None if rate is None or efficiency is None else product_of(rate, efficiency),
         time_to_target_s=seconds,
         cpu_h_to_target=None if cost is None else scaled(cost, 1 / SECONDS_PER_HOUR),
     )
@@ -271,7 +244,7 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     return exponential(sum_of(logarithm(first), logarithm(second, power=power)))
 
 
-def least(found: Sequence[tuple[GoodputRow, Estimate]]) -> tuple[int, list[int]]:
+def least(found: Sequence[tuple[TargetRow, Estimate]]) -> tuple[int, list[int]]:
     """Return the place of the least of some means to the target, and those of the means that cannot be told from it.
 
     A mean in which runs never got there is only a lower bound. It is chosen only if all are such, and differs from
@@ -291,11 +264,10 @@ def judged(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
-    """Return the runs with `BEFORE` and `TIME_BEFORE`, the last evaluation before the target; 0 where there is none.
+    """Return the runs with `BEFORE`, the last evaluation before the target; 0 where there is none.
 
     The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
     the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
-    Where the clock of that evaluation is not known, `TIME_BEFORE` is 0 too: an interval then holds more than it need.
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -308,9 +280,8 @@ def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | No
     last = steps == steps.groupby(trial).transform("max")
     at_target = evaluations["eval_return"] >= target if target is not None else last
     below = (steps < hit) & ~(np.isinf(hit) & last & at_target)
-    before = evaluations[below.fillna(False)].groupby("trial")[["env_steps", "wall_time_s"]].max().astype("Float64")
-    steps_before, time_before = (runs["trial"].map(before[clock]).fillna(0.0) for clock in before)
-    return runs.assign(**{BEFORE: steps_before, TIME_BEFORE: time_before})
+    before = evaluations[below.fillna(False)].groupby("trial")["env_steps"].max().astype("Float64")
+    return runs.assign(**{BEFORE: runs["trial"].map(before).fillna(0.0)})
 
 
 def to_target(runs: pd.DataFrame, horizon: float) -> Targets:
