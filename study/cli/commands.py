@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from study import withdrawn
 from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
@@ -37,7 +38,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
     "pack": ("study.cli.sync", "Copy a study for publication."),
-    "seams": ("study.cli.doctor", "Check the private parts of Ray and RLlib that are in use."),
     "schema": ("study.cli.spaces", "Print the JSON Schema of space files."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""
@@ -58,7 +58,13 @@ class Commands(TyperGroup):
         self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command itself."""
+        """Return the command itself.
+
+        Raises:
+            StudyError: It is withdrawn.
+        """
+        if args and args[0] in withdrawn.COMMANDS:
+            raise withdrawn.withdrawn(args[0])
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else load(name), rest
 

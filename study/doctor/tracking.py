@@ -1,7 +1,8 @@
-"""Whether MLflow will take a study's results: address, a real question to its API, versions, file system.
+"""Whether MLflow will take a study's results: address, a real question to its API, file system.
 
-Nothing is written: a server is asked as a client asks; of a database only the schema is looked at, since MLflow's own
-client would make or fill its tables. Imports MLflow inside functions.
+Nothing is written: a server and an SQLite database are asked as a client asks, the latter without the right to write;
+of another database only the tables are looked at, since MLflow's own client would make or change them. Imports MLflow
+inside functions.
 """
 
 import logging
@@ -10,19 +11,13 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import quote
 
-from packaging.version import InvalidVersion, Version
-
 from study.cluster.environment import environment
-from study.doctor.packages import required
 from study.doctor.results import CheckResult, fail, ok, warn
 from study.doctor.storage import nearest
 from study.doctor.surroundings import Surroundings
 from study.harmless import mask_credentials
 from study.hosts.mounts import mount_of
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
-from study.seams.mlflow import schemas, server_answer
-
-TIMEOUT_S = 10.0
 
 
 def answers(around: Surroundings) -> CheckResult:
@@ -35,41 +30,23 @@ def answers(around: Surroundings) -> CheckResult:
 
 
 def _server(uri: str) -> CheckResult:
+    if (refusal := _refusal(uri)) is not None:
+        return fail(f"search_experiments was refused: {refusal}", _way_out(refusal))
+    return ok(f"search_experiments was answered; the client is of version {metadata.version('mlflow')}")
+
+
+def _refusal(uri: str) -> str | None:
+    """Return why MLflow's own client gets no answer to a real question; None where it does."""
     with environment(CLIENT_SETTINGS):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
+        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # it prints tracebacks of what is said below
         try:
             MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
         except MlflowException as error:
-            return fail(f"search_experiments was refused: {_short(error)}", _way_out(str(error)))
-        try:
-            answer = server_answer(uri, "/version", timeout_s=TIMEOUT_S)
-            said = answer.text.strip() if answer.status_code == 200 else f"HTTP {answer.status_code}"
-        except MlflowException as error:
-            said = _short(error)
-    return compare_versions(said, metadata.version("mlflow"))
-
-
-def compare_versions(server: str, client: str) -> CheckResult:
-    """Judge the versions of a server and of the client."""
-    try:
-        theirs, ours = Version(server), Version(client)
-    except InvalidVersion:
-        return warn(f"it answers, but the server calls its version {server[:80]!r}", "Look at it by hand.")
-    if theirs.major != ours.major:
-        return fail(
-            f"server {server}, client {client}: the major versions differ", "Install the same one on both sides."
-        )
-    if (floor := safe_mlflow()) is not None and theirs < floor:
-        return warn(f"server {server} has known holes", f"Upgrade it to {floor} or later.")
-    return ok(f"search_experiments was answered; server {server}, client {client}")
-
-
-def safe_mlflow() -> Version | None:
-    """Return the first version of MLflow without known holes, as this project requires it; None where not installed."""
-    specifiers = [each.specifier for each in required() if each.name == "mlflow"]
-    return max((Version(one.version) for each in specifiers for one in each if one.operator == ">="), default=None)
+            return _short(error)
+    return None
 
 
 def _way_out(message: str) -> str:
@@ -84,7 +61,6 @@ def _database(uri: str, path: Path | None) -> CheckResult:
     """Judge whether a database is MLflow's, and of this version."""
     import sqlalchemy
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     readable = uri if path is None else f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true"
     try:
         engine = sqlalchemy.create_engine(readable)
@@ -92,25 +68,24 @@ def _database(uri: str, path: Path | None) -> CheckResult:
         return fail(f"its database driver is missing: {error}", "Install it beside MLflow with pip.")
     try:
         tables = set(sqlalchemy.inspect(engine).get_table_names())
-        if not tables:
-            return ok("an empty database; the first study makes MLflow's tables")
-        if "experiments" not in tables:
-            return fail(
-                f"this database is not MLflow's, got tables {', '.join(sorted(tables)[:4])}",
-                "Name another one with --tracking-uri.",
-            )
-        schema, expected = schemas(engine)
     except sqlalchemy.exc.SQLAlchemyError as error:
         fix = "Check that the database runs, its address, user and password."
         return fail(f"the database does not answer: {_short(error)}", fix if path is None else "Restore or remove it.")
     finally:
         engine.dispose()
-    if schema != expected:
+    if not tables:
+        return ok("an empty database; the first study makes MLflow's tables")
+    if "experiments" not in tables:
         return fail(
-            f"its tables are of another MLflow (schema {schema}; {metadata.version('mlflow')} needs {expected})",
-            "Back it up, then run `mlflow db upgrade <uri>`; or use the newer MLflow.",
+            f"this database is not MLflow's, got tables {', '.join(sorted(tables)[:4])}",
+            "Name another one with --tracking-uri.",
         )
-    return ok("MLflow's tables of this version answer")
+    if path is not None and (refusal := _refusal(readable)) is not None:
+        return fail(
+            f"MLflow {metadata.version('mlflow')} cannot use its tables: {refusal}",
+            "Where they are of another version: back it up, then run `mlflow db upgrade <uri>`.",
+        )
+    return ok("MLflow's tables answer")
 
 
 def _short(error: Exception) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.version import Version
 from rich.console import Console
 
 from study.cli.doctor import NAME_WIDTH, print_result, print_summary
@@ -367,16 +366,6 @@ def test_a_server_that_is_away_fails_once():
         uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
     results = [CHECKS[name].run(private(uri=uri)) for name in ("mlflow: answers", "mlflow: file system")]
     assert [result.level for result in results if result] == ["fail"]
-
-
-def test_versions_of_server_and_client_are_compared():
-    floor = tracking.safe_mlflow()
-    assert tracking.compare_versions(str(floor), str(floor)).level == "ok"
-    older = tracking.compare_versions(f"{floor.major}.0.1", str(floor))
-    assert (older.level, older.fix) == ("warn", f"Upgrade it to {floor} or later.")
-    assert tracking.compare_versions(f"{floor.major + 1}.0.0", str(floor)).level == "fail"
-    assert tracking.compare_versions("<html>", str(floor)).level == "warn"
-    assert Version("3") < floor
 
 
 # One line for all.
