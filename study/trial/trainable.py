@@ -16,7 +16,7 @@ from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from study.errors import StudyError, TrialError, TrialLostError
-from study.hosts.memory import forget_trial
+from study.hosts.machine import forget_trial
 from study.planning.needs import processes
 from study.space.parameters import SCALE
 from study.trial.failures import described, original, was_lost

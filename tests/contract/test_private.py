@@ -68,7 +68,6 @@ def parameters_of(function):
         (f"{GROUP}.add_workers", "self num_workers validate"),
         (f"{MANAGER}.add_actors", "self actors"),
         (f"{TORCH_MODULE}._forward", "self batch kwargs"),  # forward_of
-        (f"{TORCH_MODULE}._forward_train", "self batch kwargs"),
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
         (f"{RUNNER}._increase_sampled_metrics", "self num_steps num_episodes_completed"),
@@ -107,8 +106,7 @@ def test_a_function_or_value_is_there(path, parameters):
         ("ray.rllib.algorithms.algorithm:Algorithm", "_logdir"),
         (
             LEARNER,
-            "_module _device _weights_seq_no _metrics_all_modules_num_env_steps_trained "
-            "_metrics_all_modules_num_module_steps_trained",
+            "_weights_seq_no _metrics_all_modules_num_env_steps_trained _metrics_all_modules_num_module_steps_trained",
         ),
     ],
     ids=lambda value: value.rpartition(":")[2],
