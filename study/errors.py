@@ -3,7 +3,6 @@
     StudyError
     ├── SpaceError(ValueError)      the space file, or an option, is wrong: nothing was started
     ├── ClusterError(RuntimeError)  Ray cannot be reached, or the plan does not fit it
-    │   └── EngineError             an installed engine (Ray, RLlib, torch, …) lacks what this project uses of it
     ├── LaunchError(RuntimeError)   a job cannot be submitted, or Ray does not start on its hosts
     ├── TrackingError(RuntimeError) MLflow cannot be reached at a first start
     ├── RecordError(ValueError)     the records of a study cannot be trusted
@@ -90,10 +89,6 @@ def _restored(kind: type[StudyError], args: tuple[Any, ...], parts: dict[str, An
 
 class ClusterError(StudyError, RuntimeError):
     """Ray cannot be reached, or the plan does not fit the cluster."""
-
-
-class EngineError(ClusterError):
-    """An installed engine lacks a private part that this project uses: see `study.seams`."""
 
 
 class LaunchError(StudyError, RuntimeError):

@@ -24,7 +24,7 @@ from study.adopted.facts import MistakeError, Request, one_line
 from study.adopted.from_tune import choices_of
 from study.adopted.interception import Interception, Launch
 from study.adopted.surroundings import Surroundings
-from study.seams.jax import jax_obstacle
+from study.jax_private import jax_obstacle
 from study.trial.script_config import pickled
 from study.trial.script_environment import make_environment, play_randomly
 

@@ -22,7 +22,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.errors import Fault
-from study.seams.rllib import option
+from study.ray_private import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import OwnPart, ScriptFacts, ScriptSource
 from study.trial.script_config import SET_ALWAYS

@@ -25,8 +25,8 @@ from ray.tune import registry
 from study.adopted.facts import MistakeError
 from study.adopted.from_tune import as_config, searched_in
 from study.cluster.shipping import OwnModule
-from study.hosts.cpus import count_gpus
-from study.seams.ray import refuse_auto_init
+from study.hosts.machine import count_gpus
+from study.ray_private import refuse_auto_init
 
 EXAMPLES = "run_rllib_example_script_experiment"
 """The function by which RLlib's own examples train."""

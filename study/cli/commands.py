@@ -37,7 +37,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
     "pack": ("study.cli.sync", "Copy a study for publication."),
-    "seams": ("study.cli.doctor", "Check the private parts of Ray and RLlib that are in use."),
     "schema": ("study.cli.spaces", "Print the JSON Schema of space files."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""

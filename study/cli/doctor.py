@@ -1,4 +1,4 @@
-"""`doctor`: what would make a study fail here; `seams`: whether the engines have what this project uses of them."""
+"""`doctor`: what would make a study fail here."""
 
 import contextlib
 from collections import Counter
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from study.console import NARROW, say, table, terminal, write_json
+from study.console import NARROW, say, terminal, write_json
 from study.doctor.results import LEVELS, CheckResult
 from study.errors import ExitCode
 from study.options import (
@@ -27,7 +27,6 @@ from study.options import (
     load,
     one_space,
 )
-from study.seams.base import ENGINES, Seam, seams_of
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -111,43 +110,3 @@ def _waiting() -> Iterator[None]:
     console = terminal(error=True)
     with console.status("Asking every node") if console.is_terminal else contextlib.nullcontext():
         yield
-
-
-@app.command(epilog=examples("python -m study seams", "python -m study seams --json"))
-def seams(as_json: AsJson = False) -> None:
-    """Check the patches and private parts of Ray, RLlib, torch and MLflow that this project relies on."""
-    found = [(seam, seam.missing()) for seam in seams_of(*ENGINES)]
-    if as_json:
-        write_json([_as_json(seam, missing) for seam, missing in found])
-    else:
-        _print_table(found)
-    if any(missing for _, missing in found):
-        raise typer.Exit(1)
-
-
-def _as_json(seam: Seam, missing: list[str]) -> dict[str, object]:
-    return {
-        "seam": seam.name,
-        "engine": seam.distribution,
-        "version": seam.version,
-        "tested_versions": seam.versions,
-        "tested": seam.is_tested,
-        "holds": not missing,
-        "missing": missing,
-        "does": seam.does,
-        "why": seam.why,
-        "upstream": seam.upstream,
-    }
-
-
-def _print_table(found: list[tuple[Seam, list[str]]]) -> None:
-    console, rows = terminal(), []
-    for seam, missing in found:
-        verdict = "BREAKS" if missing else "holds" if seam.is_tested else f"holds (tested with {seam.versions})"
-        why = f"{seam.does[0].upper()}{seam.does[1:]}. {seam.why}"
-        if missing:
-            why = f"{'; '.join(missing)}. {why}"
-        rows.append((seam.name, f"{seam.distribution} {seam.version}", verdict, why))
-    headings = ("seam", "engine", "state", "what is done there, and why")
-    console.print(table(headings, rows, words=headings[:2], fold=headings[2:], width=console.width))
-    say(console, f"{len(found)} seams, {sum(bool(missing) for _, missing in found)} break.")

@@ -29,8 +29,7 @@ from study.errors import ClusterError
 from study.hosts.machine import Machine, machine
 from study.hosts.mounts import short_temporary_folder
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
-from study.seams.base import require
-from study.seams.ray import authentication_as_in_environment, loopback_only, own_signal_handlers
+from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 from study.space.spec import StudySpec
 
 HANDSHAKE_TIMEOUT_S = 20.0
@@ -78,7 +77,6 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     ):
         import ray
 
-        require("ray")
         shape = local_shape(at_least=num_cpus)
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
@@ -91,7 +89,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                     include_dashboard=False,
                     log_to_driver=verbose,
                     logging_level=logging.INFO if verbose else logging.ERROR,
-                    _temp_dir=str(folder),
+                    _temp_dir=str(folder),  # private; Ray's own folder is open to everybody
                 )
             _quieten(verbose)
         except Exception as error:
@@ -191,7 +189,6 @@ def connected_ray(
     with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}), as_its_head:
         import ray
 
-        require("ray")
         try:
             with own_signal_handlers():
                 ray.init(
@@ -219,7 +216,7 @@ def _addresses_of_nodes(address: str) -> set[str]:
         ClusterError: The cluster refuses us or does not answer.
     """
     code = (
-        "import sys; from study.seams.ray import nodes_of; "
+        "import sys; from study.ray_private import nodes_of; "
         "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
     )
     try:

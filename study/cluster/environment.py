@@ -1,6 +1,6 @@
 """Variables of the environment by which Ray and Tune are configured, and setting them for a while. Standard library.
 
-`study.seams.ray` checks that the installed Ray still reads those that it does not document.
+Ray documents few of them: `tests/contract/test_private.py` checks that the installed one still reads each.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What would make a study fail here, or its numbers wrong. It changes nothing.
 
-Facts are gathered first: `asking` asks this machine, or every node of a live Ray, by `study.hosts.probe`, and returns
-`surroundings`. Then each check of the table in `checks` judges them; the checks of a theme are one file. A check that
-crashes, hangs or cannot read its facts becomes a result that says so.
+Facts are gathered first: `asking` asks this machine, or every node of a live Ray, by `study.hosts.probe`. Then each
+check of the table in `checks` judges them. A check that crashes, hangs or cannot read its facts becomes a result that
+says so.
 """

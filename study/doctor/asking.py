@@ -15,9 +15,9 @@ import study.hosts
 from study.cluster.address import resolve_address
 from study.cluster.connection import connected_ray, private_shape
 from study.cluster.shipping import OwnModule, own_modules, runtime_env
-from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
+from study.doctor.results import JoinedCluster, NodeReport, Surroundings
 from study.errors import ClusterError, SpaceError, StudyError
-from study.hosts.identity import boot_id
+from study.hosts.machine import boot_id
 from study.hosts.probe import read_node
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 from study.planning.shape import LOCAL

@@ -1,13 +1,11 @@
-"""Whether the nodes have the CPUs, memory, files and quiet that a study needs. Judges facts."""
+"""Whether the nodes have the CPUs, memory, files and quiet that a study needs."""
 
 from collections import defaultdict
 
-from study.doctor.results import CheckResult, fail, ok, on_every_node, some, warn
-from study.doctor.surroundings import NodeReport, Surroundings
+from study.doctor.results import CheckResult, NodeReport, Surroundings, fail, ok, on_every_node, some, warn
 from study.hosts.mounts import Mount
 from study.planning.needs import execution_of, memory_mb
 from study.planning.shape import LOCAL, ClusterShape
-from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
 from study.text import count, gigabytes
 
@@ -19,8 +17,6 @@ FEW_FILES, ENOUGH_FILES = 1024, 4096
 """Open files: with fewer Ray does not get far, and below the second it warns itself (ray/_private/worker.py)."""
 RAISED_FILES = 65536
 """A private Ray raises its own soft limit to this, as far as the hard limit lets it."""
-THREADS_PER_PROCESS = 60
-"""Of a Ray worker with RLlib and torch: 24 were measured on two cores, and some pools grow with the cores."""
 SHM_MB = 200
 """Free shared memory that Ray's object store needs at least; weights and batches pass through it."""
 TEMPORARY_MB = 500
@@ -31,9 +27,6 @@ FOREIGN_CORES = 0.25
 """Cores that foreign processes may use: more than a machine's own housekeeping."""
 STOLEN_SHARE = 0.01
 """Share of the cores that a hypervisor may withhold."""
-STEADY_GOVERNORS = frozenset(("performance", "userspace"))
-SELF_RULED_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-"""Drivers under which `powersave` is not a fixed low frequency: the CPU itself follows the load."""
 
 
 @on_every_node
@@ -79,9 +72,9 @@ def machines(around: Surroundings) -> CheckResult | None:
     nodes: defaultdict[str, list[NodeReport]] = defaultdict(list)
     models: defaultdict[str, list[str]] = defaultdict(list)
     for node in around.nodes:
-        if "identity" in node.facts and "cpus" in node.facts:
-            nodes[node.facts["identity"]["boot_id"]].append(node)
-            models[node.facts["identity"]["cpu_model"]].append(node.address)
+        if {"boot_id", "cpu_model", "cpus"} <= node.facts.keys():
+            nodes[node.facts["boot_id"]].append(node)
+            models[node.facts["cpu_model"]].append(node.address)
     for together in nodes.values():
         taken = sum(node.num_cpus for node in together)
         cores = {core for node in together for core in node.facts["cpus"]["cores"]}
@@ -124,26 +117,16 @@ def _largest_share(spec: StudySpec, node: NodeReport, cluster: ClusterShape) -> 
 
 
 @on_every_node
-def limits(node: NodeReport, around: Surroundings) -> CheckResult:
-    """Whether Ray may open enough files and connections, and start enough threads."""
-    facts = node.facts["limits"]
-    files, room = facts["open_files"], facts["thread_room"]
+def open_files(node: NodeReport, around: Surroundings) -> CheckResult:
+    """Whether Ray may open enough files and connections."""
+    files, hard = node.facts["open_files"]
     if around.cluster is None:  # ray.init raises it itself
-        files = max(files, min(facts["open_files_hard"], RAISED_FILES))
-    few = f"{files} open files allowed"
-    more = f"Run `ulimit -n {RAISED_FILES}` before Ray starts; where refused, ask for a higher limit in limits.conf."
-    need = THREADS_PER_PROCESS * max(node.num_cpus, 1)
-    tight = f"{facts['thread_limit']} leaves room for {room} threads; {node.num_cpus} processes may start {need}"
-    raise_it = "Raise it (`ulimit -u`, or the container's or the job's pids limit)."
-    if files < FEW_FILES:
-        return fail(few, more)
-    if room is not None and room < need // 4:
-        return fail(tight, raise_it)
-    if files < ENOUGH_FILES:
-        return warn(few, more)
-    if room is not None and room < need:
-        return warn(tight, raise_it)
-    return ok("enough open files and threads allowed")
+        files = max(files, min(hard, RAISED_FILES))
+    if files >= ENOUGH_FILES:
+        return ok("enough open files allowed")
+    found = f"{files} open files allowed"
+    fix = f"Run `ulimit -n {RAISED_FILES}` before Ray starts; where refused, ask for a higher limit in limits.conf."
+    return fail(found, fix) if files < FEW_FILES else warn(found, fix)
 
 
 @on_every_node
@@ -189,47 +172,11 @@ def other_work(node: NodeReport, around: Surroundings) -> CheckResult | None:
         return warn(
             f"other processes use {load['foreign_cores']:.1f} of {count(cores, 'core')} over {load['seconds']:.1f} s "
             f"(most by {load['largest'] or 'processes that cannot be seen from here'})",
-            "End them, or take an exclusive node: they slow trials down, and the timings do not always show it."
-            + _about_nice(node.facts["priority"]["reach"]),
+            "End them, or take an exclusive node: they slow trials down, and the timings do not always show it.",
         )
     if load["stolen_cores"] > STOLEN_SHARE * cores:
         return warn(
             f"the hypervisor took {load['stolen_cores'] / cores:.0%} of the CPU time",
             "Repeat timings at other hours, or use dedicated hardware: this virtual machine shares its CPUs.",
         )
-    if load["pressure"] is None:
-        return warn(
-            "the kernel does not tell how long tasks wait for a CPU (no /proc/pressure/cpu)",
-            "Boot with psi=1. Without it, trials of waiting environments that share cores count as oversubscribed.",
-        )
-    if load["pressure"] > PRESSURE_LIMIT:
-        return warn(
-            f"tasks waited for a CPU in {load['pressure']:.0%} of the last ten seconds",
-            "Find out who is busy (`top`), and wait or end it.",
-        )
     return ok(f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load['seconds']:.1f} s")
-
-
-def _about_nice(reach: str) -> str:
-    """Return that nice processes disturb as much as others, where nice values count inside of a group only."""
-    cause = " (kernel.sched_autogroup_enabled is 1)" if reach == "session" else ""
-    return f" Here `nice` counts among the processes of one {reach} only{cause}." if reach else ""
-
-
-@on_every_node
-def frequency(node: NodeReport, around: Surroundings) -> CheckResult:
-    """Whether the clock frequency follows the load."""
-    facts = node.facts["frequency"]
-    governors = set(facts["governors"])
-    if not governors:
-        return ok("the clock frequency cannot be seen here (a virtual machine)")
-    turbo = "; turbo is on: few busy cores run faster than many" if facts["turbo"] else ""
-    slow = governors - STEADY_GOVERNORS
-    if facts["driver"].startswith(SELF_RULED_DRIVERS):
-        slow -= {"powersave"}
-    if slow:
-        return warn(
-            f"CPU frequency governor {', '.join(sorted(slow))}: the clock follows the load{turbo}",
-            "Run `cpupower frequency-set -g performance` where you may; else leave out the first iterations.",
-        )
-    return ok(f"CPU frequency governor {', '.join(sorted(governors))}{turbo}")

@@ -29,6 +29,7 @@ from study.driver.opening import (
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
+from study.jax_private import jax_obstacle
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
@@ -43,7 +44,6 @@ from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.records.state import check_not_cut, ledger_of
-from study.seams.jax import jax_obstacle
 from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.settings import runnable

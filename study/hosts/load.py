@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.hosts.control_groups import read_text
-from study.hosts.cpus import cores_of, usable_cpus
-from study.hosts.identity import machine_key
+import psutil
+
+from study.hosts.machine import cores_of, machine_key, read_text, usable_cpus
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the system's clocks."""
@@ -210,8 +210,6 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
 
 def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
-    import psutil  # here: the records need `NodeLoad` alone
-
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
     seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
@@ -261,23 +259,12 @@ def _descendants(roots: Iterable[int], children: Mapping[int, list[int]], *, wit
 
 
 def read_pressure_s() -> float | None:
-    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI."""
-    some = _pressure()
-    return None if some is None else int(some["total"]) / 1e6
+    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI.
 
-
-def read_pressure_share() -> float | None:
-    """Return the share of the last ten seconds in which some task waited for a CPU; None without Linux PSI."""
-    some = _pressure()
-    return None if some is None else float(some["avg10"]) / 100
-
-
-def _pressure() -> dict[str, str] | None:
-    """Return the values of the kernel's line `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
-
-    None where pressure stall information is compiled out or switched off, or this is not Linux.
+    The kernel's line is `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, in microseconds. There is none where pressure
+    stall information is compiled out or switched off.
     """
     for line in read_text(_PRESSURE).splitlines():
         if line.startswith("some "):
-            return dict(word.split("=") for word in line.split()[1:])
+            return int(line.rpartition("total=")[2]) / 1e6
     return None

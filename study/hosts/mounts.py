@@ -1,7 +1,6 @@
-"""File systems: what a path is on, how much room it has, and whether its locks reach other hosts. Standard library."""
+"""File systems: what a path is on, how much room it has, and whether its locks reach other hosts."""
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -9,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict
+
+import psutil
 
 _NETWORK = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
@@ -56,21 +57,15 @@ class Mount:
         return bool(self.kind) and not self.is_network and not self.kind.startswith("fuse")
 
 
-def mount_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount:
+def mount_of(path: Path) -> Mount:
     """Return the file system that a path is on; one without a kind where the system does not tell."""
     place = path.resolve()
     try:
-        lines = table.read_text(errors="surrogateescape").splitlines()
+        around = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
     except OSError:
         return Mount("")
-    longest, found = -1, Mount("")
-    for line in lines:  # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-        before, _, after = line.partition(" - ")
-        words, (kind, _, options) = before.split(), after.split(" ", 2)
-        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), words[4]))
-        if (point == place or point in place.parents) and len(point.parts) >= longest:  # the last mount is on top
-            longest, found = len(point.parts), Mount(kind, (*words[5].split(","), *options.split(",")))
-    return found
+    around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
+    return Mount(around[-1].fstype, tuple(around[-1].opts.split(","))) if around else Mount("")
 
 
 class DiskFacts(TypedDict):

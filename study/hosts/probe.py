@@ -21,25 +21,24 @@ from typing import Any, TypedDict
 
 import psutil
 
-from study.hosts.control_groups import control_groups, cpu_quota, read_number
-from study.hosts.cpus import FrequencyFacts, cores_of, cpu_model, num_cores, read_frequency, usable_cpus
-from study.hosts.identity import boot_id, machine_key
 from study.hosts.jobs import granted_cpus
-from study.hosts.load import OwnProcesses, load_between, read_pressure_share, snapshot
-from study.hosts.memory import MemoryFacts, read_memory
+from study.hosts.load import OwnProcesses, load_between, snapshot
+from study.hosts.machine import (
+    MemoryFacts,
+    boot_id,
+    cores_of,
+    cpu_model,
+    cpu_quota,
+    machine_key,
+    num_cores,
+    read_memory,
+    usable_cpus,
+)
 from study.hosts.mounts import DiskFacts, read_disk, short_temporary_folder
-from study.hosts.processes import Raylet, open_ports, own_raylet, reach_of_nice, threads_of_user
+from study.hosts.processes import Raylet, open_ports, own_raylet
 
 PROJECT = ("study", "analysis")
 """The packages that every node must have in the same version."""
-
-
-class IdentityFacts(TypedDict):
-    """Which machine."""
-
-    boot_id: str
-    """The same for all that runs under one kernel."""
-    cpu_model: str
 
 
 class SoftwareFacts(TypedDict):
@@ -121,39 +120,10 @@ def read_cpus() -> CpuFacts:
     )
 
 
-class LimitFacts(TypedDict):
-    """Limits of the system on what a user has."""
-
-    open_files: int
-    """Soft limit."""
-    open_files_hard: int
-    thread_room: int | None
-    """Threads that this user may still start; None: no limit."""
-    thread_limit: str
-    """Which limit that is."""
-
-
-def read_limits() -> LimitFacts:
-    """Return the limits on open files and on threads."""
-    soft, hard = (
-        sys.maxsize if limit == resource.RLIM_INFINITY else limit
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    room, limit = min(_thread_rooms(), default=(None, ""))
-    return LimitFacts(open_files=soft, open_files_hard=hard, thread_room=room, thread_limit=limit)
-
-
-def _thread_rooms() -> list[tuple[int, str]]:
-    """Return what each limit on threads leaves to this user, with its name."""
-    rooms = []
-    for group in control_groups("pids"):
-        limit, used = read_number(group / "pids.max"), read_number(group / "pids.current")
-        if limit is not None and used is not None:
-            rooms.append((max(limit - used, 0), f"{group}/pids.max"))
-    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if processes != resource.RLIM_INFINITY and os.getuid() != 0:  # the kernel does not hold root to it
-        rooms.append((max(processes - threads_of_user(), 0), "ulimit -u"))
-    return rooms
+def read_open_files() -> list[int]:
+    """Return how many files a process may open: the soft limit, and the hard one up to which it may raise it."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits]
 
 
 class TokenFacts(TypedDict):
@@ -163,41 +133,20 @@ class TokenFacts(TypedDict):
     """`RAY_AUTH_MODE`; None when it is not set."""
     token_file: str | None
     """The file that Ray would take a token from; None without one."""
-    token_readers: str
-    """Who beside its owner can read it: `everybody`, `its group` or nobody (empty)."""
+    is_private: bool
+    """Whether its owner alone may read that file."""
 
 
 def read_token() -> TokenFacts:
-    """Return where Ray would take a token from, and who can read it. The token itself is never read."""
+    """Return where Ray would take a token from, and who may read it. The token itself is never read."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     file = Path(named) if named else Path.home() / ".ray" / "auth_token"
     exists = file.is_file()
     return TokenFacts(
         mode=os.environ.get("RAY_AUTH_MODE"),
         token_file=str(file) if exists else None,
-        token_readers=readers_of(file) if exists else "",
+        is_private=not exists or not file.stat().st_mode & 0o044,
     )
-
-
-def readers_of(file: Path) -> str:
-    """Return who beside its owner can read a file: `everybody`, `its group` or nobody (empty).
-
-    That takes the right to read the file and to pass through every folder above it.
-    """
-    status = file.stat()
-    everybody, group = bool(status.st_mode & 0o004), bool(status.st_mode & 0o040)
-    for folder in file.resolve().parents:
-        above = folder.stat()
-        passes = bool(above.st_mode & 0o001)
-        group = group and (bool(above.st_mode & 0o010) if above.st_gid == status.st_gid else passes)
-        everybody = everybody and passes
-    return "everybody" if everybody else "its group" if group else ""
-
-
-def _threads_variable(ray: Raylet | None) -> str | None:
-    """Return `OMP_NUM_THREADS` as workers inherit it: Ray sets it in a worker that has not got it."""
-    variables = os.environ if ray is None else psutil.Process(ray.pid).environ()
-    return variables.get("OMP_NUM_THREADS")
 
 
 class RayFacts(TypedDict):
@@ -208,15 +157,6 @@ class RayFacts(TypedDict):
     """Where its processes listen beyond the loopback interface."""
 
 
-class PriorityFacts(TypedDict):
-    """What decides which process gets a CPU that several want."""
-
-    niceness: int
-    """Of the process that answers: a worker of Ray's, or the doctor, as the driver of a private Ray would have it."""
-    reach: str
-    """The group inside of which nice values count (`reach_of_nice`)."""
-
-
 class LoadFacts(TypedDict):
     """What else happens on the cores that we may use; fields as of `study.hosts.load.NodeLoad`."""
 
@@ -224,8 +164,6 @@ class LoadFacts(TypedDict):
     foreign_cores: float | None
     stolen_cores: float | None
     largest: str
-    pressure: float | None
-    """Share of the last ten seconds in which some task waited for a CPU."""
 
 
 def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> LoadFacts:
@@ -241,34 +179,35 @@ def read_load(sample_s: float, own: Sequence[int], ray: Raylet | None) -> LoadFa
     first = snapshot(ours)
     time.sleep(sample_s)
     load = load_between(first, snapshot(ours, last=True))
+    if load is None:
+        return LoadFacts(seconds=sample_s, foreign_cores=None, stolen_cores=None, largest="")
     return LoadFacts(
-        seconds=sample_s if load is None else load.seconds,
-        foreign_cores=None if load is None else load.foreign_cores,
-        stolen_cores=None if load is None else load.stolen_cores,
-        largest="" if load is None else load.largest,
-        pressure=read_pressure_share(),
+        seconds=load.seconds, foreign_cores=load.foreign_cores, stolen_cores=load.stolen_cores, largest=load.largest
     )
 
 
 class NodeFacts(TypedDict):
     """Everything; what could not be read is missing, and named among the faults."""
 
-    identity: IdentityFacts
+    boot_id: str
+    """The same for all that runs under one kernel."""
+    cpu_model: str
     software: SoftwareFacts
     cpus: CpuFacts
     memory: MemoryFacts
     shm: DiskFacts
     temporary: DiskFacts
-    limits: LimitFacts
+    open_files: list[int]
+    """Soft and hard limit."""
     token: TokenFacts
     threads_variable: str | None
     """`OMP_NUM_THREADS` as Ray's workers inherit it; None: not set."""
-    priority: PriorityFacts
+    niceness: int
+    """Of the process that answers: a worker of Ray's, or the doctor, as the driver of a private Ray would have it."""
     ray: RayFacts | None
     """None outside of Ray."""
     load: LoadFacts | None
     """None: not watched."""
-    frequency: FrequencyFacts
 
 
 def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: str = "") -> dict[str, Any]:
@@ -282,16 +221,20 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
     ray = own_raylet()
     own = (os.getpid(), *(asking if boot_id() == asking_boot_id else ()))
     readers: dict[str, Callable[[], Any]] = {
-        "identity": lambda: IdentityFacts(boot_id=boot_id(), cpu_model=cpu_model()),
+        "boot_id": boot_id,
+        "cpu_model": cpu_model,
         "software": read_software,
         "cpus": read_cpus,
         "memory": read_memory,
         "shm": lambda: read_disk("/dev/shm"),
         "temporary": lambda: read_disk(short_temporary_folder() if ray is None else ray.options["temp_dir"]),
-        "limits": read_limits,
+        "open_files": read_open_files,
         "token": read_token,
-        "threads_variable": lambda: _threads_variable(ray),
-        "priority": lambda: PriorityFacts(niceness=os.getpriority(os.PRIO_PROCESS, 0), reach=reach_of_nice()),
+        # Ray sets it in a worker that has not got it.
+        "threads_variable": lambda: (os.environ if ray is None else psutil.Process(ray.pid).environ()).get(
+            "OMP_NUM_THREADS"
+        ),
+        "niceness": lambda: os.getpriority(os.PRIO_PROCESS, 0),
         "ray": lambda: (
             None
             if ray is None
@@ -301,7 +244,6 @@ def read_node(*, sample_s: float, asking: Sequence[int] = (), asking_boot_id: st
             )
         ),
         "load": lambda: read_load(sample_s, own, ray) if sample_s else None,
-        "frequency": read_frequency,
     }
     facts: dict[str, Any] = {}
     faults: dict[str, str] = {}

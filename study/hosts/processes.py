@@ -9,12 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from study.hosts.control_groups import control_groups, read_number
-
 _SAME_START_S = 2.0
 """Tolerance: the start of a process that the system tells shifts when the machine's clock is adjusted."""
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
-_AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _OWN_AUTOGROUP = Path("/proc/self/autogroup")
 _TRIES, _PAUSE_S = 20, 0.1
 """The kernel takes ten values of autogroups in a second, from all processes together."""
@@ -52,27 +49,13 @@ def pid_namespace() -> str:
         return ""
 
 
-def reach_of_nice() -> str:
-    """Return the group inside of which nice values count: `control group`, `session`, or empty for the whole machine.
-
-    Each such group gets its share of a CPU, whatever the nice values inside of it. Sessions are groups where the kernel
-    has autogroups and no control group divides CPU time.
-
-    Source: sched(7), "The autogroup feature".
-    """
-    for group in control_groups("cpu"):  # the root of all has no weight; in version 1 it alone has an agent
-        if (group / "cpu.weight").exists():
-            return "control group"
-        if (group / "cpu.shares").exists() and not (group / "release_agent").exists():
-            return "control group"
-    return "session" if read_number(_AUTOGROUPS) == 1 else ""
-
-
 def set_back(niceness: int) -> None:
     """Give this process's whole session a nice value among sessions, where the kernel divides CPUs among these.
 
     Above 0 other sessions go before it; 0 is normal. Does nothing for a process that does not lead a session, nor where
-    the kernel has no such groups. See `reach_of_nice`.
+    the kernel has no such groups.
+
+    Source: sched(7), "The autogroup feature".
     """
     if os.getsid(0) != os.getpid():
         return
@@ -139,10 +122,3 @@ def open_ports(session: str) -> list[str]:
 
 def _bracketed(ip: str) -> str:
     return f"[{ip}]" if ":" in ip else ip
-
-
-def threads_of_user() -> int:
-    """Return the threads that this user has on this machine."""
-    wanted = os.getuid()
-    found = psutil.process_iter(["uids", "num_threads"])
-    return sum(one.info["num_threads"] or 0 for one in found if one.info["uids"] and one.info["uids"].real == wanted)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from study.seams.ray import nodes_of
+from study.ray_private import nodes_of
 
 POLL_S = 0.5
 ALIVE = 0

@@ -4,8 +4,11 @@ Every method may be repeated, after a kill, a time-out or a restart of the serve
 MLflow stores a point of equal key, time, step and value once, and runs are looked up by tags before creation.
 """
 
+import functools
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +34,6 @@ from study.mirrors.mlflow_content import (
 )
 from study.mirrors.tracking_uri import reach, sqlite_path, with_time_limits
 from study.records.folder import StudyIdentity
-from study.seams.mlflow import create_database
 
 _log = logging.getLogger(__name__)
 
@@ -218,3 +220,39 @@ def _age(run: Run) -> tuple[int, str]:
 def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def create_database(path: Path) -> None:
+    """Create MLflow's SQLite database at `path`, whole or not at all; one that is there stays as it is.
+
+    MLflow makes its tables in place, for seconds; a database that a kill leaves half-made it never opens again.
+    """
+    if path.exists():
+        return
+    content = _new_database()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        _link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@functools.cache
+def _new_database() -> bytes:
+    """Return a database with MLflow's tables; its steps from version to version take seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "mlflow.db"
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        return made.read_bytes()
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give a whole file its name; one that another process has put there meanwhile stays."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not path.exists():
+            draft.replace(path)

@@ -23,7 +23,7 @@ class NodeShape:
     num_gpus: float = 0
     """GPUs that Ray hands out there."""
     niceness: int = 0
-    """Nice value of the processes of trials: above 0 others go before them, as far as it reaches (`reach_of_nice`)."""
+    """Nice value of the processes of trials: above 0 others go before them."""
 
     @property
     def capacity(self) -> int:

@@ -27,8 +27,8 @@ from typing import Self
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
-from study.hosts.identity import boot_id, machine_id
 from study.hosts.jobs import current_job
+from study.hosts.machine import boot_id, machine_id
 from study.hosts.mounts import is_locked_by_kernel, mount_of
 from study.hosts.processes import pid_namespace, started_at, still_runs
 from study.records.shapes import Whole, read

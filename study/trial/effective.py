@@ -14,7 +14,7 @@ from ray.rllib.core.learner.learner import Learner
 from torch import nn
 
 from study.errors import TrialError
-from study.seams.rllib import connector_pieces
+from study.ray_private import connector_pieces
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.trial.engine.learning.lean_learner import LeanPPOLearner

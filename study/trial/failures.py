@@ -1,6 +1,16 @@
 """The cause of an error in one line: RLlib and Ray wrap what an environment raises. Pure."""
 
-from study.seams.ray import LOST
+LOST = (
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "LocalRayletDiedError",
+    "NodeDiedError",
+    "ObjectLostError",
+    "OwnerDiedError",
+    "RayActorError",
+    "WorkerCrashedError",
+)
+"""Names of Ray's exceptions for a process or node that is gone; what Ray calls an actor is a process."""
 
 _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""

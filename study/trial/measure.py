@@ -12,7 +12,7 @@ from statistics import fmean
 
 from study.errors import TrialError
 from study.hosts.load import read_pressure_s
-from study.hosts.memory import read_peak_rss_mb
+from study.hosts.machine import read_peak_rss_mb
 from study.metrics import METRICS
 
 LEARNER_METRICS = ("kl", "entropy", "policy_loss", "vf_loss", "vf_explained_var")

@@ -22,9 +22,8 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError, TrialLostError
-from study.hosts.memory import read_peak_rss_mb
-from study.seams.base import overrides
-from study.seams.rllib import FOLDER, actors_of, kill_actors
+from study.hosts.machine import read_peak_rss_mb
+from study.ray_private import actors_of, kill_actors
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -166,9 +165,11 @@ class MeasuredAlgorithm(Algorithm):
             self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
         runner.env = None  # RLlib would close them again, here
 
-    @overrides(FOLDER)
     def _setup_logdir(self) -> None:
-        """Use a folder that goes when the trial goes: RLlib would leave an empty one in the user's home."""
+        """Use a folder that goes when the trial goes; private in RLlib, which leaves an empty one in the user's home.
+
+        Source: https://github.com/ray-project/ray/issues/46592
+        """
         self._logdir = tempfile.mkdtemp(prefix="trial-")
 
 

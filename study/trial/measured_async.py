@@ -21,8 +21,7 @@ from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.seams.base import overrides
-from study.seams.rllib import ASYNCHRONOUS_SAMPLES, actors_of
+from study.ray_private import actors_of
 from study.trial.engine.learning.asynchronous_learner import CountingLearner, Learnt
 from study.trial.engine.sampling.runner import SampleReference
 from study.trial.measure import RunnerMeasurement, StepMeasurement
@@ -119,10 +118,10 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
 
     # --- sampling ----------------------------------------------------------------------------------------------
 
-    @overrides(ASYNCHRONOUS_SAMPLES)
     def _sample_and_get_connector_states(self) -> tuple[list[Any], list[Any], list[Any], set[int]]:
         """Return the samples that have arrived, as RLlib's algorithm wants them; wait for the first.
 
+        RLlib's private method polls, and drops samples that come late (https://github.com/ray-project/ray/issues/63302).
         Nobody has to be updated: runners fetch new weights, and the merged states of connectors, by themselves.
         """
         samples = self._fetch()

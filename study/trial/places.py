@@ -12,9 +12,8 @@ from typing import Any
 
 import ray
 
-from study.hosts.cpus import cpu_model
-from study.hosts.identity import machine_key
 from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
+from study.hosts.machine import cpu_model, machine_key
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""

@@ -21,7 +21,6 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.folder import archived
 from study.records.records import Evaluation, Iteration
-from study.seams.base import require
 from study.space.sections import EnvironmentSpec
 from study.space.settings import differences, to_be_built
 from study.trial.algorithm import build_config
@@ -54,7 +53,6 @@ class TrialRun:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
                 not up in time, or what was built is not what was asked.
         """
-        require("rllib", "torch")
         self._config = config
         self._algorithm: MeasuredAlgorithm | None = None
         spec, resources = config.spec, config.spec.resources

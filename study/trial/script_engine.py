@@ -18,7 +18,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from study.seams.rllib import option
+from study.ray_private import option
 from study.trial.engine.learning.lean_learner import lean_obstacle
 from study.trial.engine.sampling.batched_runner import batched_obstacle
 

@@ -16,7 +16,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from study.seams.ray import maker_of
+from study.ray_private import maker_of
 from study.trial.engine.sampling.lanes import random_action_seed
 
 ALL = "__all__"

@@ -27,7 +27,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.errors import StudyError, TrialError
-from study.seams.rllib import freeze_filters, merged_connectors
+from study.ray_private import freeze_filters, merged_connectors
 from study.space.spec import StudySpec
 from study.trial.engine.sampling.lanes import evaluation_seeds, random_action_seed
 from study.trial.evaluation import EvaluationResult, played_apart

@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from study.errors import TrialError
-from study.seams.rllib import runners_in, take_actors
+from study.ray_private import runners_in, take_actors
 
 POLL_S = 0.05
 """How often a trial asks whether the others are there."""

@@ -105,7 +105,7 @@ def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float
     """Run two trials in this process, as one that Tune uses again, and measure the second."""
     os.environ["OMP_NUM_THREADS"] = "1"  # as Ray does for a process that reserves one CPU, before NumPy is imported
     from study.cluster.connection import private_ray
-    from study.hosts.memory import forget_trial
+    from study.hosts.machine import forget_trial
 
     with private_ray(num_cpus=1):
         first = _trial(own, options, seed=1)

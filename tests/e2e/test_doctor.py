@@ -48,7 +48,7 @@ def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
     failed = {name: text for name, (level, text) in findings.items() if level == "fail"}
     assert failed == {}
     assert code == 0
-    for name in ("ray: connection", "ray: token", "packages: requirements", "nodes: limits"):
+    for name in ("ray: connection", "ray: token", "packages: requirements", "nodes: open files"):
         assert_says(findings, name, "ok")
     assert {name.partition(":")[0] for name in findings} == {"ray", "packages", "nodes", "storage", "mlflow", "space"}
     assert [text for level, text in findings.values() if (level == "ok") != text.endswith(" | ")] == []
@@ -70,7 +70,7 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     lines = done.stdout.splitlines()
     for level, name, found in (
         ("fail", "ray: connection", "127.0.0.1:10"),
-        ("fail", "nodes: limits", "512 open files allowed"),
+        ("fail", "nodes: open files", "512 open files allowed"),
         ("fail", "storage: folder", "is not a folder"),
         ("fail", "mlflow: answers", "a server must answer"),
     ):
@@ -204,7 +204,7 @@ def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch
     place.mkdir()
     code, findings = doctor(place, "--tracking-uri", server.uri, before=["env", f"HOME={place}"])
     assert code == 0, findings
-    assert_says(findings, "mlflow: answers", "ok", "search_experiments was answered", "server 3.")
+    assert_says(findings, "mlflow: answers", "ok", "search_experiments was answered", "version 3.")
     server.stop()
 
     # Its database, looked at without a server: of this version, then of another, then of something else.
@@ -219,7 +219,7 @@ def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch
     connection.close()
     code, findings = doctor(place, "--tracking-uri", f"sqlite:///{newer}")
     assert code == 2
-    assert_says(findings, "mlflow: answers", "fail", "schema cafe", "mlflow db upgrade")
+    assert_says(findings, "mlflow: answers", "fail", "found version cafe", "mlflow db upgrade")
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("create table cats (name)")
     connection.close()

@@ -1,13 +1,17 @@
 """Records and MLflow agree, whatever is killed, stopped, deleted or repeated. Real SQLite, a real server."""
 
+import errno
+import os
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 import analysis
@@ -325,3 +329,55 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     assert resumed.finish(20).drained
     assert parent(database).status == "FINISHED"
     assert_mirrored(folder, database)
+
+
+# --- a new database --------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_start_leaves_no_half_made_database(tmp_path, monkeypatch):
+    path, search = tmp_path / "mlflow.db", MlflowClient.search_experiments
+
+    def killed(client, **arguments):
+        search(client, **arguments)
+        raise KeyboardInterrupt
+
+    mlflow_store._new_database.cache_clear()
+    monkeypatch.setattr(MlflowClient, "search_experiments", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mlflow_store.create_database(path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    mlflow_store.create_database(path)
+    assert [path] == list(tmp_path.iterdir())
+    made = path.stat()
+    assert [each.name for each in MlflowClient(f"sqlite:///{path}").search_experiments()] == ["Default"]
+    mlflow_store.create_database(path)
+    assert path.stat().st_mtime_ns == made.st_mtime_ns
+
+
+def test_a_full_disk_leaves_no_half_made_database(tmp_path, monkeypatch):
+    path, write = tmp_path / "mlflow.db", Path.write_bytes
+
+    def write_a_part(self, content):
+        write(self, content[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_a_part)
+    with pytest.raises(OSError, match="No space left"):
+        mlflow_store.create_database(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("other", [None, b"of another process"])
+def test_a_database_gets_its_place_where_files_have_no_links(other, tmp_path, monkeypatch):
+    path = tmp_path / "mlflow.db"
+
+    def link(*_):
+        if other is not None:
+            path.write_bytes(other)
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    mlflow_store.create_database(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == other or other is None

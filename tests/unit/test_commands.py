@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from study import withdrawn
 from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.cli.run import _resume_command
@@ -40,6 +41,13 @@ def test_every_command_is_found_by_its_name_and_shows_examples(words, command):
     text = CliRunner(env={"COLUMNS": "100"}).invoke(cli.app, [*words, "--help"]).output
     if words[0] != "launch":
         assert "Examples:\n  python " in text.replace("    python", "  python").replace("  Examples", "Examples")
+
+
+@pytest.mark.parametrize("name", withdrawn.COMMANDS)
+def test_a_withdrawn_command_says_so_in_one_line(name):
+    done = subprocess.run([sys.executable, "-m", "study", name], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"{name}: is withdrawn since version 0\.13\.0\. Fix: .+\n", done.stderr)
 
 
 def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):

@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.version import Version
 from rich.console import Console
 
 from study.cli.doctor import NAME_WIDTH, print_result, print_summary
-from study.doctor import checks, storage, tracking
+from study.doctor import checks, storage
 from study.doctor.checks import DoctorCheck
-from study.doctor.results import CheckResult, fail, failed, merged, ok, warn
-from study.doctor.surroundings import JoinedCluster, NodeReport, Surroundings
+from study.doctor.results import (
+    CheckResult,
+    JoinedCluster,
+    NodeReport,
+    Surroundings,
+    fail,
+    failed,
+    merged,
+    ok,
+    warn,
+)
 from study.errors import ClusterError
 from study.hosts.mounts import Mount
 from study.hosts.probe import NodeFacts, read_software
@@ -28,7 +36,8 @@ from tests.spaces import spec
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = {f"{check.theme}: {check.name}": check for check in checks.CHECKS}
 FACTS: dict[str, Any] = {
-    "identity": {"boot_id": "boot", "cpu_model": "A CPU"},
+    "boot_id": "boot",
+    "cpu_model": "A CPU",
     "software": {
         "python": "3.11.2",
         "versions": {"ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},
@@ -47,16 +56,15 @@ FACTS: dict[str, Any] = {
     "memory": {"total_mb": 16000, "available_mb": 14000},
     "shm": {"folder": "/dev/shm", "type": "tmpfs", "total_mb": 8000, "free_mb": 7900},
     "temporary": {"folder": "/tmp", "type": "ext4", "total_mb": 90000, "free_mb": 50000},
-    "limits": {"open_files": 65536, "open_files_hard": 65536, "thread_room": None, "thread_limit": ""},
-    "token": {"mode": "token", "token_file": None, "token_readers": ""},
+    "open_files": [65536, 65536],
+    "token": {"mode": "token", "token_file": None, "is_private": True},
     "threads_variable": None,
-    "priority": {"niceness": 0, "reach": ""},
+    "niceness": 0,
     "ray": {
         "plasma_directory": "/dev/shm",
         "open_ports": ["gcs_server 0.0.0.0:6379"],
     },
-    "load": {"seconds": 1.0, "foreign_cores": 0.02, "stolen_cores": 0.0, "largest": "", "pressure": 0.001},
-    "frequency": {"governors": ["performance"], "driver": "intel_pstate", "turbo": False},
+    "load": {"seconds": 1.0, "foreign_cores": 0.02, "stolen_cores": 0.0, "largest": ""},
 }
 """What a healthy machine of four cores with a Ray says."""
 
@@ -81,7 +89,7 @@ def cluster(*each: dict[str, Any], study=None, **more: Any):
     for number, own in enumerate(each or ({}, {}), start=1):
         facts = {name: value for name, value in own.items() if name in NodeFacts.__annotations__}
         others = {name: value for name, value in own.items() if name not in facts}
-        facts.setdefault("identity", {"boot_id": f"boot {number}"})
+        facts.setdefault("boot_id", f"boot {number}")
         reports.append(NodeReport(address=f"n{number}", facts=changed(**facts), **{"num_cpus": 4} | others))
     total = sum(report.num_cpus for report in reports)
     joined = JoinedCluster(address="n1:6379", nodes=tuple(reports), **{"num_free_cpus": total} | more)
@@ -98,12 +106,9 @@ def assert_says(name: str, around: Surroundings, level: str | None, *words: str)
         assert result.fix[0].isupper() and result.fix.endswith("."), result
 
 
-NICE, SESSIONS = {"niceness": 15}, {"reach": "session"}
-SAME = {"identity": {"boot_id": "one"}}
+SAME = {"boot_id": "one"}
 OPEN = {"token": {"mode": "disabled"}}
 GRANTED = {"granted": 2, "granted_by": "SLURM_CPUS_ON_NODE"}
-TIGHT = {"thread_room": 200, "thread_limit": "ulimit -u"}
-SLOW = {"governors": ["powersave"], "driver": "acpi-cpufreq", "turbo": True}
 SMALL = spec(parameters__num_env_runners=[1, 3], execution="real")
 WIDE = spec(parameters__num_env_runners=[1, 30], execution="real")
 HEAVY = spec(parameters__num_env_runners=[1, 3], execution="real", resources__memory_per_env_runner_mb=3000)
@@ -128,12 +133,12 @@ def versions(**changes: str) -> dict[str, Any]:
         ("ray: nodes", cluster(silent={"n3": "no answer"}), "fail", ["n3: no answer"]),
         ("ray: nodes", cluster(num_free_cpus=3), "warn", ["5 of 8"]),
         ("ray: token", private(), "ok", []),
-        ("ray: token", private(token={"token_file": "/h/t", "token_readers": "everybody"}), "fail", ["chmod 600 /h/t"]),
+        ("ray: token", private(token={"token_file": "/h/t", "is_private": False}), "fail", ["chmod 600 /h/t"]),
         ("ray: token", private(token={"token_file": "/h/t"}), "ok", []),
         ("ray: token", cluster({}, OPEN), "warn", ["n2: RAY_AUTH_MODE is disabled"]),
         ("ray: workers", cluster(), "ok", []),
-        ("ray: workers", cluster({"priority": NICE}, {}), "warn", ["n1: ", "nice 15: every other process goes"]),
-        ("ray: workers", private(priority=NICE | SESSIONS), "warn", ["of their session goes", "without `nice`"]),
+        ("ray: workers", cluster({"niceness": 15}, {}), "warn", ["n1: ", "nice 15: every other process goes"]),
+        ("ray: workers", private(niceness=15), "warn", ["without `nice`"]),
         ("ray: workers", cluster({}, {"threads_variable": "16"}), "warn", ["n2: ", "OMP_NUM_THREADS=16"]),
         ("packages: same as the driver", private(), None, []),
         ("packages: same as the driver", cluster(), "ok", ["3 packages"]),
@@ -163,19 +168,16 @@ def versions(**changes: str) -> dict[str, Any]:
             "ok",
             [],
         ),
-        ("nodes: machines", cluster({}, {"identity": {"cpu_model": "B", "boot_id": "2"}}), "warn", ["B on n2"]),
+        ("nodes: machines", cluster({}, {"cpu_model": "B", "boot_id": "2"}), "warn", ["B on n2"]),
         ("nodes: memory", cluster(), "ok", ["1.0 GB needed if every CPU gets a runner"]),
         ("nodes: memory", cluster({"memory": {"available_mb": 1000}}), "warn", ["End what holds"]),
         ("nodes: memory", cluster({"num_cpus": 64}), "fail", ["15.6 GB needed"]),
         ("nodes: memory", private(study=HEAVY), "ok", ["9.7 GB needed for the largest trial"]),
         ("nodes: memory", private(study=HEAVY, memory={"total_mb": 10000, "available_mb": 9900}), "fail", []),
-        ("nodes: limits", private(), "ok", []),
-        ("nodes: limits", private(limits={"open_files": 512, "open_files_hard": 512}), "fail", ["ulimit -n"]),
-        ("nodes: limits", private(limits={"open_files": 1024}), "ok", []),  # Ray raises the soft limit itself
-        ("nodes: limits", cluster({"limits": {"open_files": 1024}}), "warn", ["1024 open files"]),
-        ("nodes: limits", private(limits=TIGHT), "warn", ["ulimit -u leaves room for 200 threads"]),
-        ("nodes: limits", private(limits=TIGHT | {"thread_room": 10}), "fail", []),
-        ("nodes: limits", private(limits=TIGHT | {"thread_room": 10_000}), "ok", []),
+        ("nodes: open files", private(), "ok", []),
+        ("nodes: open files", private(open_files=[512, 512]), "fail", ["ulimit -n"]),
+        ("nodes: open files", private(open_files=[1024, 65536]), "ok", []),  # Ray raises the soft limit itself
+        ("nodes: open files", cluster({"open_files": [1024, 65536]}), "warn", ["1024 open files"]),
         ("nodes: shared memory", private(), "ok", []),
         ("nodes: shared memory", private(shm={"free_mb": 60, "total_mb": 64}), "warn", ["--shm-size"]),
         ("nodes: shared memory", private(shm={"free_mb": 60, "total_mb": 64_000}), "warn", ["--shm-size"]),
@@ -188,14 +190,7 @@ def versions(**changes: str) -> dict[str, Any]:
         ("nodes: other work", private(), "ok", []),
         ("nodes: other work", cluster({}, {"load": {"foreign_cores": 1.9, "largest": "x"}}), "warn", ["n2: ", "by x)"]),
         ("nodes: other work", private(load={"stolen_cores": 0.48}), "warn", ["hypervisor took 12%"]),
-        ("nodes: other work", private(load={"foreign_cores": 1.9}, priority=SESSIONS), "warn", ["one session only"]),
         ("nodes: other work", private(load={"foreign_cores": None}), "warn", ["/proc/stat"]),
-        ("nodes: other work", private(load={"pressure": None}), "warn", ["psi=1"]),
-        ("nodes: other work", private(load={"pressure": 0.3}), "warn", ["30%"]),
-        ("nodes: frequency", private(), "ok", []),
-        ("nodes: frequency", private(frequency=SLOW), "warn", ["powersave", "turbo is on"]),
-        ("nodes: frequency", private(frequency=SLOW | {"driver": "intel_pstate"}), "ok", []),
-        ("nodes: frequency", private(frequency=SLOW | {"governors": []}), "ok", ["virtual machine"]),
         ("space: largest trial", cluster(), None, []),
         ("space: largest trial", cluster(study=SMALL), "ok", ["4 CPUs", "(3 runners, real)", "measured at 1 and 3"]),
         ("space: largest trial", private(study=SMALL), "ok", []),
@@ -326,7 +321,7 @@ def test_a_database_that_is_not_there_is_neither_missed_nor_made(tmp_path):
 
 
 def test_an_sqlite_database_on_a_network_file_system_is_named(monkeypatch):
-    monkeypatch.setattr(tracking, "mount_of", lambda path: Mount("nfs4"))
+    monkeypatch.setattr(storage, "mount_of", lambda path: Mount("nfs4"))
     assert_says("mlflow: file system", private(), "warn", "SQLite database on nfs4", "PostgreSQL")
     assert_says("mlflow: file system", private(uri="http://x:1"), None)
 
@@ -336,16 +331,6 @@ def test_a_server_that_is_away_fails_once():
         uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
     results = [CHECKS[name].run(private(uri=uri)) for name in ("mlflow: answers", "mlflow: file system")]
     assert [result.level for result in results if result] == ["fail"]
-
-
-def test_versions_of_server_and_client_are_compared():
-    floor = tracking.safe_mlflow()
-    assert tracking.compare_versions(str(floor), str(floor)).level == "ok"
-    older = tracking.compare_versions(f"{floor.major}.0.1", str(floor))
-    assert (older.level, older.fix) == ("warn", f"Upgrade it to {floor} or later.")
-    assert tracking.compare_versions(f"{floor.major + 1}.0.0", str(floor)).level == "fail"
-    assert tracking.compare_versions("<html>", str(floor)).level == "warn"
-    assert Version("3") < floor
 
 
 # One line for all.
@@ -387,7 +372,7 @@ def test_the_names_of_all_checks_fit_their_column():
 RESULTS = [
     CheckResult("ok", "Ray 2.60.0, Python 3.11.2", "", "ray", "versions"),
     CheckResult("warn", "other processes " + "x " * 60, "End them.", "nodes", "other work"),
-    CheckResult("fail", "512 [bold]", "Raise it.", "nodes", "limits"),
+    CheckResult("fail", "512 [bold]", "Raise it.", "nodes", "open files"),
 ]
 
 

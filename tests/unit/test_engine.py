@@ -195,7 +195,7 @@ def test_jax_is_used_on_one_thread_or_not_at_all(settings, before, usable):
     """The settings take effect only where JAX has not been used before."""
     code = f"""
 {before}
-from study.seams.jax import cpu_device, jax_obstacle, use_one_cpu_thread
+from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 assert (jax_obstacle() is None) is {usable}, jax_obstacle()
 if {usable}:
     use_one_cpu_thread()

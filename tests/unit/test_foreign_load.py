@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from study.hosts.identity import machine_key
 from study.hosts.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
+from study.hosts.machine import machine_key
 from study.trial import places
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")

@@ -4,10 +4,8 @@ import ast
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +13,13 @@ import psutil
 import pytest
 
 from study.cluster.connection import session_path
-from study.hosts import control_groups, cpus, probe, processes
-from study.hosts.cpus import cores_of, count_gpus
+from study.hosts import machine as machines
+from study.hosts import probe, processes
 from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
-from study.hosts.machine import machine
+from study.hosts.machine import control_groups, cores_of, count_gpus, cpu_quota, machine
 from study.hosts.mounts import Mount, mount_of
-from study.hosts.probe import NodeFacts, digest_of, read_node, readers_of
-from study.hosts.processes import children_of, open_ports, options_of, reach_of_nice, started_at, still_runs
+from study.hosts.probe import NodeFacts, digest_of, read_node, read_token
+from study.hosts.processes import children_of, open_ports, options_of, started_at, still_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
@@ -72,16 +70,12 @@ def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkey
                 "cpu.max": "100000 100000",
                 "memory.max": "1572864000",
                 "memory.current": "1",
-                "pids.max": "50",
-                "pids.current": "8",
             },
         ),
         (
-            "5:pids:/job\n4:memory:/job\n3:cpu,cpuacct:/job\n",
+            "4:memory:/job\n3:cpu,cpuacct:/job\n",
             "",
             {
-                "pids/job/pids.max": "50",
-                "pids/job/pids.current": "8",
                 "cpu,cpuacct/job/cpu.cfs_quota_us": "100000",
                 "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
                 "memory/job/memory.limit_in_bytes": "1572864000",
@@ -99,13 +93,11 @@ def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeyp
         file = tmp_path / "fs" / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content + "\n")
-    monkeypatch.setattr(control_groups.control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
-    monkeypatch.setattr(cpus, "cores_of", lambda cpus: ["core"] * 8)
+    monkeypatch.setattr(control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
+    monkeypatch.setattr(machines, "cores_of", lambda cpus: ["core"] * 8)
     here = machine()
     assert (here.num_cores, here.memory_mb) == (1, 1500)
-    assert control_groups.cpu_quota() == 1.0
-    limits = probe.read_limits()
-    assert (limits["thread_room"], limits["thread_limit"].endswith("/pids.max")) == (42, True)
+    assert cpu_quota() == 1.0
 
 
 def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
@@ -116,7 +108,7 @@ def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
         (root / folder).mkdir(parents=True)
 
     def groups(controller):
-        found = control_groups.control_groups(controller, membership, root)
+        found = control_groups(controller, membership, root)
         return [path.relative_to(root).as_posix() for path in found]
 
     assert groups("memory") == ["memory/job/step", "memory/job", "memory", "slice/scope", "slice", "."]
@@ -124,35 +116,35 @@ def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
 
 
 def test_limits_on_a_process_are_read():
-    program = "import json; from study.hosts.probe import *; print(json.dumps([read_limits(), read_cpus()]))"
+    program = "import json; from study.hosts.probe import *; print(json.dumps([read_open_files(), read_cpus()]))"
     bind = f'ulimit -n 512; taskset -pc {min(os.sched_getaffinity(0))} $$ >/dev/null; exec "$@"'
     words = ["sh", "-c", bind, "sh", sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    limits, bound = json.loads(done.stdout)
-    assert limits["open_files"] == limits["open_files_hard"] == 512
+    files, bound = json.loads(done.stdout)
+    assert files == [512, 512]
     assert (bound["allowed"], bound["num_cores"], len(bound["cores"])) == (1, 1, 1)
 
 
 # File systems.
 
 
-def test_the_mount_of_a_path_is_the_last_one_around_it(tmp_path):
-    table = tmp_path / "mountinfo"
-    lines = [
-        "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw",
-        "2 1 0:5 / /home rw - nfs4 server:/home rw,vers=4.2,local_lock=none",
-        "3 2 0:6 / /home/a\\040b rw - lustre x rw,flock",
-        "4 1 0:7 / /scratch rw - ext4 /dev/sdb rw",
-        "5 1 0:8 / /scratch rw - beegfs y rw",
+def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
+    mounts = [
+        ("/", "ext4", "rw"),
+        ("/home", "nfs4", "rw,vers=4.2,local_lock=none"),
+        ("/home/a b", "lustre", "rw,flock"),
+        ("/scratch", "ext4", "rw"),
+        ("/scratch", "beegfs", "rw"),
+        ("/caf\udce9", "xfs", "rw"),  # a name of another encoding
     ]
-    table.write_text("\n".join(lines))
-    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
-    assert {path: mount_of(Path(path), table).kind for path in wanted} == wanted
-    assert mount_of(Path("/home/u"), table).locks_reach_all_hosts
-    assert mount_of(Path("/home"), tmp_path / "missing") == Mount("")
     assert mount_of(Path("/proc/self")).kind == "proc"
-    table.write_bytes(b"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / /caf\xe9 rw - xfs x rw\n")  # a name of another encoding
-    assert mount_of(Path("/etc"), table).kind == "ext4"
+    found = [SimpleNamespace(mountpoint=point, fstype=kind, opts=options) for point, kind, options in mounts]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
+    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
+    assert {path: mount_of(Path(path)).kind for path in wanted} == wanted
+    assert mount_of(Path("/home/u")).locks_reach_all_hosts
+    found.clear()
+    assert mount_of(Path("/home")) == Mount("")
 
 
 @pytest.mark.parametrize(
@@ -247,29 +239,6 @@ def test_processes_are_known_by_their_start():
     assert not still_runs(child.pid, began)
 
 
-def test_nice_counts_inside_of_the_group_that_gets_cpu_time(tmp_path, monkeypatch):
-    """Sessions are the groups only where a process is in no control group that divides CPU time: sched(7)."""
-    (tmp_path / "cgroup").write_text("1:cpu,cpuacct:/job\n0::/slice\n")
-    monkeypatch.setattr(control_groups.control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
-    monkeypatch.setattr(processes, "_AUTOGROUPS", tmp_path / "autogroups")
-    assert reach_of_nice() == ""
-    (tmp_path / "autogroups").write_text("0\n")
-    assert reach_of_nice() == ""
-    (tmp_path / "autogroups").write_text("1\n")
-    assert reach_of_nice() == "session"
-    version_1, version_2 = tmp_path / "fs" / "cpu,cpuacct", tmp_path / "fs" / "slice"
-    for group in (version_1 / "job", version_2):
-        group.mkdir(parents=True)
-    for file in (version_1 / "cpu.shares", version_1 / "release_agent", version_2 / "memory.max"):
-        file.touch()
-    assert reach_of_nice() == "session"
-    (version_2 / "cpu.weight").touch()
-    assert reach_of_nice() == "control group"
-    (version_2 / "cpu.weight").unlink()
-    (version_1 / "job" / "cpu.shares").touch()
-    assert reach_of_nice() == "control group"
-
-
 @pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
 def test_the_leader_of_a_session_lets_others_go_before_all_of_it():
     code = """
@@ -330,7 +299,6 @@ def test_a_machine_says_everything_that_is_asked():
     assert answer["facts"]["ray"] is None
     assert answer["facts"]["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
     assert answer["facts"]["load"]["seconds"] >= 0.05
-    assert answer["facts"]["limits"]["open_files"] in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], sys.maxsize)
 
 
 def test_what_cannot_be_read_is_named_with_its_reason(monkeypatch):
@@ -348,26 +316,13 @@ def test_who_asks_is_not_foreign(monkeypatch):
     assert seen == [(os.getpid(), 4711), (os.getpid(),)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "above", "readers"),
-    [
-        (0o600, 0o755, ""),
-        (0o644, 0o755, "everybody"),
-        (0o644, 0o700, ""),
-        (0o640, 0o755, "its group"),
-        (0o640, 0o701, ""),
-        (0o604, 0o711, "everybody"),
-    ],
-)
-def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, readers):
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
-        Path(place).chmod(0o755)
-        file = Path(place) / ".ray" / "auth_token"
-        file.parent.mkdir()
-        file.write_text("x" * 40)
-        file.chmod(mode)
-        file.parent.chmod(above)
-        assert readers_of(file) == readers
+@pytest.mark.parametrize(("mode", "is_private"), [(0o600, True), (0o640, False), (0o604, False)])
+def test_who_can_read_a_token_is_told_by_its_mode(mode, is_private, tmp_path, monkeypatch):
+    file = tmp_path / "auth_token"
+    file.write_text("x" * 40)
+    file.chmod(mode)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    assert read_token()["is_private"] is is_private
 
 
 def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):

@@ -19,7 +19,7 @@ LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning.plan study.space.reference study.planning.needs": LIBRARIES,
         "study.records.timing study.hosts.machine study.cluster.address study.doctor study.cli.doctor": LIBRARIES,
-        "study.cli.evaluate study.evaluating.film study.seams.base": LIBRARIES,
+        "study.cli.evaluate study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
@@ -71,17 +71,16 @@ HOMES = {
     "ray": {
         *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
         *(f"study/adopted/{name}.py" for name in ("finding", "interception", "from_tune", "describing", "answering")),
-        "study/trial/script_environment.py",
-        *("study/doctor/asking.py", "study/seams/ray.py", "study/seams/rllib.py"),
+        *("study/doctor/asking.py", "study/launch/await_nodes.py", "study/ray_private.py"),
     },
     "torch": {
         "study/trial",
-        "study/seams/torch.py",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "study/seams/mlflow.py", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
+    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py", "study/doctor/storage.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
-    "tensorboardX": {"study/seams/tensorboardx.py"},
+    "tensorboardX": {"study/mirrors/tensorboard.py"},
+    "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},
 }
 
 
@@ -91,7 +90,10 @@ def test_an_engine_is_imported_only_at_home(engine):
         place = file.relative_to(ROOT).as_posix()
         if any(place == home or place.startswith(f"{home}/") for home in HOMES[engine]):
             continue
-        assert not [name for name in imported(file) if name.split(".")[0] == engine], place
+        names = [
+            name for name in imported(file) if name.partition(".")[0] == engine or name == f"study.{engine}_private"
+        ]
+        assert names == [], place
 
 
 def test_every_file_says_first_why_it_exists():

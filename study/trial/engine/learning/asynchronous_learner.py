@@ -19,8 +19,7 @@ from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
-from study.seams.base import overrides
-from study.seams.rllib import LEARNER_THREAD, POLICY_LAG, wrap_update
+from study.ray_private import wrap_update
 from study.trial.failures import described
 
 _LOSSES = {
@@ -143,7 +142,6 @@ class CountingLearner(Learner):
         wrap_update(thread, self._end_of_update_after)
 
     @property
-    @overrides(LEARNER_THREAD)
     def _learner_thread_in_queue(self) -> Backlog:
         return self._backlog
 
@@ -192,8 +190,8 @@ class CountingLearner(Learner):
                 found[name] = value.detach() if isinstance(value, Tensor) else value
         return found
 
-    @overrides(POLICY_LAG)
     def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
+        """Add up the lag of the policy; RLlib's private method logs it smoothed."""
         super()._compute_off_policyness(batch)
         known = [rows for rows in batch.values() if WEIGHTS_SEQ_NO in rows and Columns.LOSS_MASK in rows]
         # The learner has counted this update already: what was sampled with the newest weights has a lag of 0.

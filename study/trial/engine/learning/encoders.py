@@ -1,6 +1,8 @@
 """What RLlib's default networks lack: normalised observations and IMPALA's convolutions. Imports RLlib and torch.
 
 Both are encoders that `StudyCatalog` builds in place of RLlib's, so that modules, heads and checkpoints stay RLlib's.
+The methods that they replace, the catalog's `_get_encoder_config` and an encoder's `_forward`, are private in RLlib,
+which has no public ones for it.
 """
 
 import dataclasses
@@ -15,9 +17,6 @@ from ray.rllib.core.models.base import ENCODER_OUT, Encoder
 from ray.rllib.core.models.configs import ModelConfig
 from ray.rllib.core.models.torch.base import TorchModel
 from torch import Tensor, nn
-
-from study.seams.base import overrides
-from study.seams.rllib import ENCODERS
 
 NORMALIZE, CONV_NET = "study_normalize_observations", "study_conv_net"
 """Keys of a model configuration beside RLlib's."""
@@ -116,7 +115,6 @@ class NormalizedEncoder(TorchModel, Encoder):
         self.normalizer = ObservationNormalizer(tuple(config.input_dims))
         self.inner = config.inner.build(framework="torch")
 
-    @overrides(ENCODERS)
     def _forward(self, input_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         outputs: dict[str, Any] = self.inner({**input_dict, Columns.OBS: self.normalizer(input_dict[Columns.OBS])})
         return outputs
@@ -154,7 +152,6 @@ class ImpalaEncoder(TorchModel, Encoder):
         flat = height * width * channels
         self.net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(flat, _FEATURES), nn.ReLU())
 
-    @overrides(ENCODERS)
     def _forward(self, input_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {ENCODER_OUT: self.net(input_dict[Columns.OBS].permute(0, 3, 1, 2))}
 
@@ -178,7 +175,6 @@ class StudyCatalog(PPOCatalog):
     """RLlib's catalog of networks, with ours."""
 
     @classmethod
-    @overrides(ENCODERS)
     def _get_encoder_config(
         cls,
         observation_space: gymnasium.Space,

@@ -14,9 +14,9 @@ from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from torch import Tensor, nn
 
 from study.errors import StudyError, TrialError
+from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
+from study.ray_private import option
 from study.records.files import check_own
-from study.seams.jax import cpu_device, jax_obstacle, use_one_cpu_thread
-from study.seams.rllib import option
 from study.trial.engine.learning.batches import Batch
 from study.trial.engine.learning.distributions import Categoricals
 from study.trial.engine.learning.encoders import NormalizedEncoder, StudyCatalog, normalizers_of

@@ -5,7 +5,7 @@ arithmetic. Here forward pass, loss, gradient, clipping and Adam of all minibatc
 program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients are
 arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
 
-Whoever calls `update` has called `study.seams.jax.use_one_cpu_thread` before.
+Whoever calls `update` has called `study.jax_private.use_one_cpu_thread` before.
 """
 
 import math
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from study.seams.jax import cpu_device
+from study.jax_private import cpu_device
 
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8

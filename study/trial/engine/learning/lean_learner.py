@@ -42,12 +42,13 @@ from ray.rllib.utils.numpy import SMALL_NUMBER
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 from torch import Tensor
 
-from study.seams import torch as foreach
-from study.seams.rllib import forward_train_of, option
+from study.ray_private import option
+from study.trial.engine.learning import lean_private as foreach
 from study.trial.engine.learning.advantages import FloatArray, generalised_advantages, phantom_advantages
 from study.trial.engine.learning.batches import Batch, Fragments, gather_fragments, minibatch_indices, parts_of
 from study.trial.engine.learning.distributions import distribution_for
 from study.trial.engine.learning.encoders import LARGEST, RunningMoments, normalizers_of
+from study.trial.engine.learning.lean_private import forward_train_of
 
 _LOGGER = logging.getLogger(__name__)
 _ROWS_PER_FORWARD = 4096

@@ -24,7 +24,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
-from study.seams.rllib import forward_of
+from study.ray_private import forward_of
 from study.trial.engine.learning.encoders import LARGEST, NormalizedEncoder, ObservationNormalizer
 
 Floats = npt.NDArray[np.float32]

@@ -35,8 +35,7 @@ from ray.rllib.utils.metrics import (
     WEIGHTS_SEQ_NO,
 )
 
-from study.seams.ray import maker_of
-from study.seams.rllib import option
+from study.ray_private import maker_of, option
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.engine.learning.batches import DISCOUNTED

@@ -24,9 +24,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.hosts.memory import forget_trial, read_peak_rss_mb
-from study.seams.base import overrides
-from study.seams.rllib import LANE_SEEDS
+from study.hosts.machine import forget_trial, read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
@@ -259,7 +257,7 @@ class AsRLlib(Measuring):
         return states
 
     def get_metrics(self) -> Any:
-        """Return RLlib's metrics, which forgets the episodes that ended."""
+        """Return RLlib's metrics, which forgets the episodes that ended: private lists, reported as smoothed means."""
         for last in self._done_episodes_for_metrics:
             pieces = [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
             self._ended.append((math.fsum(piece.get_return() for piece in pieces), sum(map(len, pieces))))
@@ -286,9 +284,11 @@ class AsRLlib(Measuring):
         """Environment steps that a call of `sample` without arguments brings, at the least."""
         return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
 
-    @overrides(LANE_SEEDS)
     def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too."""
+        """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too.
+
+        The method and the seed are private in RLlib. Source: https://github.com/ray-project/ray/issues/46986
+        """
         seeds: Any = seed
         if seed is not None:
             seeds = [lane_seed(self.config.seed, *lane) for lane in self.lanes]

@@ -1,30 +1,24 @@
-"""Seams of JAX, which compiles the fused learner. JAX reads its settings once, when it is first used in a process."""
+"""Private accesses of JAX, and its settings, which it reads once, when it is first used in a process.
+
+JAX compiles the fused learner. `tests/contract/test_private.py` has a test for each access.
+"""
 
 import os
 import sys
 from importlib.util import find_spec
 from typing import Any
 
-from study.seams.base import Seam, has
-
-FIRST_USE = Seam(
-    name="jax-first-use",
-    distribution="jax",
-    versions=">=0.10,<0.11",
-    does="tell whether a person's own code has used JAX before us, with settings that would time its learning wrongly",
-    why="JAX has no public call that says so without using JAX itself.",
-    needs=(has("jax._src.xla_bridge:backends_are_initialized"),),
-)
-
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
 _PROCESSORS = "PJRT_NPROC"
-"""Number of threads of a device. The flags alone leave a second one that runs operations side by side."""
+"""Number of threads of a device, a variable without documentation: the flags alone leave a second one that runs
+operations side by side."""
 
 
 def jax_obstacle() -> str | None:
     """Return in one line why JAX cannot compute on one CPU thread in this process; None where it can.
 
-    Imports and starts nothing.
+    Imports and starts nothing. Private: JAX has no public call that says whether it was used without using it, and a
+    person's own code may have used it with settings that would time its learning wrongly.
     """
     if find_spec("jax") is None:
         return "JAX is not installed"

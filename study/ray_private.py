@@ -1,0 +1,229 @@
+"""Every private access of Ray and RLlib: what no release of Ray promises to keep. Imports Ray inside functions only.
+
+One function for each, with the reason in its docstring. Beside them stand, in classes of ours that are derived from
+RLlib's, private methods that they replace and private attributes that they read of themselves, with the reason there;
+in `cluster/connection.py` an argument with an underscore, and in `cluster/environment.py` variables without
+documentation. `tests/contract/test_private.py` has a test for
+each, which `.ci/newest-ray` runs with the newest Ray too.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+# --- Ray and Ray Tune ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def own_signal_handlers() -> Iterator[None]:
+    """Keep the process's handler of SIGTERM while `ray.init` runs.
+
+    Ray's handler ends the process with an exit code of its own, before the records are closed.
+
+    Source: https://github.com/ray-project/ray/pull/39482
+    """
+    from ray._private import utils
+
+    before = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = before
+
+
+@contextlib.contextmanager
+def authentication_as_in_environment() -> Iterator[None]:
+    """Make Ray's core read its authentication variables again, at the beginning and at the end.
+
+    It reads them once for each process, so that a second Ray in one process would be refused.
+
+    Source: https://github.com/ray-project/ray/pull/64755 (the mode sticks after a local init)
+    """
+
+    def reload() -> None:
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+    reload()
+    try:
+        yield
+    finally:
+        reload()
+
+
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Let this process, which may have imported Ray before, take the loopback address as its children do.
+
+    On Linux Ray listens on the address of the host; the switch for macOS and Windows is read at the import.
+
+    Source: https://github.com/ray-project/ray/pull/18904
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def nodes_of(address: str) -> Sequence[Any]:
+    """Return all nodes that the cluster at `host:port` ever had, as messages of type `GcsNodeInfo`.
+
+    Joining the cluster to ask it takes minutes where the head refuses the token, and cannot be stopped.
+
+    Raises:
+        Exception: Of Ray's core: the head does not answer within 10 s, or refuses the token.
+    """
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    return list(GcsClient(address=address).get_all_node_info(timeout=10).values())
+
+
+def maker_of(environment: str) -> Any | None:
+    """Return what makes the environment registered under a name; None where there is none.
+
+    Tune has a public function that registers a maker of environments, and none that returns it.
+    """
+    from ray.tune.registry import ENV_CREATOR, _global_registry
+
+    if not _global_registry.contains(ENV_CREATOR, environment):
+        return None
+    return _global_registry.get(ENV_CREATOR, environment)
+
+
+def refuse_auto_init(refuse: Callable[[], Any]) -> None:
+    """Let `refuse` be called, for the rest of this process, wherever Ray would start by itself.
+
+    `ray.get`, `ray.put` and `.remote()` start a Ray where none runs; a person's script that is only read must not.
+    """
+    from ray._private import auto_init_hook
+
+    auto_init_hook.auto_init_ray = refuse
+
+
+# --- RLlib's processes -----------------------------------------------------------------------------------------------
+
+
+def actors_of(group: Any) -> dict[int, Any]:
+    """Return number -> actor of a group: runners are numbered from 1, learners from 0.
+
+    The groups' public calls leave out actors that are slow or dead.
+
+    Source: https://github.com/ray-project/ray/issues/63302 (late samples are dropped silently)
+    """
+    actors: dict[int, Any] = group._worker_manager.actors()
+    return actors
+
+
+def take_actors(group: Any) -> list[Any]:
+    """Return the actors of a group in their order, and leave it without them, so that they outlive it."""
+    manager = group._worker_manager
+    return [manager.remove_actor(number) for number in sorted(manager.actor_ids())]
+
+
+def kill_actors(group: Any) -> None:
+    """End the processes of a group; its public `stop` waits for those that hang."""
+    group._worker_manager.clear()
+
+
+@contextlib.contextmanager
+def runners_in(actors: Sequence[Any]) -> Iterator[None]:
+    """Let the algorithm that is built meanwhile make its runners in these processes, by their method `renew`.
+
+    RLlib takes no processes that are up; starting 46 of them takes longer than a trial of a throughput study.
+    Replaces the class `EnvRunnerGroup` in RLlib's module for a while: not for two threads at once.
+
+    Args:
+        actors: As many as the algorithm has runners.
+    """
+    import ray
+    from ray.rllib.algorithms import algorithm
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+    class Renewed(EnvRunnerGroup):
+        def add_workers(self, num_workers: int, validate: bool = False) -> None:
+            renewals = [
+                actor.renew.remote(
+                    config=self._remote_config_obj_ref,
+                    worker_index=number,
+                    num_workers=num_workers,
+                    tune_trial_id=self._tune_trial_id,
+                    spaces=None,
+                )
+                for number, actor in enumerate(actors, start=1)
+            ]
+            ray.get(renewals)
+            self._worker_manager.add_actors(list(actors))
+
+    algorithm.EnvRunnerGroup = Renewed
+    try:
+        yield
+    finally:
+        algorithm.EnvRunnerGroup = EnvRunnerGroup
+
+
+# --- RLlib's configurations, modules, connectors, learners -----------------------------------------------------------
+
+
+def option(config: Any, name: str) -> Any:
+    """Return the value of a private option of a configuration, such as `learner_connector`; None when it is not set.
+
+    `AlgorithmConfig` shows some options that a user has set in attributes with an underscore alone.
+    """
+    return getattr(config, f"_{name}")
+
+
+def forward_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the forward pass of a module without RLlib's checks, which cost as much as a small network, every step."""
+    forward: Callable[[dict[str, Any]], dict[str, Any]] = module._forward
+    return forward
+
+
+def connector_pieces(learner: Any) -> list[Any]:
+    """Return the pieces of a learner's connector in their order: one of them uses gamma and lambda.
+
+    What was asked is compared with what runs; the learner has no public name for its connector.
+    """
+    return [*learner._learner_connector]
+
+
+def merged_connectors(algorithm: Any, *, timeout_s: float) -> dict[str, Any]:
+    """Return the states of connectors that the runners of an algorithm fetch; empty where they are given them.
+
+    With `use_env_runner_state_server` APPO and IMPALA give them to their runners alone, by an actor of its own.
+    """
+    import ray
+    from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR
+
+    server = getattr(algorithm, "_env_runner_state_server", None)
+    state = {} if server is None else ray.get(server.pull.remote(), timeout=timeout_s) or {}
+    names = (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
+    return {name: state[name] for name in names if name in state}
+
+
+def freeze_filters(runner: Any) -> None:
+    """Let the filters of observations of an env runner stay as they are.
+
+    RLlib's `MeanStdFilter` goes on to collect what it sees while a policy is evaluated.
+    """
+    from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter
+
+    for piece in runner._env_to_module.connectors:
+        if isinstance(piece, MeanStdFilter):
+            piece._update_stats = False
+
+
+def wrap_update(thread: Any, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Let the thread of an asynchronous learner call `wrapper(update)` in place of RLlib's `update`.
+
+    RLlib hands batches to the thread and does not look after it: a dead one lets the algorithm wait for ever.
+
+    Source: https://github.com/ray-project/ray/issues/36801 (the thread's death, on the old API stack)
+    """
+    thread._update_method = wrapper(thread._update_method)

@@ -1,0 +1,290 @@
+"""What this project uses of Ray, RLlib, JAX and tensorboardX beyond their public interfaces is still there.
+
+A case for each access; the reasons are in `study/ray_private.py`, `study/jax_private.py` and, for what classes of ours
+replace or read of RLlib's, in these classes. `.ci/newest-ray` runs this file with the newest Ray.
+"""
+
+import ast
+import dis
+import importlib
+import inspect
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT, TUNE_ENVIRONMENT
+from study.trial.failures import LOST
+
+ROOT = Path(__file__).resolve().parents[2]
+RAY = Path(find_spec("ray").origin).parent
+HOMES = ("study/ray_private.py", "study/jax_private.py", "study/trial/engine/learning/lean_private.py")
+
+GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
+MANAGER = "ray.rllib.utils.actor_manager:FaultTolerantActorManager"
+RUNNER = "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner"
+RUNNER_OF_SEVERAL = "ray.rllib.env.multi_agent_env_runner:MultiAgentEnvRunner"
+LEARNER = "ray.rllib.core.learner.torch.torch_learner:TorchLearner"
+IMPALA_LEARNER = "ray.rllib.algorithms.impala.impala_learner:IMPALALearner"
+TORCH_MODULE = "ray.rllib.core.rl_module.torch.torch_rl_module:TorchRLModule"
+CONFIG = "ray.rllib.algorithms.algorithm_config:AlgorithmConfig"
+
+
+def resolved(path):
+    """Return what `package.module:Name.attribute` names."""
+    module, _, names = path.partition(":")
+    found = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def parameters_of(function):
+    """Return the names of a function's parameters, without the one that Ray adds to the methods of actors."""
+    return " ".join(name for name in inspect.signature(function).parameters if name != "_ray_trace_ctx")
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [
+        ("ray._private.utils:set_sigterm_handler", "sigterm_handler"),  # own_signal_handlers
+        ("ray._raylet:Config.initialize", None),  # authentication_as_in_environment
+        ("ray._raylet:AuthenticationTokenLoader.instance", None),
+        ("ray._raylet:AuthenticationTokenLoader.reset_cache", None),
+        ("ray._private.ray_constants:ENABLE_RAY_CLUSTER", None),  # loopback_only
+        ("ray._raylet:GcsClient", None),  # nodes_of
+        ("ray._raylet:InnerGcsClient.get_all_node_info", None),
+        ("ray.tune.registry:_global_registry.get", "category key"),  # maker_of
+        ("ray.tune.registry:_global_registry.contains", "category key"),
+        ("ray.tune.registry:ENV_CREATOR", None),
+        ("ray._private.auto_init_hook:auto_init_ray", ""),  # refuse_auto_init
+        (f"{MANAGER}.actors", "self"),  # actors_of, take_actors, kill_actors
+        (f"{MANAGER}.actor_ids", "self"),
+        (f"{MANAGER}.remove_actor", "self actor_id"),
+        (f"{MANAGER}.clear", "self"),
+        ("ray.rllib.algorithms.algorithm:EnvRunnerGroup", None),  # runners_in
+        (f"{GROUP}.add_workers", "self num_workers validate"),
+        (f"{MANAGER}.add_actors", "self actors"),
+        (f"{TORCH_MODULE}._forward", "self batch kwargs"),  # forward_of
+        ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
+        (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
+        (f"{RUNNER}._increase_sampled_metrics", "self num_steps num_episodes_completed"),
+        (f"{LEARNER}._check_is_built", "self error"),  # a learner of ours, which replaces `update` as a whole
+        (f"{LEARNER}._check_component", "self name components not_components"),
+    ],
+    ids=lambda value: value.partition(":")[2] if value and ":" in value else "",
+)
+def test_a_function_or_value_is_there(path, parameters):
+    found = resolved(path)
+    assert parameters is None or parameters_of(found) == parameters
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (GROUP, "_worker_manager _remote_config_obj_ref _tune_trial_id"),  # actors_of, runners_in
+        ("ray.rllib.core.learner.learner_group:LearnerGroup", "_worker_manager"),
+        (
+            CONFIG,  # option
+            "_env_to_module_connector _module_to_env_connector _learner_connector _learner_class _model_config "
+            "_rl_module_spec _torch_grad_scaler_class _torch_lr_scheduler_classes",
+        ),
+        (LEARNER, "_learner_connector"),  # connector_pieces
+        ("ray.rllib.algorithms.impala:IMPALA", "_env_runner_state_server"),  # merged_connectors
+        (RUNNER, "_env_to_module"),  # freeze_filters
+        (RUNNER_OF_SEVERAL, "_env_to_module"),
+        ("ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter", "_update_stats"),
+        ("ray.rllib.algorithms.impala.impala_learner:_LearnerThread", "_update_method"),  # wrap_update
+        # Read or set by classes of ours, of themselves.
+        (IMPALA_LEARNER, "_agg_event _submitted_updates _learner_thread _learner_thread_in_queue"),
+        ("ray.rllib.algorithms.appo.appo_learner:APPOLearner", "_learner_thread_in_queue"),
+        (RUNNER, "_seed _done_episodes_for_metrics _ongoing_episodes_for_metrics"),
+        (RUNNER_OF_SEVERAL, "_seed _done_episodes_for_metrics _ongoing_episodes_for_metrics"),
+        (RUNNER, "_metrics_num_env_steps_sampled _needs_initial_reset _weights_seq_no _env_runner_state_server"),
+        ("ray.rllib.algorithms.algorithm:Algorithm", "_logdir"),
+        (
+            LEARNER,
+            "_weights_seq_no _metrics_all_modules_num_env_steps_trained _metrics_all_modules_num_module_steps_trained",
+        ),
+    ],
+    ids=lambda value: value.rpartition(":")[2],
+)
+def test_an_attribute_is_there(path, names):
+    kind = resolved(path)
+    assert [name for name in names.split() if not has_or_sets(kind, name)] == []
+
+
+def has_or_sets(kind, attribute):
+    """Return whether a class has an attribute, or one of its methods sets it, as its constructor may."""
+    return any(
+        attribute in vars(each) or any(sets(member, attribute) for member in vars(each).values())
+        for each in kind.__mro__
+    )
+
+
+def sets(member, attribute):
+    """Return whether a function gives an object an attribute."""
+    code = getattr(inspect.unwrap(member) if inspect.isfunction(member) else member, "__code__", None)
+    if code is None or attribute not in code.co_names:
+        return False
+    return any(each.opname == "STORE_ATTR" and each.argval == attribute for each in dis.get_instructions(code))
+
+
+REPLACED = [
+    ("study.trial.measured_algorithm:MeasuredAlgorithm._setup_logdir", "ray.rllib.algorithms.algorithm:Algorithm"),
+    (
+        "study.trial.measured_async:MeasuredAsynchronousAlgorithm._sample_and_get_connector_states",
+        "ray.rllib.algorithms.impala:IMPALA",
+    ),
+    ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
+    ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),
+    ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER_OF_SEVERAL),
+    (
+        "study.trial.engine.learning.encoders:StudyCatalog._get_encoder_config",
+        "ray.rllib.algorithms.ppo.ppo_catalog:PPOCatalog",
+    ),
+    (
+        "study.trial.engine.learning.encoders:NormalizedEncoder._forward",
+        "ray.rllib.core.models.torch.base:TorchModel",
+    ),
+    ("study.trial.engine.learning.encoders:ImpalaEncoder._forward", "ray.rllib.core.models.torch.base:TorchModel"),
+]
+"""Methods of ours that take the place of RLlib's private ones, and whose."""
+
+
+@pytest.mark.parametrize(("ours", "theirs"), REPLACED, ids=lambda path: path.rpartition(":")[2])
+def test_a_method_that_ours_replaces_is_there_and_takes_the_same(ours, theirs):
+    replaced = resolved(f"{theirs}.{ours.rpartition('.')[2]}")
+    assert parameters_of(resolved(ours)) == parameters_of(replaced)
+
+
+def test_no_other_method_of_ours_replaces_a_private_one():
+    """A newer release may have a private method of a name that we use for another purpose."""
+    wanted = {path.rpartition(".")[2] for path, _ in REPLACED} | {"_abc_impl", "_learner_thread_in_queue"}
+    for kind in classes_of_ours():
+        mine = [each for each in kind.__mro__ if each.__module__.startswith("study.")]
+        theirs = {name for each in kind.__mro__ if each not in mine for name in vars(each) if private(name)}
+        assert {name for each in mine for name in vars(each)} & theirs <= wanted, kind
+
+
+def classes_of_ours():
+    """Yield every class of a trial or of the driver that is derived from one of Ray's."""
+    for package in ("trial", "driver"):
+        for file in sorted((ROOT / "study" / package).rglob("*.py")):
+            text = file.read_text()
+            if "class " not in text or file.stem == "__main__" or ("import jax\n" in text and not find_spec("jax")):
+                continue
+            module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            kinds = [each for each in vars(module).values() if inspect.isclass(each)]
+            yield from (
+                each
+                for each in kinds
+                if each.__module__ == module.__name__ and any(base.__module__.startswith("ray.") for base in each.mro())
+            )
+
+
+# --- words in Ray's sources ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("_private/worker.py", "ray._private.utils.set_sigterm_handler(sigterm_handler)"),  # own_signal_handlers
+        ("_private/services.py", "ENABLE_RAY_CLUSTER"),  # loopback_only
+        ("_private/worker.py", '"_temp_dir"'),  # private_ray
+        ("_private/auto_init_hook.py", "auto_init_ray()"),  # refuse_auto_init
+        ("_private/auto_init_hook.py", "def wrap_auto_init"),
+        ("actor.py", "@wrap_auto_init"),
+        ("remote_function.py", "@wrap_auto_init"),
+    ],
+)
+def test_ray_uses_what_is_replaced(file, words):
+    assert words in (RAY / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "variables"),
+    [
+        ("_private/ray_constants.py", "RAY_RUNTIME_ENV_IGNORE_GITIGNORE RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"),
+        ("_common/usage/usage_constants.py", "RAY_USAGE_STATS_ENABLED"),
+        ("_private/authentication/authentication_token_setup.py", "AUTH_MODE"),
+        (
+            "tune/constants.py",
+            "TUNE_MAX_PENDING_TRIALS_PG TUNE_GLOBAL_CHECKPOINT_S TUNE_DISABLE_AUTO_CALLBACK_LOGGERS "
+            "TUNE_DISABLE_STRICT_METRIC_CHECKING TUNE_RESULT_BUFFER_LENGTH TUNE_DISABLE_SIGINT_HANDLER",
+        ),
+        ("tune/tune.py", "RAY_AIR_NEW_OUTPUT RAY_CHDIR_TO_TRIAL_DIR"),
+        ("train/constants.py", "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS"),
+    ],
+    ids=lambda value: value.partition(" ")[0],
+)
+def test_ray_reads_the_variables_that_it_is_given(file, variables):
+    text = (RAY / file).read_text()
+    assert [name for name in variables.split() if name not in text] == []
+    given = {*TUNE_ENVIRONMENT, *SHIPPING_ENVIRONMENT, *PRIVATE_ENVIRONMENT, "AUTH_MODE"}
+    assert set(variables.split()) <= given
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_ray_has_the_exception_of_a_lost_process(name):
+    assert issubclass(resolved(f"ray.exceptions:{name}"), Exception)
+
+
+# --- JAX and tensorboardX --------------------------------------------------------------------------------------------
+
+
+def test_jax_says_whether_it_was_used():
+    bridge = pytest.importorskip("jax._src.xla_bridge")
+    assert bridge.backends_are_initialized() in (False, True)
+
+
+def test_tensorboardx_writes_without_torch():
+    code = (
+        "import sys; from study.mirrors.tensorboard import without_torch; "
+        "writer, summary, event = without_torch('event_file_writer', 'summary', 'proto.event_pb2'); "
+        "writer.EventsWriter, summary.scalar, summary.hparams, summary.text, event.Event, event.SessionLog; "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- nothing private is used elsewhere -------------------------------------------------------------------------------
+
+ENGINES = ("ray", "torch", "optuna", "mlflow", "tensorboardX", "gymnasium", "numpy", "jax")
+ALLOWED = {
+    ("study/driver/signals.py", "_exit"): "os._exit, which Python documents",
+    ("study/adopted/finding.py", "_exit"): "os._exit, which Python documents",
+    ("study/mirrors/tracking_uri.py", "_replace"): "of a named tuple, which Python documents",
+}
+"""Underscores that belong to no engine: (file, attribute) -> reason."""
+
+
+def private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_private_names_are_used_in_these_files_alone():
+    """What a class of ours reads of itself may be RLlib's: it is listed above."""
+    found = []
+    for file in sorted((ROOT / "study").rglob("*.py")):
+        name, module = str(file.relative_to(ROOT)), ast.parse(file.read_text())
+        if name in HOMES:
+            continue
+        nodes = list(ast.walk(module))
+        own = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)}
+        own |= {each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and private(node.attr):
+                of_itself = ast.unparse(node.value) in ("self", "cls", "super()")
+                if not of_itself and node.attr not in own and (name, node.attr) not in ALLOWED:
+                    found.append(f"{name}:{node.lineno} {ast.unparse(node)}")
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ENGINES:
+                parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+                found += [f"{name}:{node.lineno} import {part}" for part in parts if private(part)]
+            elif isinstance(node, ast.Import):
+                parts = [part for alias in node.names for part in alias.name.split(".")]
+                found += [f"{name}:{node.lineno} import {part}" for part in parts if private(part)]
+    assert found == []
