@@ -13,7 +13,7 @@ from tests.needs import needs_qt
 def spaces() -> Iterator[Any]:
     for name in plans.names():
         of_procgen = "id: procgen:" in (plans.SPACES / f"{name}.yaml").read_text()
-        yield pytest.param(name, marks=needs_qt if of_procgen else [])
+        yield pytest.param(name, marks=[needs_qt, pytest.mark.packages] if of_procgen else [])
 
 
 @pytest.mark.parametrize("name", spaces())

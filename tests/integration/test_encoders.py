@@ -56,6 +56,7 @@ def test_numpy_and_torch_see_the_same_normalised_policy(shared: bool) -> None:
 
 
 @needs_qt
+@pytest.mark.packages
 def test_impalas_convolutions_are_those_of_the_paper() -> None:
     pytest.importorskip("envpool")
     space = {"environment__id": "procgen:coinrun", "model": {"conv_net": "impala", "vf_share_layers": True}}

@@ -16,7 +16,7 @@ from tests.integration.trials import play, running
 from tests.needs import needs_qt
 
 pytest.importorskip("envpool")
-pytestmark = needs_qt
+pytestmark = [needs_qt, pytest.mark.packages]
 
 LANES, STEPS = 4, 20
 
