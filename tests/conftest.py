@@ -19,7 +19,7 @@ MOST_WORKERS = 4
 """The tests that share one Ray follow one another, for as long as all others take on so many cores."""
 
 SURROUNDINGS = ("MLFLOW_TRACKING_", "RAY_", "TUNE_", "SLURM_", "OAR_", "PBS_", "KUBERNETES_", "GIT_")
-"""Beginnings of variables by which an account uses an MLflow or a Ray, and is in a batch job, a pod or a hook of Git."""
+"""How variables begin by which an account uses an MLflow or a Ray, or is in a batch job, a pod or a hook of Git."""
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None, derandomize=True)
