@@ -18,6 +18,9 @@ LONG_FOLDERS = ("chaos", "e2e")
 MOST_WORKERS = 4
 """The tests that share one Ray follow one another, for as long as all others take on so many cores."""
 
+SURROUNDINGS = ("MLFLOW_TRACKING_", "RAY_", "TUNE_", "SLURM_", "OAR_", "PBS_", "KUBERNETES_", "GIT_")
+"""How variables begin by which an account uses an MLflow or a Ray, or is in a batch job, a pod or a hook of Git."""
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("many", deadline=None, max_examples=20_000)
@@ -41,9 +44,9 @@ inspect.stack = frames_alone
 
 @pytest.fixture(scope="session", autouse=True)
 def surroundings() -> Iterator[None]:
-    """Forget which MLflow this account uses."""
+    """Forget what `SURROUNDINGS` name."""
     with pytest.MonkeyPatch.context() as patched:
-        for name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
+        for name in [name for name in os.environ if name.startswith(SURROUNDINGS)]:
             patched.delenv(name)
         yield
 

@@ -79,6 +79,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, text
 QT = next(Path("/usr/lib").glob("*/libQt5Gui.so.5"), None)
 
 
+@pytest.mark.packages
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to hide a library")
 @pytest.mark.skipif(QT is None, reason="libqt5gui5 is not installed")
 def test_procgen_without_its_library_names_the_package(place):

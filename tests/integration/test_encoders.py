@@ -18,6 +18,7 @@ from study.trial.engine.sampling.acting import network_of
 from study.trial.messages import TrialResult
 from tests.integration import trials
 from tests.integration.trials import built_config, of_kind, running, weights_of
+from tests.needs import needs_qt
 
 
 def test_moments_are_those_of_all_that_was_shown() -> None:
@@ -54,15 +55,12 @@ def test_numpy_and_torch_see_the_same_normalised_policy(shared: bool) -> None:
     np.testing.assert_allclose(network_of(module)(observations), expected, atol=1e-5)
 
 
+@needs_qt
+@pytest.mark.packages
 def test_impalas_convolutions_are_those_of_the_paper() -> None:
     pytest.importorskip("envpool")
     space = {"environment__id": "procgen:coinrun", "model": {"conv_net": "impala", "vf_share_layers": True}}
-    try:
-        config = built_config(**space, parameters__train_batch_size=800)
-    except Exception as error:
-        if "libqt5gui5" in str(error):
-            pytest.skip("libqt5gui5 is not installed")
-        raise
+    config = built_config(**space, parameters__train_batch_size=800)
     module = config.get_rl_module_spec().build()
     encoder = module.encoder.encoder
     assert isinstance(encoder, ImpalaEncoder)

@@ -11,25 +11,18 @@ from study.space.procgen import GAMES
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
-from study.trial.engine.envs.wrappers import Unusable
 from study.trial.messages import BuiltTrial
 from tests.integration.trials import play, running
+from tests.needs import needs_qt
 
 pytest.importorskip("envpool")
+pytestmark = [needs_qt, pytest.mark.packages]
 
 LANES, STEPS = 4, 20
 
 
 def game(name: str, **kwargs: Any) -> EnvironmentSpec:
     return EnvironmentSpec.model_validate({"id": f"procgen:{name}", "kwargs": kwargs})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def qt() -> None:
-    try:
-        make_lane_envs(EnvFactory(game("coinrun")), [1]).close()
-    except Unusable as unusable:
-        pytest.skip(str(unusable))
 
 
 @pytest.mark.parametrize("name", GAMES)

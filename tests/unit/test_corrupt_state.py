@@ -6,11 +6,7 @@ opening, ledger, Optuna study, cursor and tables over a small study that was kil
 
 import io
 import json
-import multiprocessing
-import os
-import pwd
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +39,7 @@ from study.records.records import KINDS, TrialEnded, read_lines
 from study.records.table import write_table
 from tests import holdup
 from tests.driven import CLUSTER, policy
+from tests.needs import needs_no_root
 from tests.spaces import content, spec
 from tests.synthetic import make_folder
 from tests.unit.test_conductor import Session
@@ -405,38 +402,17 @@ def test_a_damaged_policy_disturbs_nobody(study, damage):
     resume(study)
 
 
-def said_to_nobody(targets, answers):
-    """Put what each call says into a queue, as a user whom permissions concern; root would read everything."""
-    if os.getuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.setgroups([])
-        os.setgid(nobody.pw_gid)
-        os.setuid(nobody.pw_uid)
-    for name, target in targets.items():
-        answers.put((name, [told(call, target)[1] for call in (resume, status, frames)]))
-
-
-def test_a_file_that_may_not_be_read_is_named(whole):
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
-        Path(place).chmod(0o755)
-        targets = {name: copied(whole, Path(place) / str(number)) for number, name in enumerate((*TRUTH, *DERIVED))}
-        for name, target in targets.items():
-            if os.getuid() == 0:
-                for each in (target, *target.rglob("*")):
-                    shutil.chown(each, "nobody")
-            (target / name).chmod(0)
-        fork = multiprocessing.get_context("forkserver")
-        answers = fork.SimpleQueue()
-        (process := fork.Process(target=said_to_nobody, args=(targets, answers))).start()
-        process.join(60)
-        assert process.exitcode == 0
-        for _ in targets:
-            name, (first, *others) = answers.get()
-            assert name in first
-            assert "read" in first, name
-            for said in others:
-                assert not said or (name in said and "Fix: " in said), (name, said)
-            assert (targets[name] / name).stat().st_mode & 0o777 == 0
+@needs_no_root
+@pytest.mark.parametrize("name", [*TRUTH, *DERIVED])
+def test_a_file_that_may_not_be_read_is_named(study, name):
+    (study / name).chmod(0)
+    said = told(resume, study)[1]
+    assert name in said
+    assert "read" in said
+    for call in (status, frames):
+        said = told(call, study)[1]
+        assert not said or (name in said and "Fix: " in said), said
+    assert (study / name).stat().st_mode & 0o777 == 0
 
 
 # --- sync ------------------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ print join("\n", $found->{property}, $found->{resources}[0], $found->{project}, 
 """
 
 
+@pytest.mark.packages
 @pytest.mark.skipif(
     shutil.which("perl") is None or subprocess.run(["perl", "-MOAR::Sub", "-e1"], capture_output=True).returncode != 0,
     reason="needs OAR's Perl module",
