@@ -54,11 +54,6 @@ def changed(old, new):
     return SPACE.replace(old, new)
 
 
-def problems(error):
-    """Return (place, code) of each fault."""
-    return [(fault.where, fault.code) for fault in error.faults]
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -104,19 +99,19 @@ def test_procgen_without_its_library_names_the_package(place):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--time-budget", "soon"], ("--time-budget", "duration")),
-        (["--dry-run", "--time-budget", "5"], ("--time-budget", "no-unit")),
-        (["--set", "lr=0.1"], ("lr", "unknown-key")),
-        (["--set", "budget.env_steps=1M"], ("budget.env_steps", "wrong-type")),
-        (["--set", "budget"], ("--set", "bad-override")),
-        (["other.yaml"], ("--space", "two-spaces")),
-        (["--space", "other.yaml"], ("--space", "two-spaces")),
-        (["--name", "a/b"], ("--name", "name")),
-        (["--until", "race"], ("--until", "stage")),
+        (["--time-budget", "soon"], "--time-budget: must be a duration above zero, got 'soon'"),
+        (["--dry-run", "--time-budget", "5"], "--time-budget: needs a unit, got '5'"),
+        (["--set", "lr=0.1"], "lr: unknown key"),
+        (["--set", "budget.env_steps=1M"], "budget.env_steps: must be a whole number, got '1M'"),
+        (["other.yaml"], "--space: must be named once"),
+        (["--space", "other.yaml"], "--space: must be named once"),
+        (["--name", "a/b"], "--name: must consist of letters"),
+        (["--until", "race"], "--until: only a study with stages (hold-up) takes it"),
     ],
 )
 def test_a_wrong_option_is_refused(options, expected):
-    assert problems(refused("run", "--space", "space.yaml", *options)) == [expected]
+    (fault,) = refused("run", "--space", "space.yaml", *options).faults
+    assert str(fault).startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +195,7 @@ def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
 def test_a_space_is_named_by_its_place_or_by_an_option():
     for name in (["run", "--dry-run"], ["launch", "slurm", "--print", "--nodes", "2"]):
         assert study(*name, "space") == study(*name, "--space", "space")
-        assert problems(refused(*name)) == [("--space", "no-space")]
+        assert "--space: must be given" in str(refused(*name))
     passed_on = ["--", "--account=rl", "-pcpu"]
     assert "#SBATCH --account=rl" in study("launch", "slurm", "--print", "--space", "space", *passed_on)
 

@@ -205,18 +205,18 @@ class Endless(Recalls):
 
 
 @pytest.mark.parametrize(
-    ("env", "code", "got"),
+    ("env", "rule", "got"),
     [
-        (Breaks, "evaluation-environment-failed", "KeyError: 'no such room' at step 0 of episode 7"),
-        (Endless, "evaluation-not-finite", "inf at step 1 of episode 7"),
+        (Breaks, "`step` must not fail", "KeyError: 'no such room' at step 0 of episode 7"),
+        (Endless, "rewards must be finite", "inf at step 1 of episode 7"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*The reward is an inf value")
-def test_what_an_environment_does_wrong_is_one_line(env: Any, code: str, got: str) -> None:
+def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: str) -> None:
     config = configured(env)
     with pytest.raises(TrialError) as found:
         evaluate_script(config, state_in(config), spec(), first_episode=7)
-    assert (found.value.code, found.value.got) == (code, got)
+    assert (found.value.rule, found.value.got) == (rule, got)
 
 
 def test_a_callback_that_raises_is_told_by_its_line() -> None:

@@ -85,12 +85,12 @@ def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
 def test_a_parameter_that_the_algorithm_lacks_is_refused(algorithm: str, name: str, said: str) -> None:
     value = {"clip_param": 0.1, "lambda": 0.9, "vf_clip_param": 10.0}.get(name, 10)
     fault = faults(algorithm, parameters={name: value})[f"parameters.{name}"]
-    assert (said in fault.rule, fault.code) == (True, "parameter-of-another-algorithm")
+    assert said in fault.rule
 
 
 def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
     fault = faults("IMPALA", parameters={"train_batch_size": 525})["parameters.train_batch_size"]
-    assert (fault.code, fault.got) == ("batch-not-of-fragments", "525")
+    assert fault.got == "525"
     assert "num_envs_per_env_runner x rollout_fragment_length x learners = 50 steps" in fault.rule
     spec = space("IMPALA", parameters={"train_batch_size": {"low": 300, "high": 900}, "num_envs_per_env_runner": 2})
     assert runnable(spec, {"num_env_runners": 4, "train_batch_size": 444})["train_batch_size"] == 400
@@ -106,9 +106,8 @@ def test_the_batch_of_a_baseline_is_held_to_the_same_fragments() -> None:
         return spec_of(content, asked=new)
 
     assert asked(50, new=True).scales == (2, 100)  # fewer steps than lanes, as above
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match=r"1 problem\n.*a batch holds whole fragments .*, got 525"):
         asked(525, new=True)
-    assert [(fault.code, fault.got) for fault in caught.value.faults] == [("batch-not-of-fragments", "525")]
     asked(525, new=False)  # a study on record can still be read
 
 
@@ -170,13 +169,13 @@ def test_what_rllib_ignores_or_the_space_names_is_not_taken(rllib: dict[str, Any
 def test_a_hold_up_study_of_another_algorithm_has_one_fault(algorithm: str) -> None:
     holdup = {"target_scale": 4, "small_scale": 2}
     (fault,) = faults(algorithm, holdup=holdup, search={}, parameters={"lr": [1e-3, 1e-4]}).values()
-    assert (fault.where, fault.code, fault.got) == ("holdup", "holdup-without-ppo", f"algorithm: {algorithm}")
+    assert (fault.where, fault.rule, fault.got) == ("holdup", "a hold-up study needs PPO", f"algorithm: {algorithm}")
 
 
 @pytest.mark.parametrize("fraction", [0.5, [0.0, 1.0]])
 def test_a_learning_rate_falls_over_env_steps_and_nothing_else(fraction: Any) -> None:
     assert "lr_end_fraction" in space("IMPALA", parameters={"lr_end_fraction": fraction}).to_json()["parameters"]
     found = faults("IMPALA", parameters={"lr_end_fraction": fraction}, budget={"iterations": 5})
-    assert found["parameters.lr_end_fraction"].code == "schedule-without-env-steps"
+    assert found["parameters.lr_end_fraction"].rule == "a learning rate falls over budget.env_steps"
     space("IMPALA", parameters={"lr_end_fraction": 1.0}, budget={"iterations": 5})
     assert "parameters.lr_end_fraction" in faults("PPO", parameters={"lr_end_fraction": 0.5})

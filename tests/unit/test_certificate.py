@@ -457,7 +457,6 @@ def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, until=until))
     with pytest.raises(RecordError, match=words) as raised:
         make_certificate(folder)
-    assert raised.value.code == "study-not-confirmed"
     assert "--name demo" in raised.value.fix
     assert raised.value.fix.endswith("--resume`.")
 

@@ -177,9 +177,8 @@ def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obst
 @pytest.mark.parametrize(("asked", "recorded"), [("auto", "fused"), ("fused", None)])
 def test_a_study_of_the_fused_learner_does_not_go_on_without_jax(lasting, monkeypatch, asked, recorded):
     monkeypatch.setattr("study.driver.opening.find_spec", lambda name: None)
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match="learner: this study learns with `fused`, which needs JAX, got none here"):
         lasting[0](spec(learner=asked), recorded, "JAX is not installed")
-    assert [fault.code for fault in caught.value.faults] == ["learner-needs-jax"]
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,7 @@ def test_anything_else_keeps_its_words():
     assert reason("my_maze:Maze", OSError("no display")) == (
         "OSError: no display. Fix: Make the environment work on every node."
     )
-    unusable = Unusable(where="environment.id", rule="must be", fix="Do so.", code="must-be")
+    unusable = Unusable(where="environment.id", rule="must be", fix="Do so.")
     assert reason("my_maze:Maze", unusable) == "must be. Fix: Do so."
 
 

@@ -222,9 +222,8 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
     assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
     assert study.estimates(["knee_num_env_runners", "limit_num_env_runners"])["value"].le(16).all()
     assert study.estimates([]).empty
-    with pytest.raises(AnalysisError) as raised:
+    with pytest.raises(AnalysisError, match="must be from 1 to 16, twice the largest measured, got 17"):
         study.predict(17)
-    assert raised.value.code == "too-far-to-predict"
 
 
 def test_a_prediction_has_its_cpus_and_prices(studies):
@@ -287,21 +286,19 @@ def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
 
 
 @pytest.mark.parametrize(
-    ("ask", "code"),
+    ("ask", "problem"),
     [
-        (lambda study: study.estimates("eficiency_per_runner"), "unknown-quantity"),
-        (lambda study: study.estimates(scale=8), "unknown-column-of-estimates"),
-        (lambda study: study.table("strong"), "unknown-table"),
-        (lambda study: study.plot("effic"), "unknown-figure"),
-        (lambda study: analysis.compare([study]), "nothing-to-compare"),
+        (lambda study: study.estimates("eficiency_per_runner"), "quantity: .*'eficiency_per_runner'"),
+        (lambda study: study.estimates(scale=8), "column: .*'scale'"),
+        (lambda study: study.table("strong"), "table: .*'strong'"),
+        (lambda study: study.plot("effic"), "figure: .*'effic'"),
+        (lambda study: analysis.compare([study]), "compare: needs two studies or more"),
     ],
     ids=["quantity", "column", "table", "figure", "one study"],
 )
-def test_a_wrong_name_is_answered_with_the_right_ones(studies, ask, code):
-    with pytest.raises(AnalysisError) as raised:
+def test_a_wrong_name_is_answered_with_the_right_ones(studies, ask, problem):
+    with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: \w"):
         ask(studies["example_throughput"])
-    assert raised.value.code == code
-    assert raised.value.fix
 
 
 def test_a_study_is_one_value(studies):
@@ -405,7 +402,5 @@ def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):
     other = planted_folder(tmp_path / "planted", Truth(), np.random.default_rng(1))
     both = analysis.compare([own, other.path])
     assert len(both.estimates("gain")) == 5 + 3
-    with pytest.raises(AnalysisError) as raised:
+    with pytest.raises(AnalysisError, match=r"a ratio needs equal workloads .*, got .* differ"):
         both.ratios()
-    assert raised.value.code == "workloads-differ"
-    assert "differ" in raised.value.got

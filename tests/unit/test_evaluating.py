@@ -251,7 +251,7 @@ def test_the_script_of_a_space_has_as_long_as_that_of_a_study(tmp_path, monkeypa
 
     def read(script, *, timeout_s, **_):
         limits.append(timeout_s)
-        raise SpaceError.of(script, where="config", rule="is slow", fix="", code="slow")
+        raise SpaceError.of(script, where="config", rule="is slow", fix="")
 
     monkeypatch.setattr(loading, "read_script", read)
     file = tmp_path / "new.yaml"
@@ -266,30 +266,36 @@ def test_the_script_of_a_space_has_as_long_as_that_of_a_study(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{study} --random --trial 0", ["random"]),
-        ("quickstart.yaml --random --stochastic --space quickstart.yaml", ["random", "random"]),
-        ("quickstart.yaml --random --video", ["no-film-name"]),
-        ("{checkpoint} --random", ["not-evaluable"]),
-        ("{folder} --random", ["not-evaluable"]),
-        ("{folder}", ["not-evaluable"]),
-        ("quickstart.yaml", ["not-evaluable"]),
-        ("", ["no-study"]),
-        ("{study} --trial 1", ["no-policy"]),
-        ("{study} --trial 7", ["no-such-trial"]),
-        ("{study} --space x", ["own-space"]),
-        ("{study} --space x --space y", ["two-spaces"]),
-        ("{checkpoint}", ["no-space"]),
-        ("{checkpoint} --trial 3 --space quickstart.yaml", ["trial-of-checkpoint"]),
+        ("{study} --random --trial 0", ["--trial: belongs to a recorded policy"]),
+        (
+            "quickstart.yaml --random --stochastic --space quickstart.yaml",
+            ["--space: belongs to", "--stochastic/--deterministic: belongs to"],
+        ),
+        ("quickstart.yaml --random --video", ["--video: needs the name of a file"]),
+        ("{checkpoint} --random", ["{checkpoint}: with --random it must be a space or the folder of a study"]),
+        ("{folder} --random", ["{folder}: with --random it must be a space or the folder of a study"]),
+        ("{folder}", ["{folder}: must be the folder of a study"]),
+        ("quickstart.yaml", ["quickstart.yaml: must be the folder of a study"]),
+        ("", ["STUDY: must be given"]),
+        ("{study} --trial 1", ["{study}: trial 1 must have finished"]),
+        ("{study} --trial 7", ["--trial: must be a trial of"]),
+        ("{study} --space x", ["--space: belongs to a checkpoint"]),
+        ("{study} --space x --space y", ["--space: must be named once"]),
+        ("{checkpoint}", ["--space: is needed for a checkpoint"]),
+        ("{checkpoint} --trial 3 --space quickstart.yaml", ["--trial: belongs to a study"]),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, expected, folder, tmp_path):
     checkpoint = tmp_path / "mine"
     checkpoint.mkdir()
     (checkpoint / "module_state.pkl").write_bytes(b"")
-    typed = words.format(study=folder.path, checkpoint=checkpoint, folder=tmp_path).split()
+    places = {"study": folder.path, "checkpoint": checkpoint, "folder": tmp_path}
+    typed = words.format(**places).split()
     with pytest.raises((RecordError, SpaceError)) as caught:
         CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
-    assert [each.code for each in getattr(caught.value, "faults", [caught.value])] == expected
+    faults = getattr(caught.value, "faults", [caught.value])
+    for fault, begin in zip(faults, expected, strict=True):
+        assert str(fault).startswith(begin.format(**places))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -144,9 +144,8 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_command(k
     assert not figure.drawn
     for part in ("Refused.", "train_batch_size", "run_study.py"):
         assert part in f"{figure.missing} {figure.command}"
-    with pytest.raises(AnalysisError) as caught:
+    with pytest.raises(AnalysisError, match="must have something to draw"):
         figure.to_svg()
-    assert caught.value.code == "nothing-to-draw"
 
 
 def test_without_any_measured_clock_every_figure_of_time_says_so(runs):

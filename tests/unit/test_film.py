@@ -121,9 +121,8 @@ def test_a_film_that_breaks_off_leaves_nothing(tmp_path, name):
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=r"film\.gif: the film must be written"):
         show(pictures(np.zeros((8, 8, 3), np.uint8), fps=20.0), played(0), film=tmp_path / "file" / "film.gif")
-    assert caught.value.code == "film"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,5 @@ def test_a_name_that_no_film_can_have_is_refused_before_anything_is_played(tmp_p
     assert best_suffix() == ".gif"
     check_target(tmp_path / "film.gif")
     for name, word in (("film.avi", "end in"), ("folder.gif", "a file"), ("film.mp4", "imageio-ffmpeg")):
-        with pytest.raises(SpaceError) as caught:
+        with pytest.raises(SpaceError, match=f"--video: .*{word}"):
             check_target(tmp_path / name)
-        (fault,) = caught.value.faults
-        assert (fault.where, fault.code, word in fault.rule) == ("--video", "film-name", True)

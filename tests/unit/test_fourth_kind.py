@@ -62,7 +62,7 @@ def one_setting(spec: StudySpec) -> Iterator[Fault]:
     """Check that nothing is left to a sampler."""
     for name in spec.tuned:
         rule = "a study that repeats has one value"
-        yield Fault(where=f"parameters.{name}", rule=rule, got="several", fix="Choose one.", code="repeat-tuned")
+        yield Fault(where=f"parameters.{name}", rule=rule, got="several", fix="Choose one.")
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +87,8 @@ def seen(show: object, *args: object, **kwargs: object) -> str:
 def test_its_space_is_read_and_its_rule_is_kept(space: StudySpec, tmp_path: Path) -> None:
     assert (space.design, space.learns) == ("repeat", True)
     assert StudySpec.model_validate(space.to_json()) == space
-    with pytest.raises(SpaceError) as error:
+    with pytest.raises(SpaceError, match=r"parameters\.lr: a study that repeats has one value, got several"):
         load_space(tmp_path / "repeat.yaml", overrides=["parameters.lr=[0.001, 0.01]"])
-    assert [fault.code for fault in error.value.faults] == ["repeat-tuned"]
 
 
 def test_a_kind_that_nobody_registered_is_refused(tmp_path: Path) -> None:

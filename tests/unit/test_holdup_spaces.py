@@ -18,19 +18,14 @@ CLUSTER = cluster(local=2)
 def test_a_baseline_has_no_parameter_of_another_algorithm():
     """PPO has no fragments: a trial that is asked for them fails, so that the baseline would lose every comparison."""
     ours = spec(search__baselines=[{"name": "mine", "parameters": {"lr": 1e-3, "rollout_fragment_length": 50}}])
-    with pytest.raises(SpaceError) as caught:
+    problem = "rollout_fragment_length: PPO has no such parameter"
+    with pytest.raises(SpaceError, match=rf"1 problem\n  search\.baselines\.0\.parameters\.{problem}"):
         read_again(ours, asked=True)
-    assert [(fault.where, fault.code) for fault in caught.value.faults] == [
-        ("search.baselines.0.parameters.rollout_fragment_length", "parameter-of-another-algorithm")
-    ]
     published = {"lr": 1e-3, "rollout_fragment_length": 50, "lr_scaling_exponent": 0.5}
     changes = {"budget__env_steps": 10_000, "holdup": {"baselines": ["published"], "published": published}}
     recorded = space(**changes)  # can still be read
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match=rf"1 problem\n  holdup\.published\.{problem}"):
         read_again(recorded, asked=True)
-    assert [(fault.where, fault.code) for fault in caught.value.faults] == [
-        ("holdup.published.rollout_fragment_length", "parameter-of-another-algorithm")
-    ]
 
 
 def test_a_rule_that_is_younger_than_a_study_does_not_stop_its_resume(tmp_path):
@@ -56,10 +51,8 @@ def test_a_baseline_that_would_train_once_is_refused_unless_asked_for(changes, s
     def asked(**more):
         return read_again(space(budget__env_steps=10_000, **more, holdup=changes), asked=True)
 
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match=rf"1 problem\n  budget\.env_steps: the train batch of every .*{said}"):
         asked()
-    (fault,) = caught.value.faults
-    assert (fault.where, fault.code) == ("budget.env_steps", "batch-above-budget") and said in fault.got
     asked(budget__allow_larger_batch=True)
 
 

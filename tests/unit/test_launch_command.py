@@ -112,7 +112,7 @@ def test_a_refused_job_leaves_an_earlier_launch_as_it_was(place):
 def test_a_folder_that_cannot_be_written_is_no_folder_left(place):
     (place / "work" / "file").write_text("")
     error = launch("slurm", "--out", "file/studies").exception
-    assert (error.code, [path.name for path in (place / "work").iterdir()]) == ("launch-folder", ["file"])
+    assert (error.rule, [path.name for path in (place / "work").iterdir()]) == ("must be writable", ["file"])
 
 
 def test_a_printed_command_is_one_that_runs(place):

@@ -365,9 +365,8 @@ def test_the_entrypoint_is_a_command_of_ours_that_keeps_all_on_the_claim():
 
 @pytest.mark.parametrize("changes", [{"set_": ["search.seeds=[1, 2]"]}, {"optuna_storage": "sqlite:///$(id).db"}])
 def test_an_argument_that_a_shell_would_read_is_refused(changes):
-    with pytest.raises(SpaceError) as error:
+    with pytest.raises(SpaceError, match="must have no signs of a shell"):
         kuberay(**changes)
-    assert error.value.faults[0].code == "shell-signs"
 
 
 def test_pods_into_which_no_trial_fits_are_refused():

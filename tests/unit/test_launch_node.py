@@ -138,9 +138,8 @@ def test_a_name_that_something_else_has_is_refused(tmp_path, block, monkeypatch)
     (tmp_path / "elsewhere").mkdir()
     for make in (lambda: folder.symlink_to(tmp_path / "elsewhere"), folder.mkdir):
         make()
-        with pytest.raises(LaunchError) as error:
+        with pytest.raises(LaunchError, match=f"^{folder}: must be a folder that a launch made"):
             node._folder(str(tmp_path), mine.base)
-        assert (error.value.code, error.value.where) == ("foreign-folder", str(folder))
         assert (tmp_path / "elsewhere").exists()
         folder.unlink() if folder.is_symlink() else folder.rmdir()
 
@@ -277,9 +276,8 @@ def test_blocks_of_ports_never_overlap_and_are_given_back():
 
 
 def test_where_no_port_is_left_it_is_said():
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match=r"ports: .* must be free between 65500 and 65535, got none"):
         take_block("17", num_cpus=4, port_base=65_500)
-    assert error.value.code == "no-ports"
 
 
 def test_a_head_that_fails_without_a_word_is_waited_for(monkeypatch, capsys):

@@ -75,15 +75,13 @@ def test_oar_itself_reads_what_was_given(tmp_path):
 
 @pytest.mark.parametrize("folder", ["/w/my studies", "/w/it's", "/w/a;b"])
 def test_a_folder_that_oar_would_not_find_is_refused(folder):
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match=f"^--out: must have no blanks.*, got {folder}"):
         launcher("oar", folder=folder).script()
-    assert (error.value.code, error.value.where) == ("oar-folder", "--out")
 
 
 def test_a_word_that_is_no_option_is_refused():
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match="must be options of the scheduler, got cpu"):
         launcher("slurm", "cpu").script()
-    assert (error.value.code, error.value.got) == ("scheduler-option", "cpu")
 
 
 @given(st.integers(1, 10**6))
@@ -191,6 +189,5 @@ def test_the_ssh_line_to_the_dashboard():
 
 @pytest.mark.parametrize("head", ["-oProxyCommand=id", "a b", "a;b", "", "a@b@c", "n1\n"])
 def test_the_line_to_the_dashboard_leads_to_a_name_only(head):
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match=r"ssh: must be \[user@\]name"):
         dashboard_line(head, 20008)
-    assert error.value.code == "ssh-host"

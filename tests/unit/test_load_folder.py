@@ -274,9 +274,8 @@ def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
     with pytest.raises(AnalysisError, match=r"must have records, got none.*Fix"):
         load.from_folder(folder.path)
     folder.records.write_bytes(b"")
-    with pytest.raises(AnalysisError) as raised:
+    with pytest.raises(AnalysisError, match="a study needs a session, got none yet"):
         load.from_folder(folder.path)
-    assert raised.value.code == "study-without-sessions"
 
 
 def test_a_study_without_a_trial_says_so_in_its_answer(tmp_path):

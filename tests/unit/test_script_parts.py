@@ -258,13 +258,11 @@ def read(config: AlgorithmConfig) -> ScriptFacts:
     return facts_of(config, source=Path(__file__), found_as="test", stop={})
 
 
-@pytest.mark.parametrize(
-    ("runner", "codes"), [(OwnRunner, []), (OwnAgents, ["foreign-runner"]), (Foreign, ["foreign-runner"])]
-)
-def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, codes: list[str]) -> None:
+@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (OwnAgents, False), (Foreign, False)])
+def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, samples: bool) -> None:
     config = own_script().env_runners(env_runner_cls=runner)
-    assert [refusal.code for refusal in refusals(config)] == codes
-    if not codes:
+    assert bool(list(refusals(config))) is not samples
+    if samples:
         order = adopted(config).env_runner_cls.__mro__
         assert order.index(runner) < order.index(SingleAgentEnvRunner)
 

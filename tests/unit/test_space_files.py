@@ -80,39 +80,37 @@ def test_all_faults_are_reported_at_once_field_faults_and_rules_between_fields()
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "rule"),
     [
-        ("a: [1", "not-yaml"),
-        ("a: 1\na: 2", "duplicate-key"),
-        ("a: !!python/object/apply:os.system ['true']", "tag-in-space"),
-        ("a: !custom 3", "tag-in-space"),
-        ("", "not-a-mapping"),
-        ("- 1", "not-a-mapping"),
-        ("just text", "not-a-mapping"),
-        ("? [a, b]\n: 3", "key-not-text"),
-        ("1: a\n'1': b", "key-not-text"),
-        ("a: " + "[" * 5000, "not-yaml"),
+        ("a: 1\na: 2", 'keys must be distinct (found duplicate key "a")'),
+        ("a: !custom 3", "tags are not allowed"),
+        ("", "must be a mapping of keys to values"),
+        ("- 1", "must be a mapping of keys to values"),
+        ("just text", "must be a mapping of keys to values"),
+        ("? [a, b]\n: 3", "keys must be text"),
+        ("1: a\n'1': b", "keys must be distinct as text"),
+        ("a: " + "[" * 5000, "must be YAML (maximum depth"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
          "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
-         "e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]", "too-many-values"),
+         "e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]", "at most 20000 values"),
     ],
 )  # fmt: skip
-def test_text_that_is_not_a_plain_mapping_is_refused(text, code):
-    assert code in {fault.code for fault in text_faults(text)}
+def test_text_that_is_not_a_plain_mapping_is_refused(text, rule):
+    assert any(fault.rule.startswith(rule) for fault in text_faults(text))
 
 
 def test_nothing_is_constructed_from_a_tag(tmp_path):
     marker = tmp_path / "marker"
-    text_faults(f"a: !!python/object/apply:os.system ['touch {marker}']")
+    (fault,) = text_faults(f"a: !!python/object/apply:os.system ['touch {marker}']")
+    assert fault.rule == "tags are not allowed"
     assert not marker.exists()
 
 
 def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
     loaded = load_space("quickstart", overrides=["budget.env_steps=12345", "parameters.gamma=0.9"])
     assert (loaded.budget.env_steps, loaded.domain("gamma")) == (12345, 0.9)
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match=r"1 problem\n  --set: must be dotted\.key=value, got 'budget\.env_steps'"):
         load_space("quickstart", overrides=["budget.env_steps"])
-    assert [(fault.where, fault.code) for fault in caught.value.faults] == [("--set", "bad-override")]
     with pytest.raises(SpaceError) as caught:
         load_space("quickstart", overrides=["budget.env_steps=-1"])
     assert caught.value.faults[0].line is None
@@ -147,97 +145,86 @@ search:
 
 RUNNERS, BATCH, LR = "[1, 2, 4]", "{low: 1000, high: 4000, log: true}", "{low: 1.0e-4, high: 1.0e-2, log: true}"
 FORMS = "Write a number, a list such as [1, 2, 4], or a range such as {low: 1, high: 46}."
-MISTAKES = [  # text -> what stands in its place; place, line, code, and what to write
-    ("40000", "1,000,000", "budget.env_steps", 11, "wrong-type", "Write 1000000."),
-    ("40000", "1 000 000", "budget.env_steps", 11, "wrong-type", "Write 1000000."),
-    ("40000", "100k", "budget.env_steps", 11, "wrong-type", "Write 100000."),
-    ("40000", "2**15", "budget.env_steps", 11, "wrong-type", "Write 32768."),
-    ("40000", "'40000'", "budget.env_steps", 11, "wrong-type", "Write 40000."),
-    ("40000", "1e400", "budget.env_steps", 11, "wrong-type", "Write a whole number."),
-    ("40000", "-5", "budget.env_steps", 11, "value-out-of-bounds", "Write a larger number."),
-    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "wrong-type", "Write 600."),
-    ("env_steps", "total_timesteps", "budget.total_timesteps", 11, "unknown-key", "Did you mean 'env_steps'?"),
+MISTAKES = [  # text -> what stands in its place; place and line of the fault, and what it says to write
+    ("40000", "1,000,000", "budget.env_steps", 11, "Write 1000000."),
+    ("40000", "1 000 000", "budget.env_steps", 11, "Write 1000000."),
+    ("40000", "100k", "budget.env_steps", 11, "Write 100000."),
+    ("40000", "2**15", "budget.env_steps", 11, "Write 32768."),
+    ("40000", "'40000'", "budget.env_steps", 11, "Write 40000."),
+    ("40000", "1e400", "budget.env_steps", 11, "Write a whole number."),
+    ("40000", "-5", "budget.env_steps", 11, "Write a larger number."),
+    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "Write 600."),
+    ("env_steps", "total_timesteps", "budget.total_timesteps", 11, "Did you mean 'env_steps'?"),
     ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10,
-     "wrong-type", "Write its keys below it, indented, such as `env_steps: 40000`."),
-    ("\n  env_steps: 40000", "", "budget", 10,
-     "wrong-type", "Write its keys below it, indented, such as `env_steps:`."),
-    ("budget:\n  env_steps: 40000\n", "", "budget", None, "no-budget", "Add budget.env_steps."),
-    (RUNNERS, "1-46", "parameters.num_env_runners", 7, "wrong-type", FORMS),
-    (RUNNERS, "1, 2, 4", "parameters.num_env_runners", 7, "wrong-type", FORMS),
-    (RUNNERS, "tune.choice([1, 2])", "parameters.num_env_runners", 7, "wrong-type", FORMS),
-    (RUNNERS, "", "parameters.num_env_runners", 7, "wrong-type", FORMS),
-    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "not-a-range", "Write [1, 2, 4]."),
-    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "not-a-range", "Write a space behind each colon."),
-    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "unknown-key", "Did you mean 'choices'?"),
-    (RUNNERS, "{low: 1, high: 46, step: 0}", "parameters.num_env_runners.step", 7,
-     "value-out-of-bounds", "Write a larger number."),
+     "Write its keys below it, indented, such as `env_steps: 40000`."),
+    ("\n  env_steps: 40000", "", "budget", 10, "Write its keys below it, indented, such as `env_steps:`."),
+    ("budget:\n  env_steps: 40000\n", "", "budget", None, "Add budget.env_steps."),
+    (RUNNERS, "1-46", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "1, 2, 4", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "tune.choice([1, 2])", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "", "parameters.num_env_runners", 7, FORMS),
+    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2, 4]."),
+    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "Write a space behind each colon."),
+    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "Did you mean 'choices'?"),
+    (RUNNERS, "{low: 1, high: 46, step: 0}", "parameters.num_env_runners.step", 7, "Write a larger number."),
     (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7,
-     "range-of-too-many-values", "Raise `step`, or leave it out: each value is then twice the last."),
-    (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "tag-in-space", "Write a plain value."),
-    (BATCH, "{low: 1000}", "parameters.train_batch_size.high", 8, "missing-key", "Add it."),
-    (BATCH, "{low: 1000, high: 4000, log: yes}", "parameters.train_batch_size.log", 8, "wrong-type", "Write true."),
-    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9,
-     "not-a-range", "Write decimals with a point: a comma separates keys."),
-    (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "wrong-type", "Write 0.0001."),
-    (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "low-not-below-high", "Swap the bounds."),
-    (LR, "'1e-4'", "parameters.lr", 9, "wrong-type", "Write 0.0001."),
-    ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "unknown-key", "Did you mean 'lr'?"),
-    ("  train_batch_size", "  batch_size", "parameters.batch_size", 8,
-     "unknown-key", "Did you mean 'train_batch_size'?"),
-    ("num_env_runners", "num_workers", "parameters.num_workers", 7, "unknown-key", "Did you mean 'num_env_runners'?"),
-    ("num_env_runners", "num-env-runners", "parameters.num-env-runners", 7,
-     "unknown-key", "Did you mean 'num_env_runners'?"),
-    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "unknown-key", "Did you mean 'num_epochs'?"),
-    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9,
-     "unknown-key", "Did you mean 'resources.num_learners'?"),
-    ("environment:", "version: 2\nenvironment:", "version", 1, "not-an-option", "Write 1."),
-    ("environment:", "version: one\nenvironment:", "version", 1, "not-an-option", "Write 1."),
-    ("environment:", "env:", "env", 1, "unknown-key", "Did you mean 'environment'?"),
-    ("id:", "name:", "environment.name", 2, "unknown-key", "Did you mean 'id'?"),
-    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "not-plain", "Put it in quotes."),
-    ("num_trials", "num_samples", "search.num_samples", 13, "unknown-key", "Did you mean 'num_trials'?"),
-    ("search:\n  num_trials: 12\n", "", "search.num_trials", None,
-     "num-trials-missing", "Add for instance num_trials: 40."),
-    ("num_trials: 12", "num_trials: 2", "search.num_trials", 13,
-     "num-trials-below-scales", "Raise it to 3 or list fewer scales."),
-    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "not-an-option", "Did you mean 'tpe'?"),
-    ("num_trials: 12", "num_trials: 12\n  seeds: 3", "search.seeds", 14, "wrong-type", "Write [3]."),
-    ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "unknown-key", "Did you mean 'parameters.lr'?"),
-    ("num_trials: 12", "num_trials: 12\nalgorithm: ppo", "algorithm", 14, "not-an-option", "Did you mean 'PPO'?"),
+     "Raise `step`, or leave it out: each value is then twice the last."),
+    (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
+    (BATCH, "{low: 1000}", "parameters.train_batch_size.high", 8, "Add it."),
+    (BATCH, "{low: 1000, high: 4000, log: yes}", "parameters.train_batch_size.log", 8, "Write true."),
+    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
+    (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "Write 0.0001."),
+    (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
+    (LR, "'1e-4'", "parameters.lr", 9, "Write 0.0001."),
+    ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "Did you mean 'lr'?"),
+    ("  train_batch_size", "  batch_size", "parameters.batch_size", 8, "Did you mean 'train_batch_size'?"),
+    ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
+    ("num_env_runners", "num-env-runners", "parameters.num-env-runners", 7, "Did you mean 'num_env_runners'?"),
+    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
+    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9, "Did you mean 'resources.num_learners'?"),
+    ("environment:", "version: 2\nenvironment:", "version", 1, "Write 1."),
+    ("environment:", "version: one\nenvironment:", "version", 1, "Write 1."),
+    ("environment:", "env:", "env", 1, "Did you mean 'environment'?"),
+    ("id:", "name:", "environment.name", 2, "Did you mean 'id'?"),
+    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes."),
+    ("num_trials", "num_samples", "search.num_samples", 13, "Did you mean 'num_trials'?"),
+    ("search:\n  num_trials: 12\n", "", "search.num_trials", None, "Add for instance num_trials: 40."),
+    ("num_trials: 12", "num_trials: 2", "search.num_trials", 13, "Raise it to 3 or list fewer scales."),
+    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "Did you mean 'tpe'?"),
+    ("num_trials: 12", "num_trials: 12\n  seeds: 3", "search.seeds", 14, "Write [3]."),
+    ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),
+    ("num_trials: 12", "num_trials: 12\nalgorithm: ppo", "algorithm", 14, "Did you mean 'PPO'?"),
     ("num_trials: 12", "num_trials: 12\nevaluation: 20", "evaluation", 14,
-     "wrong-type", "Write its keys below it, indented, such as `episodes: 20`."),
+     "Write its keys below it, indented, such as `episodes: 20`."),
     ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14,
-     "not-yaml", "Put the text behind the first colon in quotes."),
+     "Put the text behind the first colon in quotes."),
     ("num_trials: 12", "num_trials: 12\n---\n", "file", 14,
-     "not-yaml", "Remove this line and what follows: a file holds one space."),
-    ("num_trials: 12", "num_trials: 12\nfoo", "file", 15, "not-yaml", "Write a key, a colon, a space and a value."),
-    ("  id", "\tid", "file", 2, "not-yaml", "Indent with spaces, not with tabs."),
-    ("  floor", "\u00a0\u00a0floor", "file", 4, "not-yaml", "Replace the character U+00A0 here by an ordinary space."),
-    ("id: CartPole-v1", "id:CartPole-v1", "file", 2, "not-yaml", "Write a space behind the colon."),
-    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "not-yaml", "Close the quotes that begin here."),
-    ("id: CartPole-v1", "id: @x", "file", 2, "not-yaml", "Put the text in quotes."),
-    ("id: CartPole-v1", "id: Cart\u0007Pole-v1", "file", 2, "character-not-in-yaml", "Remove it."),
-    ("  floor", "   floor", "file", 3,
-     "not-yaml", "Indent the keys of a section alike, and close quotes and brackets."),
+     "Remove this line and what follows: a file holds one space."),
+    ("num_trials: 12", "num_trials: 12\nfoo", "file", 15, "Write a key, a colon, a space and a value."),
+    ("  id", "\tid", "file", 2, "Indent with spaces, not with tabs."),
+    ("  floor", "\xa0\xa0floor", "file", 4, "Replace the character U+00A0 here by an ordinary space."),
+    ("id: CartPole-v1", "id:CartPole-v1", "file", 2, "Write a space behind the colon."),
+    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "Close the quotes that begin here."),
+    ("id: CartPole-v1", "id: @x", "file", 2, "Put the text in quotes."),
+    ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "Remove it."),
+    ("  floor", "   floor", "file", 3, "Indent the keys of a section alike, and close quotes and brackets."),
     ("num_trials: 12", "baselines: [rllib_defaults]\n    num_trials: 12", "file", 14,
-     "not-yaml", "Indent this key as the keys beside it."),
-    ("[1, 2, 4]", "[1, 2, 4", "file", 7,
-     "not-yaml", "Close the bracket that opens here with ], and put a comma between its items."),
+     "Indent this key as the keys beside it."),
+    (RUNNERS, "[1, 2, 4", "file", 7, "Close the bracket that opens here with ], and put a comma between its items."),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "where", "line", "code", "fix"), MISTAKES, ids=lambda value: repr(value)[:30])
-def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, where, line, code, fix):
+@pytest.mark.parametrize(("old", "new", "where", "line", "fix"), MISTAKES, ids=lambda value: repr(value)[:30])
+def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(old, new, where, line, fix):
     (fault,) = text_faults(PLAIN.replace(old, new, 1))
-    assert (fault.where, fault.line, fault.code, fault.fix) == (where, line, code, fix)
+    assert (fault.where, fault.line, fault.fix) == (where, line, fix)
 
 
 def test_an_old_key_of_a_file_is_answered_with_its_new_name_and_read_from_records():
     baselines = [{"name": "mine", "parameters": {"lr": 0.001}}]
     text = PLAIN + f"  anchors: {baselines}\n"
     (fault,) = text_faults(text)
-    assert (fault.where, fault.line, fault.code) == ("search.anchors", 14, "renamed-key")
-    assert "search.baselines" in fault.fix
+    assert (fault.where, fault.line) == ("search.anchors", 14) and "is called search.baselines" in fault.rule
     recorded = spec(search__baselines=baselines).to_json()
     assert recorded["search"]["anchors"] == baselines
     assert spec_of(recorded) == spec(search__baselines=baselines)
@@ -349,8 +336,8 @@ def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
 
 def test_keys_that_are_gone_are_refused_in_a_file_and_read_from_records(tmp_path):
     gone = "holdup:\n  num_rounds: 2\n  calibrate: {num_seeds: 2}\n"
-    faults = {fault.where: fault.code for fault in text_faults(PLAIN + gone)}
-    assert faults["holdup.num_rounds"] == faults["holdup.calibrate.num_seeds"] == "unknown-key"
+    faults = {fault.where: fault.rule for fault in text_faults(PLAIN + gone)}
+    assert faults["holdup.num_rounds"] == faults["holdup.calibrate.num_seeds"] == "unknown key"
     folder = holdup.write_study(tmp_path, holdup.holdup_spec(), [])
     recorded = json.loads(folder.identity_file.read_text())
     recorded["spec"]["holdup"] |= {"num_rounds": 2, "calibrate": {"num_points": 3, "num_seeds": 3}}

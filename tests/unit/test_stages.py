@@ -291,9 +291,8 @@ def test_a_study_of_another_version_of_the_protocol_does_not_go_on(tmp_path):
         replace(line, record=replace(line.record, protocol=1)) if isinstance(line.record, StageDecided) else line
         for line in lines
     ]
-    with pytest.raises(RecordError) as raised:
+    with pytest.raises(RecordError, match="this version knows version 5 of the hold-up protocol, got 1"):
         StageKeeper(first.spec, make_plan(first.spec, ROOMY), folded(older), print)
-    assert raised.value.code == "records-of-another-version"
 
 
 def test_a_resume_of_an_earlier_version_s_study_says_which_version_can(tmp_path):
@@ -302,10 +301,8 @@ def test_a_resume_of_an_earlier_version_s_study_says_which_version_can(tmp_path)
     recorded = orjson.loads(folder.identity_file.read_bytes())
     recorded["spec"]["holdup"]["num_rounds"] = 2
     folder.identity_file.write_bytes(orjson.dumps(recorded | {"digest": spec_digest(recorded["spec"])}))
-    with pytest.raises(RecordError) as raised:
+    with pytest.raises(RecordError, match=r"this version knows no holdup\.num_rounds"):
         resumed_identity(folder, spec, RunOptions(name="demo", out=tmp_path, resume=True))
-    assert raised.value.code == "resume-of-another-version"
-    assert "holdup.num_rounds" in raised.value.rule
 
 
 def seeds_played(row, spec):

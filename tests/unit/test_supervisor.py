@@ -103,9 +103,8 @@ def test_a_study_that_could_not_even_write_its_end_is_not(tmp_path):
 
 
 def test_a_walltime_in_which_no_trial_ends_is_too_short(tmp_path):
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match="must be long enough for one trial"):
         job(tmp_path, opened(), StudyClosed(session=1, reason="time budget"))
-    assert error.value.code == "walltime-too-short"
 
 
 @pytest.mark.parametrize(("trials", "code"), [([], ExitCode.STOPPED), ([0], AGAIN)])
@@ -174,11 +173,11 @@ def test_workers_that_are_lost_while_the_cluster_comes_up_are_replaced_like_othe
 
 
 FAULTS = {
-    ("dying", "mute"): ("ray-died", "dying", "its end"),
-    ("dying", "steady"): ("ray-died", "dying", "its end"),
-    ("head", "late"): ("ray-does-not-start", "late", "its disk is full"),
-    ("head-alone", "steady"): ("node-not-registered", "10.0.0.2", ""),
-    ("head", "mute"): ("ray-starts-too-slowly", "mute", ""),
+    ("dying", "mute"): "dying: Ray's head must go on running there, got its end",
+    ("dying", "steady"): "dying: Ray's head must go on running there, got its end",
+    ("head", "late"): "late: Ray must start there, got its disk is full",
+    ("head-alone", "steady"): "10.0.0.2: must register with Ray's head",
+    ("head", "mute"): "mute: Ray must start there within 4 s",
 }
 
 
@@ -188,9 +187,8 @@ def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path
     wait_s = 4 if names == ("head", "mute") else 300
     ray = ray_on(local(tmp_path, wait_s=wait_s), *map(host, names), note=notes.append)
     try:
-        with pytest.raises(LaunchError) as error:
+        with pytest.raises(LaunchError, match=f"^{FAULTS[names]}") as error:
             ray.start()
-        assert (error.value.code, error.value.where, error.value.got) == FAULTS[names]
         assert error.value.fix
         if names[0] == "dying":
             assert notes[-1] == "dying: Ray's head has ended: a server of Ray no longer listens: its last line."
@@ -199,9 +197,8 @@ def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path
 
 
 def test_more_nodes_than_there_are_hosts_is_said(tmp_path):
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match="--min-nodes: must be at most the 2 hosts of the job, got 3"):
         ray_on(local(tmp_path, min_nodes=3), host("head"), host("steady")).start()
-    assert error.value.code == "too-few-hosts"
 
 
 @pytest.mark.timeout(60)

@@ -56,21 +56,21 @@ def test_a_path_of_sqlite_becomes_absolute_and_stays(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("uri", "code"),
+    ("uri", "rule"),
     [
-        ("sqlite://", "sqlite-in-memory"),
-        ("sqlite:///:memory:", "sqlite-in-memory"),
-        ("sqlite:///", "sqlite-in-memory"),
-        ("sqlite:///{}/nowhere/mlflow.db", "no-folder-for-database"),
-        ("sqlite:///{}", "sqlite-names-no-file"),
-        ("mlruns", "bad-tracking-uri"),
-        ("file:///data/mlruns", "bad-tracking-uri"),
-        ("gopher://host", "tracking-uri-without-scheme"),
-        ("postgresql://[db", "bad-database-uri"),
+        ("sqlite://", "SQLite must keep its data in a file"),
+        ("sqlite:///:memory:", "SQLite must keep its data in a file"),
+        ("sqlite:///", "SQLite must keep its data in a file"),
+        ("sqlite:///{}/nowhere/mlflow.db", "the database's folder must exist"),
+        ("sqlite:///{}", "must name a file"),
+        ("mlruns", "must be a database or a server"),
+        ("file:///data/mlruns", "must be a database or a server"),
+        ("gopher://host", "the scheme must be one of sqlite, http, https, postgresql, mysql, mssql"),
+        ("postgresql://[db", "must be a URI"),
     ],
 )
-def test_what_cannot_be_an_mlflow_is_refused(tmp_path, uri, code):
-    assert refusal(check_tracking_uri, uri.format(tmp_path)).code == code
+def test_what_cannot_be_an_mlflow_is_refused(tmp_path, uri, rule):
+    assert refusal(check_tracking_uri, uri.format(tmp_path)).rule == rule
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "optuna.journal", "mssql://db/x", "sqlite:///:memory:"])
@@ -80,7 +80,7 @@ def test_what_cannot_be_an_optuna_storage_is_refused(uri):
 
 def test_a_read_only_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)  # a test may run as root
-    assert refusal(check_tracking_uri, f"sqlite:///{tmp_path}/mlflow.db").code == "database-not-writable"
+    assert refusal(check_tracking_uri, f"sqlite:///{tmp_path}/mlflow.db").rule == "must be writable"
 
 
 def test_a_database_server_is_not_contacted():
@@ -89,23 +89,23 @@ def test_a_database_server_is_not_contacted():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "code"),
+    ("status", "body", "rule"),
     [
-        (403, b"Invalid Host header - possible DNS rebinding attack detected", "server-refuses-host"),
-        (403, b"Permission denied", "server-refuses-you"),
-        (500, b"oops", "server-not-healthy"),
-        (503, b"", "server-not-healthy"),
-        (302, b"", "server-redirects"),
-        (404, b"not here", "not-an-mlflow-server"),
-        (200, b"<html>Welcome to nginx</html>", "not-an-mlflow-server"),
-        (200, b'{"hello": 1}', "not-an-mlflow-server"),
-        (200, b"3", "not-an-mlflow-server"),
+        (403, b"Invalid Host header - possible DNS rebinding attack detected", "the server must accept this host name"),
+        (403, b"Permission denied", "you must be allowed to read experiments"),
+        (500, b"oops", "the server must be healthy"),
+        (503, b"", "the server must be healthy"),
+        (302, b"", "must be the address of the server itself"),
+        (404, b"not here", "must be an MLflow server"),
+        (200, b"<html>Welcome to nginx</html>", "must be an MLflow server"),
+        (200, b'{"hello": 1}', "must be an MLflow server"),
+        (200, b"3", "must be an MLflow server"),
     ],
 )
-def test_a_server_that_cannot_work_is_refused(status, body, code):
+def test_a_server_that_cannot_work_is_refused(status, body, rule):
     with server(status, body) as (uri, _):
         error = refusal(check_tracking_uri, uri)
-    assert (error.code, error.where) == (code, f"tracking URI {uri}")
+    assert (error.rule, error.where) == (rule, f"tracking URI {uri}")
 
 
 def test_nobody_and_a_silent_server_are_refused_in_time():
