@@ -4,7 +4,6 @@ A check takes a spec and yields a `Fault` for every rule that the spec breaks. T
 `throughput_checks` and `holdup_checks`; `parsing` runs them.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -290,7 +289,7 @@ def _unit_is(spec: StudySpec, scale: int) -> str:
 
 def _shares(spec: StudySpec) -> Iterator[Fault]:
     """Check that batches which a person wrote can be divided where they must be: they are never rounded."""
-    where, envs = f"parameters.{_batch_key(spec)}", spec.domain("num_envs_per_env_runner")
+    where = f"parameters.{_batch_key(spec)}"
     yield from _first(shared_by_learners(spec, where, batch_domain(spec, scale)) for scale in spec.scales)
     if spec.rule("num_minibatches") is None and "minibatch_size" not in spec.parameter_names:
         pass  # a batch is one minibatch
@@ -301,7 +300,6 @@ def _shares(spec: StudySpec) -> Iterator[Fault]:
         got, code = f"{spec.resources.num_learners} learners", "num-minibatches-with-learners"
         yield Fault(where="parameters.num_minibatches", rule=rule, got=got, fix=fix, code=code)
     yield from _first(made_of_fragments(spec, where, batch_domain(spec, scale), scale) for scale in spec.scales)
-    yield from _first(stepped_whole(spec, where, batch_domain(spec, scale), (scale,), envs) for scale in spec.scales)
 
 
 def _first(found: Iterable[Iterable[Fault]]) -> Iterator[Fault]:
@@ -331,19 +329,6 @@ def made_of_fragments(
             rule = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps)"
             fix = f"Use multiples of {unit}, or a range without a step: it is rounded to them."
             yield Fault(where=where, rule=rule, got=str(size), fix=fix, code="batch-not-of-fragments")
-            return
-
-
-def stepped_whole(spec: StudySpec, where: str, batch: Domain, scales: Iterable[int], envs: Domain) -> Iterator[Fault]:
-    """Check that a batch is a whole number of steps of all lanes, which EnvPool can only step together."""
-    if spec.environment.backend != "envpool" or spec.traits.asynchronous:
-        return
-    for scale, num_envs in itertools.product(scales, values(envs)):
-        lanes = scale * int(num_envs)
-        if (size := _not_divisible(batch, lanes)) is not None:
-            rule, got = "with EnvPool all lanes step at once", f"{size} steps for the {lanes} lanes of {scale} runners"
-            fix = "Use multiples of the lanes, or a range without a step: it is rounded to them."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="batch-not-of-all-lanes")
             return
 
 

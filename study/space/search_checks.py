@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from study.errors import Fault
-from study.space.checks import made_of_fragments, shared_by_learners, stepped_whole
+from study.space.checks import made_of_fragments, shared_by_learners
 from study.space.domains import Choices, Range, contains, largest, smallest
 from study.space.parameters import END_FRACTION, PARAMETERS, REPLACED, RULES, SCALE, Value
 from study.space.plain import MAX_TRIALS, shown
@@ -105,8 +105,6 @@ def _baseline(spec: StudySpec, place: str, given: Mapping[str, Value]) -> Iterat
         rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
         fix = "Raise it, or name a smaller num_env_runners in the baseline."
         yield Fault(where=where, rule=rule, got=str(batch), fix=fix, code="baseline-batch-below-lanes")
-        return
-    yield from stepped_whole(spec, where, batch, scales, envs)
 
 
 def _baseline_value(spec: StudySpec, where: str, name: str, value: Value) -> Iterator[Fault]:

@@ -34,7 +34,8 @@ reference. Required with `holdup`, and for the objectives that are a price of re
     max_episode_steps: int | None = Field(None, ge=1)
     """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
-    """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones (optional extra)."""
+    """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones, other implementations \
+with their own random numbers."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""

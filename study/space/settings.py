@@ -44,16 +44,14 @@ def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Val
 def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
     """Return all of RLlib's parameters that run for a complete setting: its numbers, with a batch that can be stepped.
 
-    A batch is never smaller than the lanes. In a hold-up study with EnvPool, which can only step all lanes at once, it
-    is a whole number of steps of every lane: there also a baseline's, which elsewhere runs as it is written.
+    A batch is never smaller than the lanes; else a baseline's runs as it is written.
     """
     resolved = resolve(setting, num_env_runners)
     if spec.traits.asynchronous or not spec.is_on_policy:
         return resolved
     lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
-    unit = math.lcm(lanes, max(spec.resources.num_learners, 1))
-    if resolved["train_batch_size"] < lanes or (spec.environment.backend == "envpool" and spec.holdup is not None):
-        batch = unit * max(round(resolved["train_batch_size"] / unit), 1)
+    if resolved["train_batch_size"] < lanes:
+        batch = math.lcm(lanes, max(spec.resources.num_learners, 1))
         return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
     return resolved
 

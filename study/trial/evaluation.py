@@ -9,7 +9,7 @@ the actions of a random policy, which needs no module.
 
 import contextlib
 import copy
-import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +24,9 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.space.sections import EnvironmentSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import Result, within
-from study.trial.engine.envs.classic import ClassicTasks
 from study.trial.engine.envs.environments import EnvFactory, judged_in
-from study.trial.engine.envs.lane_envs import steps_together
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.failures import described
@@ -38,7 +35,6 @@ MAX_LANES = 64
 """Episodes played side by side; more would cost memory and hardly save time."""
 
 Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 Policy = Callable[[Floats, Sequence[tuple[int, int]]], npt.NDArray[Any]]
 """Observations, shape (lanes, features), and (episode, step) of each lane -> actions for the environments, shape
 (lanes, …)."""
@@ -125,12 +121,11 @@ def _evaluate(
     seeds = evaluation_seeds(spec.evaluation.seed, episodes, first_episode=first_episode)
 
     def play() -> list[_Outcome]:
-        tasks = _tasks(spec, min(MAX_LANES, episodes))
-        try:
-            game = _Game(tasks, seeds, first_episode, limit=spec.evaluation.max_episode_steps, keep=keep_actions)
-            return game.play(policy_in(tasks.action_space))
-        finally:
-            tasks.close()
+        make = EnvFactory(judged_in(spec.evaluated_environment))
+        with contextlib.ExitStack() as made:
+            envs = [made.enter_context(contextlib.closing(make())) for _ in range(min(MAX_LANES, episodes))]
+            lanes = [_Lane(env, spec.evaluation.max_episode_steps, first_episode + keep_actions) for env in envs]
+            return _play(policy_in(envs[0].action_space), lanes, list(enumerate(seeds, first_episode)))
 
     outcomes = played_apart(play, spec)
     return EvaluationResult(
@@ -160,146 +155,79 @@ def played_apart(play: Callable[[], Result], spec: StudySpec) -> Result:
         return within(timeout_s, play, otherwise=late)
 
 
-def _tasks(spec: StudySpec, number: int) -> "ClassicTasks | _OneByOne":
-    """Return environments of which each plays an episode of its own."""
-    environment = judged_in(spec.evaluated_environment)
-    together = None if environment.kwargs else _together(environment.model_dump_json(), number)
-    make = EnvFactory(environment)
-    return together or _OneByOne([make() for _ in range(number)])
+def _play(policy: Policy, lanes: Sequence["_Lane"], episodes: Sequence[tuple[int, int]]) -> list[_Outcome]:
+    """Return the outcome of each episode (number, seed); a lane whose episode ended takes the next one."""
+    outcomes: dict[int, _Outcome] = {}
+    waiting = iter(episodes)
+    active = [lane for lane in lanes if lane.start(next(waiting, None))]
+    while active:
+        # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
+        # network takes.
+        observations = np.stack([lane.observation for lane in active], dtype=np.float32, casting="unsafe")
+        actions = policy(observations, [(lane.episode, lane.steps) for lane in active])
+        going = []
+        for lane, action in zip(active, actions, strict=True):
+            outcome = lane.step(action)
+            if outcome is not None:
+                outcomes[lane.episode] = outcome
+            if outcome is None or lane.start(next(waiting, None)):
+                going.append(lane)
+        active = going
+    return [outcomes[episode] for episode, _ in episodes]
 
 
-@functools.lru_cache(maxsize=1)
-def _together(environment: str, number: int) -> ClassicTasks | None:
-    """Return environments that arrays can step, for all evaluations of a process: a reset leaves nothing behind."""
-    make = EnvFactory(EnvironmentSpec.model_validate_json(environment))
-    return ClassicTasks([make() for _ in range(number)]) if steps_together(make) else None
+class _Lane:
+    """One environment with the episode that it plays."""
 
+    def __init__(self, env: gymnasium.Env, limit: int, keep_below: int) -> None:
+        self._env, self._limit = env, limit
+        self._keep_below = keep_below
+        """Number of the first episode whose actions are not kept."""
 
-class _OneByOne:
-    """Any environments, with the methods of `ClassicTasks`."""
-
-    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
-        self._envs, self.num_envs = envs, len(envs)
-        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
-
-    def reset(self, index: int, seed: int) -> npt.NDArray[Any]:
-        try:
-            observation, _ = self._envs[index].reset(seed=seed)
-        except Exception as error:
-            raise _FailedError("reset", index) from error
-        return self._checked(observation, index)
-
-    def step(
-        self, chosen: Integers, actions: npt.NDArray[Any], observations: Floats
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        rewards, terminated, truncated = [], [], []
-        for row, (index, action) in enumerate(zip(chosen.tolist(), actions, strict=True)):
-            try:
-                observation, reward, ends, cut, _ = self._envs[index].step(action)
-                rewards.append(float(reward))
-            except Exception as error:
-                raise _FailedError("step", index) from error
-            # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
-            # network takes.
-            observations[row] = self._checked(observation, index)
-            terminated.append(bool(ends))
-            truncated.append(bool(cut))
-        return np.array(rewards), np.array(terminated), np.array(truncated)
-
-    def _checked(self, observation: Any, index: int) -> npt.NDArray[Any]:
-        if not np.isfinite(observation).all():
-            raise _NotFiniteError("observations", "nan or inf", index)
-        return np.asarray(observation)
-
-    def close(self) -> None:
-        for env in self._envs:
-            env.close()
-
-
-class _FailedError(Exception):
-    """(method, environment) that raised; why is its cause."""
-
-
-class _NotFiniteError(Exception):
-    """(what, got, environment) of a number that no evaluation can use."""
-
-
-class _Game:
-    """Plays the episodes; an environment whose episode ended takes the next seed."""
-
-    def __init__(
-        self, tasks: ClassicTasks | _OneByOne, seeds: Sequence[int], first_episode: int, *, limit: int, keep: int
-    ) -> None:
-        self._tasks, self._first, self._limit = tasks, first_episode, limit
-        self._waiting = iter(enumerate(seeds))
-        self._observations = np.empty((tasks.num_envs, *(tasks.observation_space.shape or ())), np.float32)
-        self._episodes = np.zeros(tasks.num_envs, np.int64)
-        self._steps = np.zeros(tasks.num_envs, np.int64)
-        self._totals = np.zeros(tasks.num_envs)
-        self._actions: dict[int, list[Any]] = {episode: [] for episode in range(min(keep, len(seeds)))}
-        self._outcomes: list[_Outcome | None] = [None] * len(seeds)
-
-    def play(self, policy: Policy) -> list[_Outcome]:
-        """Return the outcome of each seed."""
-        try:
-            active = np.array([index for index in range(self._tasks.num_envs) if self._start(index)])
-            while active.size:
-                active = active[self._advance(policy, active)]
-        except _FailedError as error:
-            what, index = error.args
-            cause: Any = error.__cause__
-            rule, code = f"`{what}` must not fail", "evaluation-environment-failed"
-            raise self.failed(
-                index, rule=rule, got=described(cause), fix="Correct the environment.", code=code
-            ) from cause
-        except _NotFiniteError as error:
-            what, number, index = error.args
-            rule, code = f"{what} must be finite", "evaluation-not-finite"
-            raise self.failed(index, rule=rule, got=number, fix="Correct the environment.", code=code) from None
-        return [outcome for outcome in self._outcomes if outcome is not None]
-
-    def _start(self, index: int) -> bool:
-        """Begin the next episode in an environment; return whether there is one."""
-        following = next(self._waiting, None)
+    def start(self, following: tuple[int, int] | None) -> bool:
+        """Begin the episode (number, seed); return whether there is one."""
         if following is None:
             return False
-        self._episodes[index], seed = following
-        self._steps[index], self._totals[index] = 0, 0.0
-        self._observations[index] = self._tasks.reset(index, seed)
+        self.episode, seed = following
+        self.steps, self._total = 0, 0.0
+        self._actions: list[Any] = []
+        with self._named("reset"):
+            observation, _ = self._env.reset(seed=seed)
+        self._see(observation)
         return True
 
-    def _advance(self, policy: Policy, active: Integers) -> npt.NDArray[np.bool_]:
-        """Take one step in the active environments; return which of them go on."""
-        episodes, steps = self._episodes[active], self._steps[active]
-        places = list(zip((self._first + episodes).tolist(), steps.tolist(), strict=True))
-        actions = policy(self._observations[active], places)
-        for episode, action in zip(episodes.tolist(), actions, strict=True) if self._actions else ():
-            if episode in self._actions:
-                self._actions[episode].append(np.array(action))
-        seen = np.empty((active.size, *self._observations.shape[1:]), np.float32)
-        self._steps[active] += 1
-        rewards, terminated, truncated = self._tasks.step(active, actions, seen)
-        self._observations[active] = seen
-        totals = self._totals[active] + rewards
-        self._totals[active] = totals
-        if not np.isfinite(totals).all():
-            wrong = int(np.flatnonzero(~np.isfinite(totals))[0])
-            raise _NotFiniteError("rewards", str(rewards[wrong]), int(active[wrong]))
-        ended = terminated | truncated
-        cut = ~ended & (self._steps[active] >= self._limit)
-        going: npt.NDArray[np.bool_] = ~(ended | cut)
-        for row in np.flatnonzero(~going).tolist():
-            episode = int(episodes[row])
-            self._outcomes[episode] = _Outcome(
-                total=float(totals[row]), cut=bool(cut[row]), actions=tuple(self._actions.pop(episode, ()))
-            )
-            going[row] = self._start(int(active[row]))
-        return going
+    def step(self, action: Any) -> _Outcome | None:
+        """Take one step; return the outcome of the episode where it ends."""
+        self.steps += 1
+        if self.episode < self._keep_below:
+            self._actions.append(np.array(action))
+        with self._named("step"):
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+            self._total += float(reward)
+        self._see(observation)
+        if not math.isfinite(self._total):
+            raise self._failed("rewards must be finite", str(reward))
+        ended = bool(terminated or truncated)
+        if not ended and self.steps < self._limit:
+            return None
+        return _Outcome(total=self._total, cut=not ended, actions=tuple(self._actions))
 
-    def failed(self, index: int, *, rule: str, got: str, fix: str, code: str = "") -> TrialError:
-        """Return what went wrong in an environment, with its step and episode."""
-        got = f"{got} at step {self._steps[index]} of episode {self._first + self._episodes[index]}"
-        return TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)
+    def _see(self, observation: npt.NDArray[Any]) -> None:
+        if not np.isfinite(observation).all():
+            raise self._failed("observations must be finite", "nan or inf")
+        self.observation = observation
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Let what the environment raises name the step and the episode."""
+        try:
+            yield
+        except Exception as error:
+            raise self._failed(f"`{what}` must not fail", described(error)) from error
+
+    def _failed(self, rule: str, got: str) -> TrialError:
+        got = f"{got} at step {self.steps} of episode {self.episode}"
+        return TrialError(where="evaluation", rule=rule, got=got, fix="Correct the environment.")
 
 
 def _greedy(module: RLModule, space: gymnasium.Space, scale: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Policy:

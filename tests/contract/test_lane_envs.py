@@ -10,9 +10,8 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs import classic
 from study.trial.engine.envs.environments import EnvFactory, make_env
-from study.trial.engine.envs.lane_envs import ClassicLanes, GymnasiumLanes, LaneError, make_lane_envs, steps_together
+from study.trial.engine.envs.lane_envs import GymnasiumLanes, LaneError, make_lane_envs
 from tests.environments import Keeps, Plain, Raises, Returns
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -100,63 +99,6 @@ def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
         assert observations[1].tolist() == observation.tolist()
     assert episodes > 0
     env.close()
-
-
-@pytest.mark.parametrize("limit", [None, 30])
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
-def test_what_arrays_step_is_bit_for_bit_what_gymnasium_steps(env_id, limit):
-    """In all lanes or some, with fragments of many episodes, whatever the lanes' number."""
-    seeds = list(range(5, 5 + 53))
-    make = EnvFactory(environment(env_id, max_episode_steps=limit))
-    together, loop = Played(make, seeds), Played(make, seeds)
-    assert type(together.envs) is ClassicLanes
-    loop.envs = GymnasiumLanes(make, seeds)
-    assert np.array_equal(together.reset(), loop.reset())
-    finals = 0
-    for step, actions in enumerate(actions_of(loop.envs.action_space, 230, seeds)):
-        some = actions[: 53 - step % 7]
-        if step % 2:
-            some[:] = some[0]  # pushed one way for longer, so that they reach what chance does not
-        for mine, theirs in zip(together.step(some), loop.step(some), strict=True):
-            assert np.array_equal(mine, theirs)
-        assert [lane for lane, _ in together.finals] == [lane for lane, _ in loop.finals]
-        for (_, mine), (_, theirs) in zip(together.finals, loop.finals, strict=True):
-            assert np.array_equal(mine, theirs)
-        finals += len(loop.finals)
-    for lane, env in enumerate(loop.envs._envs):
-        assert np.array_equal(together.envs._tasks.state(lane), env.unwrapped.state)
-    assert finals or (env_id, limit) == ("Acrobot-v1", None)
-
-
-class OtherCartPole(gymnasium.envs.classic_control.CartPoleEnv):
-    pass
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"env_id": "LunarLander-v3"},
-        {"kwargs": {"sutton_barto_reward": True}},
-        {"action_repeat": 2},
-        {"frame_stack": 2},
-        {"env_id": "tests.contract.test_lane_envs:OtherCartPole"},
-    ],
-)
-def test_only_the_tasks_themselves_are_stepped_in_arrays(content):
-    make = EnvFactory(environment(**content))
-    assert type(make_lane_envs(make, range(20))) is GymnasiumLanes
-    assert type(make_lane_envs(EnvFactory(environment()), range(4))) is GymnasiumLanes  # too few to gain
-    assert not steps_together(EnvFactory(environment(step_wait_ms=1), waits=True))
-
-
-def test_where_numpy_rounds_otherwise_the_plain_loop_serves(monkeypatch):
-    monkeypatch.setitem(classic.__dict__, "_square", np.square)
-    classic._agrees.cache_clear()
-    try:
-        assert not steps_together(EnvFactory(environment("Acrobot-v1")))
-        assert steps_together(EnvFactory(environment("CartPole-v1")))
-    finally:
-        classic._agrees.cache_clear()
 
 
 @backends

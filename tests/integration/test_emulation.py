@@ -32,9 +32,12 @@ def of_kind(played: dict[str, Any], kind: str) -> list[Any]:
     return trials.of_kind(played["results"], kind)
 
 
-@pytest.fixture(scope="module")
-def played(local_ray: None) -> dict[str, dict[str, Any]]:
-    return {name: play(*layout, environment__id="Acrobot-v1") for name, layout in LAYOUTS.items()}
+@pytest.fixture(scope="module", params=["gymnasium", "envpool"])
+def played(local_ray: None, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    if request.param == "envpool":
+        pytest.importorskip("envpool")
+    environment = {"environment__id": "Acrobot-v1", "environment__backend": request.param}
+    return {name: play(*layout, **environment) for name, layout in LAYOUTS.items()}
 
 
 @pytest.mark.minutes

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -369,16 +368,6 @@ def test_the_command_plays_the_space_of_a_study_and_films_it(tmp_path: Path) -> 
     assert tuple(found["returns"]) == evaluate_random(spec()).returns
     assert (found["film"], (tmp_path / "film.gif").stat().st_size > 1000) == (str(tmp_path / "film.gif"), True)
     assert not (folder / "clips").exists()
-
-
-@pytest.mark.parametrize("env_id", ["Acrobot-v1", "Pendulum-v1"])
-def test_environments_stepped_in_arrays_play_what_they_play_one_by_one(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space, _, module = build(env_id, episodes=80, evaluation__max_episode_steps=90)
-    together = evaluate(module, space, keep_actions=80)
-    monkeypatch.setattr(evaluation, "_together", lambda *_: None)
-    assert replace(evaluate(module, space, keep_actions=80), eval_time_s=0) == replace(together, eval_time_s=0)
 
 
 @pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")

@@ -20,7 +20,7 @@ EXTRA = {name: [Requirement(text) for text in texts] for name, texts in PROJECT[
 PINNED = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
 )
-OPTIONAL = {"envpool", "imageio_ffmpeg", "psycopg"}
+OPTIONAL = {"imageio_ffmpeg", "psycopg"}
 """Modules that only an extra brings; what imports them says so where they are missing."""
 
 

@@ -18,7 +18,7 @@ from study.records.records import TrialStarted
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS
 from study.space.parsing import parse_space
-from study.space.settings import fitted, resolve
+from study.space.settings import resolve
 from study.space.space_file import read_text
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
@@ -52,27 +52,6 @@ def scripts(study: StudyFolder) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def spaces(study: StudyFolder) -> dict[int, str]:
     return {scale: export_yaml(study, scale) for scale in (6, 9)}
-
-
-def test_where_all_lanes_step_at_once_the_batch_is_the_one_that_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = holdup.holdup_spec(
-        environment__backend="envpool",
-        parameters__num_env_runners=[2, 5, 6],
-        parameters__steps_per_env_runner=None,
-        parameters__train_batch_size={"low": 240, "high": 500},
-        parameters__lr_scaling_exponent=None,
-        parameters__num_envs_per_env_runner=4,
-        holdup={**holdup.HOLDUP, "unseen_scales": [4]},
-    )
-    rule = {**spec.fixed, "lr": 1e-3, "train_batch_size": 264}
-    monkeypatch.setattr(holdup, "_proposed", lambda *_: rule)
-    monkeypatch.setattr(holdup, "resolve", lambda setting, scale: fitted(spec, setting, scale))
-    study = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    assert make_certificate(study).winner["resolved"]["4"]["train_batch_size"] == 256
-    content = read_text(export_yaml(study, 4), name="export.yaml").content
-    assert content["parameters"]["train_batch_size"] == 256
 
 
 def arguments(script: str, method: str) -> dict[str, object]:

@@ -52,8 +52,7 @@ def test_an_unknown_space_names_the_nearest(name, said):
     "changes",
     [
         {"parameters__train_batch_size": 333},  # the batched runner fills any batch to the step
-        {"environment__backend": "envpool"},  # a sampled batch is rounded
-        {"environment__backend": "envpool", "parameters__train_batch_size": [200, 800]},
+        {"environment__backend": "envpool", "parameters__train_batch_size": 333},
         {"runner": "stock", "learner": "rllib", "standardization": "rllib"},
         {"standardization": "rllib"},
         {"resources__emulation_processes": 64},

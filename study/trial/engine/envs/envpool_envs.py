@@ -118,8 +118,8 @@ def _envpool() -> ModuleType:
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "envpool"
         rule = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
-        fix, code = "Run `pip install '.[envpool]'`.", "no-envpool"
-        raise Unusable(where="environment.backend", rule=rule, fix=fix, code=code) from error
+        fix = "Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, set environment.backend: gymnasium."
+        raise Unusable(where="environment.backend", rule=rule, fix=fix) from error
     module: ModuleType = envpool
     return module
 

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
-from study.trial.engine.envs.classic import ClassicTasks, serves
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward, where
@@ -21,8 +20,6 @@ from study.trial.engine.envs.wrappers import LaneError, checked_observation, che
 __all__ = ["Finals", "GymnasiumLanes", "LaneEnvs", "LaneError", "make_lane_envs"]
 
 Array = npt.NDArray[Any]
-_TOGETHER_FROM = 12
-"""Lanes from which small tasks are stepped in arrays: with fewer the plain loop is as fast."""
 Finals = list[tuple[int, npt.NDArray[Any]]]
 """(lane, last observation of the episode that ended), in the order of the lanes."""
 
@@ -88,20 +85,7 @@ def make_lane_envs(make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequen
     """
     if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
         return EnvPoolLanes(make.spec, seeds, load=make.load)
-    if len(seeds) >= _TOGETHER_FROM and steps_together(make):
-        return ClassicLanes(make, seeds)
     return GymnasiumLanes(make, seeds)
-
-
-def steps_together(make: Callable[[], gymnasium.Env] | EnvFactory) -> bool:
-    """Return whether arrays can step many environments of this maker, bit for bit as one by one."""
-    if not isinstance(make, EnvFactory) or make.load or make.spec.kwargs or make.spec.backend != "gymnasium":
-        return False
-    env = make()
-    try:
-        return serves(env)
-    finally:
-        env.close()
 
 
 class GymnasiumLanes:
@@ -185,25 +169,3 @@ class GymnasiumLanes:
     def _note(self, error: Exception, lane: int) -> None:
         if not isinstance(error, LaneError):
             error.add_note(f"This happened in {where(lane, self._lengths[lane])}.")
-
-
-class ClassicLanes(GymnasiumLanes):
-    """The same of environments for which `steps_together` holds, with the same numbers."""
-
-    def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
-        """As of `GymnasiumLanes`."""
-        super().__init__(make, seeds)
-        self._tasks = ClassicTasks(self._envs)
-
-    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
-        """See `LaneEnvs.step`."""
-        lanes = slice(0, len(actions))
-        rewards[:], terminated[:], truncated[:] = self._tasks.step(lanes, np.asarray(actions), observations)
-        finals: Finals = []
-        for lane in np.flatnonzero(terminated | truncated).tolist():
-            finals.append((lane, observations[lane].copy()))
-            observations[lane] = self._first_observation(lane, None)
-        return finals
-
-    def _first_observation(self, lane: int, seed: int | None) -> Array:
-        return self._tasks.reset(lane, seed)
