@@ -50,7 +50,7 @@ FAULTS = (
         what="a sampled batch may be rounded to below its range",
         old="math.ceil(smallest(domain) / unit)",
         new="math.floor(smallest(domain) / unit)",
-        tests=("test_space*.py", "test_samplers.py", "test_sequences.py"),
+        tests=("test_holdup_spaces.py", "test_sequences.py"),
     ),
     Fault(
         subject="planning",

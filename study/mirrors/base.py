@@ -273,7 +273,7 @@ class Follower:
             self.error, reason = error, reason_of(error)
             if reason != self._reason:
                 self._reason = reason
-                _log.warning("%s", reason, exc_info=None if isinstance(error, RecordError | HeldError) else error)
+                _log.warning("%s", reason, exc_info=None if isinstance(error, StudyError | HeldError) else error)
                 self._on_away(reason, error)
         else:
             if self._reason:

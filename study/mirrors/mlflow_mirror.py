@@ -286,6 +286,7 @@ class MlflowMirror(Mirror):
         run_id = store.find_or_create_trial(record.trial, record.attempt, name=name, time_ms=time_ms)
         if run_id is not None:
             tags = {"status": "running", content.COLOUR: view.colour_of(runners, self._spec)}
+            tags[content.PARENT] = store.parent_run_id  # a new one, where somebody deleted the study's run
             store.log(run_id, params=content.trial_params(record, self._spec), tags=tags)
         self._set_attempt(record.trial, Attempt(attempt=record.attempt, run_id=run_id, runners=runners))
 

@@ -17,8 +17,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from study.errors import TrackingError
-from study.harmless import mask_credentials
 from study.mirrors.mlflow_content import (
     ATTEMPT,
     DUPLICATE,
@@ -51,11 +49,7 @@ class StudyStore:
     """The experiment, the parent run and the trials' runs of one study."""
 
     def __init__(self, tracking_uri: str, identity: StudyIdentity) -> None:
-        """Connect; creates the tables of a new SQLite database.
-
-        Raises:
-            TrackingError: The experiment or the study's run was deleted there.
-        """
+        """Connect; creates the tables of a new SQLite database."""
         self._uri = tracking_uri
         self._identity = identity
         reach(tracking_uri, "tracking URI")
@@ -136,8 +130,9 @@ class StudyStore:
             # Without the tag MLflow 3 opens the experiment as one of language models.
             tags = {"mlflow.experimentKind": "custom_model_development"}
             return str(self._client.create_experiment(name, artifact_location=self._artifact_location(), tags=tags))
-        if experiment.lifecycle_stage != "active":
-            raise self._deleted(f"the experiment '{name}'", f"mlflow experiments restore -x {experiment.experiment_id}")
+        if experiment.lifecycle_stage != "active":  # MLflow takes no second one of its name
+            _log.warning("experiment %r was deleted in MLflow: restored", name)
+            self._client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
     def _artifact_location(self) -> str | None:
@@ -149,19 +144,9 @@ class StudyStore:
 
     def _find_or_create_parent(self) -> str:
         key = study_key(self._identity)
-        runs = self._search(key, ViewType.ALL)
-        if active := [run for run in runs if run.info.lifecycle_stage == "active"]:
-            return self._keep_one(active)
-        if not runs:
-            return self._create(self._identity.name, milliseconds(self._identity.created), key)
-        run_id = min(runs, key=_age).info.run_id
-        raise self._deleted(f"the run of the study '{self._identity.name}'", f"mlflow runs restore --run-id {run_id}")
-
-    def _deleted(self, what: str, command: str) -> TrackingError:
-        """Return the error of what somebody deleted in MLflow, which is left to them."""
-        where = f"tracking URI {mask_credentials(self._uri)}"
-        fix = f"Restore it (`{command}`), or take another --tracking-uri."
-        return TrackingError(where=where, rule=f"must hold {what}", got="a deleted one", fix=fix)
+        if runs := self._search(key):
+            return self._keep_one(runs)
+        return self._create(self._identity.name, milliseconds(self._identity.created), key)
 
     def _create(self, name: str, time_ms: int, tags: Mapping[str, str]) -> str:
         run = self._client.create_run(self.experiment_id, start_time=time_ms, tags=dict(tags), run_name=name)
@@ -202,7 +187,7 @@ class StudyStore:
 
     def _has_study(self) -> bool:
         """Return whether the study's own run is still there; without it everything is to be sent again."""
-        return self._client.get_run(self.parent_run_id).info.lifecycle_stage == "active"
+        return bool(self._client.get_run(self.parent_run_id).info.lifecycle_stage == "active")
 
     def _store_artifact(self, name: str, call: Callable[..., object], **arguments: Any) -> None:
         """Store an artifact of the study. A store that fails while MLflow works holds up nothing else."""

@@ -217,7 +217,7 @@ def test_a_new_database_in_place_of_the_old_one_is_filled_again(folder, database
 
 
 @pytest.mark.parametrize("what", ["experiment", "run"])
-def test_a_study_that_was_deleted_is_said_and_gets_everything_once_it_is_restored(folder, database, what):
+def test_a_study_that_a_person_deleted_at_work_is_shown_again_and_lacks_nothing(folder, database, what):
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
     mirror = MlflowMirror(folder, folder.identity().tracking_uri)
     while mirror.step():
@@ -225,17 +225,15 @@ def test_a_study_that_was_deleted_is_said_and_gets_everything_once_it_is_restore
     client = mlflow_store.MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
     (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
-    place = experiment if what == "experiment" else study.info.run_id
-    getattr(client, f"delete_{what}")(place)
+    getattr(client, f"delete_{what}")(experiment if what == "experiment" else study.info.run_id)
     append(folder, iteration(1, 2), ended(1), closed())
-    for _ in range(2):  # at work, and when it looks again
-        with pytest.raises((MlflowException, TrackingError)):
-            mirror.step()
-    with pytest.raises(TrackingError, match=rf"must hold the {what} .*got a deleted one.*mlflow {what}s restore"):
-        sync_mlflow(folder)
-    getattr(client, f"restore_{what}")(place)
-    sync_mlflow(folder)
+    with pytest.raises(MlflowException):
+        mirror.step()
+    while mirror.step():
+        pass
     assert_mirrored(folder, database)
+    (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
+    assert {run.tags["mlflow.parentRunId"] for run in children(database).values()} == {study.info.run_id}
 
 
 def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder, database):

@@ -97,6 +97,15 @@ def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number
     assert len({space.search.sampler_seed for space in spaces}) == 4
 
 
+@pytest.mark.parametrize("scale", [1, 2, 4])
+def test_a_sampled_batch_is_a_multiple_of_the_lanes_inside_its_range(scale):
+    narrow = spec(parameters__num_envs_per_env_runner=8, parameters__train_batch_size={"low": 195, "high": 300})
+    for batch in range(195, 301):
+        found = rounded(narrow, {"num_env_runners": scale, "train_batch_size": batch, "lr": 1e-3})["train_batch_size"]
+        assert found % (8 * scale) == 0
+        assert 195 <= found <= 300
+
+
 RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "lr": 1e-3}
 
 
