@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("harmless", "text", "metrics"),
     ("errors", "engine"),
-    ("console", "missing", "statistics", "seams", "withdrawn"),
+    ("console", "missing", "statistics", "seams"),
     ("space",),
     ("hosts",),
     ("records",),
