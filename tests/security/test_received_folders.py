@@ -8,9 +8,9 @@ import re
 import shlex
 import shutil
 import socket
-import stat
 import tarfile
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,8 +18,6 @@ from threading import Thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from study.evaluating.rerun import train_again
-from study.records.trust import SIGNATURE, is_made_here
 
 from analysis.load import open_study
 from analysis.opened import Study
@@ -264,21 +262,23 @@ def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
 # --- whom MLflow's credentials and a study's results go to (attacks 2, 4 and 16) ------------------------------------
 
 
-@pytest.mark.parametrize("command", ["report", "sync", "status", "pack", "resume", "attach", "evaluate"])
-def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command, tmp_path):
+@pytest.mark.parametrize("command", ["report", "status", "pack", "evaluate"])
+def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command):
     renamed(received, tracking_uri=stranger.uri, optuna_storage="postgresql://x@127.0.0.1:1/x")
     try:
         COMMANDS[command](received)
-    except StudyError as error:
-        assert command in ("sync", "resume", "attach", "evaluate")
-        assert TOKEN not in str(error)
+    except StudyError:
+        assert command == "evaluate"
     assert stranger.asked == []
 
 
-@pytest.mark.parametrize("command", ["sync", "resume", "attach"])
-def test_what_a_received_study_needs_in_order_to_go_on_is_said(received, command):
-    with pytest.raises(StudyError, match=r"named by its folder alone.*--tracking-uri"):
+@pytest.mark.parametrize("command", ["sync", "attach"])
+def test_what_others_may_write_is_sent_nowhere_that_only_it_names(received, stranger, command):
+    renamed(received, tracking_uri=stranger.uri)
+    received.table.chmod(0o666)
+    with pytest.raises(RecordError, match=r"trials\.csv: must not be writable by others"):
         COMMANDS[command](received)
+    assert stranger.asked == []
 
 
 def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(study, monkeypatch):
@@ -317,72 +317,47 @@ def test_one_s_own_study_goes_on_in_its_own_mlflow(study, monkeypatch, named):
     assert resumed_identity(study, spec(), RunOptions(name="demo", resume=True)) == study.identity()
 
 
-def test_a_study_from_elsewhere_goes_on_in_an_mlflow_that_the_person_names(received, tmp_path):
-    renamed(received, optuna_storage="postgresql://x@127.0.0.1:1/x")
-    uri, notes = f"sqlite:///{tmp_path}/mine.db", []
+def test_a_resume_goes_on_in_another_mlflow_where_the_person_names_one(received, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mine.db"
     options = RunOptions(name="demo", resume=True, tracking_uri=uri)
     identity = resumed_identity(received, spec(), options)
-    assert (identity.tracking_uri, identity.optuna_storage) == (uri, None)
-    write_identity(received, identity, options, resumed=True, note=notes.append)
+    assert identity == replace(received.identity(), tracking_uri=uri)
+    write_identity(received, identity, options, resumed=True)
     assert received.identity() == identity
-    assert is_made_here(received.identity_file)
-    assert len(notes) == 1
-    assert "not used" in notes[0]
 
 
-def test_the_same_command_goes_on_after_a_move_where_it_names_the_same_mlflow(received):
-    options = RunOptions(name="demo", resume=True, tracking_uri=received.identity().tracking_uri)
-    assert resumed_identity(received, spec(), options) == received.identity()
+@pytest.mark.parametrize("inside", ["attack:Env", "{folder}.attack:Env"])
+@pytest.mark.parametrize("random", [False, True])
+def test_a_module_in_a_study_s_folder_is_not_imported(received, monkeypatch, inside, random):
+    content = json.loads(received.identity_file.read_text())
+    content["spec"]["environment"]["id"] = inside.format(folder=received.path.name)
+    received.identity_file.write_text(json.dumps(content))
+    (received.path / "attack.py").write_text("raise SystemExit('the module ran')")
+    place = received.path if inside == "attack:Env" else received.path.parent
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setattr("study.evaluating.policies.ChosenPolicy.check_owner", lambda self: None)
+    with pytest.raises(RecordError, match=r"code that lies in a study's folder is not run, got '.*attack:Env'"):
+        evaluate_policy(EvaluationRequest(path=received.path, trial=None if random else 0, random=random))
 
 
-def test_only_the_folder_that_was_started_here_counts_as_one_s_own(study, received, tmp_path, monkeypatch):
-    assert is_made_here(study.identity_file)
-    assert (received.path / SIGNATURE).exists()
-    assert not is_made_here(received.identity_file), "unpacked"
-    assert not is_made_here(Path(shutil.copytree(study.path, tmp_path / "copy")) / "study.json"), "copied"
-    moved = study.path.rename(tmp_path / "moved")
-    assert is_made_here(moved / "study.json"), "moved on one disk: still the same file"
-    with (moved / "study.json").open("a") as file:
-        file.write(" ")
-    assert not is_made_here(moved / "study.json"), "changed in place"
+def test_a_script_in_a_study_s_folder_is_not_run(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for config in ("studies/demo/my_train.py:make", str(study.path / "lib" / "my_train.py"), "studies.demo.train:make"):
+        with pytest.raises(RecordError, match="code that lies in a study's folder is not run"):
+            study.check_code([config])
+    study.check_code(["my_train.py", "my_module:Env", "studies/other/my_train.py"])
 
 
-def test_a_signature_of_another_user_s_key_says_nothing(study, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    assert not is_made_here(study.identity_file)
-    key = tmp_path / "another" / "runner-scaling-study" / "key"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    if os.getuid() == 0:
-        os.chown(key, 12345, -1)
-        study.rewrite(study.identity())
-        assert not is_made_here(study.identity_file), "a key of another user proves nothing"
-        os.chown(key, 0, -1)
-    key.chmod(0o644)
-    study.rewrite(study.identity())
-    assert not is_made_here(study.identity_file), "a key that others can read proves nothing"
-
-
-def test_without_a_place_for_the_key_a_study_is_started_all_the_same(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
-    assert folder.identity().name == "demo"
-    assert not is_made_here(folder.identity_file)
-
-
-def test_a_module_that_only_a_folder_names_is_not_imported(received, tmp_path, monkeypatch):
+def test_a_module_is_not_imported_because_a_study_that_others_may_write_names_it(received, tmp_path, monkeypatch):
     content = json.loads(received.identity_file.read_text())
     content["spec"]["environment"]["id"] = "attack:Env"
     received.identity_file.write_text(json.dumps(content))
     (tmp_path / "attack.py").write_text("raise SystemExit('the module ran')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("study.evaluating.policies.ChosenPolicy.check_owner", lambda self: None)
-    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env.*--space SPACE"):
-        evaluate_policy(EvaluationRequest(path=received.path, trial=0))
-    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
+    received.table.chmod(0o666)
+    with pytest.raises(RecordError, match="must not be writable by others"):
         evaluate_policy(EvaluationRequest(path=received.path, random=True))
-    with pytest.raises(RecordError, match=r"must not be imported.*attack:Env"):
-        next(train_again(received, 1))
 
 
 @pytest.fixture

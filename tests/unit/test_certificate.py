@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from scipy import stats
 
 import analysis
+from study.cli import commands
 from study.designs.holdup.certificate.making import Certificate, make_certificate, verify
 from study.designs.holdup.verdict import LEVEL
 from study.errors import RecordError
@@ -373,6 +375,18 @@ def of(records: list[Record], kind: type[Record], **wanted: Any) -> Any:
     """Return the first record of a kind with the wanted values."""
     every = (record for record in records if isinstance(record, kind))
     return next(each for each in every if all(getattr(each, name) == value for name, value in wanted.items()))
+
+
+@pytest.mark.parametrize("option", ["--frozen", "--rerun", "--seed", "--tracking-uri"])
+def test_an_option_of_verify_that_is_gone_is_said_in_one_line(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["study", "certificate", "verify", "studies/held", option, "3"])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith(f"certificate verify {option}: ") and "withdrawn" in line
 
 
 def other_score(records: list[Record]) -> list[Record]:
