@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.scaling.blocks import Logs, contrast, mean_of, scaled, transformed
-from study.errors import AnalysisError
 from study.statistics import Estimate
 from study.text import listed
 
@@ -29,19 +28,9 @@ def serial_fraction(speed_up: float, p: float) -> float:
         speed_up: S, > 0.
         p: How many times the resources, > 1.
 
-    Raises:
-        AnalysisError: `speed_up` or `p` is out of range.
-
     Source:
         Karp and Flatt, Communications of the ACM 33 (1990), equation 1.
     """
-    rules = (
-        ("speed_up", speed_up, 0, "Divide the reference's time by this time.", "speed-up-not-positive"),
-        ("p", p, 1, "Divide the larger number of nodes by the smaller.", "ratio-not-above-one"),
-    )
-    for name, value, least, fix, code in rules:
-        if not value > least:
-            raise AnalysisError(where=name, rule=f"must be > {least}", got=value, fix=fix, code=code)
     return (1 / speed_up - 1 / p) / (1 - 1 / p)
 
 

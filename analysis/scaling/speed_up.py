@@ -91,7 +91,7 @@ def _scaling(
 
 
 def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
-    """Return, per run, the JSON text that runs of equal workload share; NA without a fingerprint or a batch.
+    """Return, per run, the JSON text that runs of equal workload share; in weak scaling NA without a batch.
 
     In strong scaling the fingerprint; in weak scaling that with the env steps per runner in place of the batch.
     """
@@ -104,7 +104,7 @@ def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
         return replaced(fingerprint, (BATCH,), {"env_steps_per_runner": round(batch / scale, 6)})
 
     names = [BATCH, "num_env_runners"]
-    known = fingerprints.notna() & runs[names].notna().all(axis=1)
+    known = runs[names].notna().all(axis=1)
     result = pd.Series(pd.NA, index=runs.index, dtype=object)
     parts = [fingerprints[known], *(runs.loc[known, name] for name in names)]
     result[known] = [key(str(text), int(b), int(n)) for text, b, n in zip(*parts, strict=True)]

@@ -322,14 +322,6 @@ def test_a_target_that_most_runs_never_reach_is_not_the_soonest():
     assert prices.frame[["train_batch_size", "n_censored"]].to_numpy().tolist() == [[1_000, 0], [4_000, 4]]
     assert prices.frame["hours"][0] > prices.frame["hours"][1] and "never got there" in prices.title
     assert "The soonest, in s: 20.0" in study.table("steps_to_target").conclusion
-    advice = study.table("recommendation").frame.set_index("question")
-    for question in ("Soonest at the target", "Cheapest way to the target"):
-        assert advice["choice"][question] == "2 runners, batch 1,000"
-        assert "cannot be told from 2 runners, batch 4,000" in advice["note"][question]
-    assert advice["basis"]["Soonest at the target"] == "measured"
-    rows[0] |= {"timing": "emulated", "execution": "emulated"}
-    advice = Study(built_study(rows)).table("recommendation").frame.set_index("question")
-    assert advice["basis"]["Soonest at the target"] == "emulated"
 
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])

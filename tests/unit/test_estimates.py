@@ -12,7 +12,6 @@ import pytest
 import analysis
 from analysis.estimates import QUANTITIES, settings
 from analysis.estimates.certificate import certificate_rows
-from analysis.estimates.fits import _steps_by_batch
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
@@ -24,7 +23,7 @@ from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from tests.examples import example
-from tests.planted import Truth, as_frame, planted_folder
+from tests.planted import Truth, planted_folder
 from tests.unit import tables_data
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
@@ -268,16 +267,6 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
     study = Study(tables_data.study([*chosen, *others], kind="throughput"))
     bound = one(study, "fixed_share")
     assert (bound["workload"], bound["num_cpus"]) == ("learners 1", 10)
-
-
-def test_steps_to_the_target_with_rllibs_own_learner_are_of_another_setting():
-    rows = [
-        tables_data.run(10 * batch + seed, batch=batch, seed=seed, env_steps_to_target=20_000, env_steps=50_000)
-        | {"digest": "abc", "variant": variant, "stage": "confirm"}
-        for batch, variant in ((800, "study"), (1600, "study"), (3200, "stock"))
-        for seed in (1, 2)
-    ]
-    assert sorted(set(_steps_by_batch(as_frame(rows))[0])) == [800.0, 1600.0]
 
 
 def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():

@@ -94,21 +94,15 @@ def test_a_workload_is_named_by_what_tells_it_apart():
     assert told_apart(names[:1]) == names[:1]
 
 
-@pytest.mark.parametrize(
-    ("key", "quantity"),
-    [("throughput", "env_steps_per_s"), ("efficiency", "efficiency_per_runner")],
-)
-def test_a_figure_draws_the_estimates_and_nothing_else(planted, key, quantity):
-    drawn = measured(figure_of(planted, key))
-    drawn = drawn[drawn["quantity"] == quantity]
+def test_a_figure_draws_the_estimates_and_nothing_else(planted):
+    drawn = measured(figure_of(planted, "efficiency"))
+    drawn = drawn[drawn["quantity"] == "efficiency_per_runner"]
     for name in ("num_env_runners", "value", "low", "high", "n"):
-        assert drawn[name].tolist() == of(planted, quantity)[name].tolist()
+        assert drawn[name].tolist() == of(planted, "efficiency_per_runner")[name].tolist()
 
 
 def test_a_title_is_the_finding(planted):
-    gain, share = (float(of(planted, name)["value"].iloc[-1]) for name in ("speed_up", "efficiency_per_runner"))
-    title = f"46 runners make {number(gain, 2)} times as many steps per second as 1, where 46 is ideal"
-    assert figure_of(planted, "throughput").title == title
+    share = float(of(planted, "efficiency_per_runner")["value"].iloc[-1])
     assert figure_of(planted, "efficiency").title == f"46 runners give {number(share, 2)} of the ideal"
     sampling = sum(
         float(of(planted, f"share_{name}")["value"].iloc[-1]) for name in ("runners", "imbalance", "transfer")
@@ -118,29 +112,8 @@ def test_a_title_is_the_finding(planted):
     )
 
 
-def test_the_ideal_line_goes_through_the_smallest_scale(planted):
-    frame = figure_of(planted, "throughput").frame
-    ideal, drawn = frame[frame["kind"] == "ideal"], frame[frame["kind"] != "ideal"]
-    first, most = measured(figure_of(planted, "throughput"))["value"].iloc[0], drawn["num_env_runners"].max()
-    assert ideal["num_env_runners"].tolist() == [1, most]
-    assert ideal["value"].tolist() == pytest.approx([first, most * first])
-    predicted = drawn[drawn["kind"] == "predicted"]
-    assert set(predicted["basis"]) == {"predicted", "extrapolated"}
-    assert set(drawn["kind"]) == {"measured", "predicted"}
-    assert set(drawn.loc[drawn["kind"] == "measured", "basis"]) == {"measured"}
-    assert most <= 2 * 46
-
-
-def test_what_was_not_measured_is_said_and_not_drawn(runs, planted):
-    emulated = runs.assign(timing="emulated", env_steps_per_s=runs["env_steps_per_s"] * 100)
-    figure = figure_of(throughput_study(joined(runs, emulated)), "throughput")
-    pd.testing.assert_frame_equal(figure.frame, figure_of(planted, "throughput").frame)
-    assert f"{len(runs)} runs emulated" in figure.caption
-
-
-@pytest.mark.parametrize("key", ["throughput", "efficiency"])
-def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_command(key):
-    figure = figure_of(throughput_study(planted_runs(CONFOUNDED, np.random.default_rng(1))), key)
+def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_command():
+    figure = figure_of(throughput_study(planted_runs(CONFOUNDED, np.random.default_rng(1))), "efficiency")
     assert not figure.drawn
     for part in ("Refused.", "train_batch_size", "run_study.py"):
         assert part in f"{figure.missing} {figure.command}"
@@ -165,7 +138,8 @@ def test_many_workloads_are_small_multiples_and_one_scale_on_more_cpus_is_a_line
     wide = parts[0].assign(num_cpus=parts[0]["num_cpus"] + 10)
     placed = throughput_study(joined(parts[0], wide))
     assert "an added CPU gives" not in placed.answer().sentence, "more CPUs for as many runners are no more runners"
-    both = measured(figure_of(placed, "throughput"))
+    both = measured(figure_of(placed, "efficiency"))
+    both = both[both["quantity"] == "efficiency_per_runner"]
     assert both.groupby("series")["num_cpus"].apply(list).to_dict() == {
         "placement 1": [3, 5, 9],
         "placement 2": [13, 15, 19],
@@ -220,7 +194,7 @@ def drawn(planted):
 
 
 def test_pictures_are_reproducible_and_of_the_declared_kind(drawn):
-    assert len(drawn) == 4
+    assert len(drawn) == 3
     for figure in drawn:
         text = figure.to_svg()
         assert text == figure.to_svg()

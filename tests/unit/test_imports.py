@@ -30,7 +30,7 @@ LOADS = {
     },
     "analysis": {
         "analysis": ENGINES | {"pandas", "scipy", "matplotlib"},
-        MODELS: ENGINES | {"pandas", "sklearn"},
+        MODELS: ENGINES | {"pandas"},
         "analysis.figures": ENGINES | {"seaborn", "matplotlib.pyplot"},
         "analysis.load analysis.report": ENGINES,
     },

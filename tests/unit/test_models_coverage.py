@@ -5,20 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from analysis.models.batch import best_batch, fit_critical_batch
 from analysis.models.calibration import verdict
 from analysis.models.derived import knee, runner_limit, throughput_ceiling
 from analysis.models.iteration_time import fit_iteration_time
 from tests.unit.test_models_derived import (
-    BATCHES,
     CEILING,
-    CRITICAL,
-    LEAST,
     LONGER,
     SETTING,
     limit,
     meeting,
-    steps_to_target,
     true_times,
 )
 from tests.unit.test_models_planted import TRUTH, grid, planted
@@ -77,27 +72,12 @@ def test_derived_quantities_cover_as_their_docstrings_say():
     counts, repetitions = Counter(), 200
     cells, one, longer = grid((1, 2, 4, 8, 16)), grid((46,), SETTING), grid((1,), LONGER)
     meets, worth = meeting(), limit()
-    low, high = (_smooth(46, batch) for batch in (4000, 8000))
-    d = (high - low) / 4000
-    c = low - 4000 * d
-    best = np.sqrt(c * CRITICAL / d)
-    soonest = LEAST * (np.sqrt(d) + np.sqrt(c / CRITICAL)) ** 2
     for seed in range(repetitions):
         rng = np.random.default_rng(seed)
         fit = fit_iteration_time(planted(rng, cells=cells), rng=rng, num_resamples=300)
         counts["ceiling"] += holds(throughput_ceiling(fit, one), CEILING)
         counts["knee"] += holds(knee(fit, longer), meets)
         counts["limit"] += holds(runner_limit(fit, one), worth)
-        steps = steps_to_target(rng)
-        reached = np.ones(BATCHES.size, dtype=bool)
-        critical = fit_critical_batch(BATCHES, steps, reached, rng=rng, num_resamples=300)
-        counts["critical batch"] += holds(critical.critical_batch, CRITICAL)
-        counts["least steps"] += holds(critical.least_steps, LEAST)
-        cut = fit_critical_batch(BATCHES, np.minimum(steps, 5e5), steps <= 5e5, rng=rng, num_resamples=200)
-        counts["censored critical batch"] += holds(cut.critical_batch, CRITICAL)
-        (found,) = best_batch(fit, one, critical)
-        counts["best batch"] += holds(found.train_batch_size, best)
-        counts["time to target"] += holds(found.time_to_target_s, soonest)
         runs = planted(rng, cells=grid((8,), SETTING))
         times = true_times(grid((8,), SETTING), whole_steps=True)
         fixed = times["iteration"][0] - times["slowest_runner"][0]
@@ -105,7 +85,3 @@ def test_derived_quantities_cover_as_their_docstrings_say():
     found = shares(counts, repetitions)
     assert all(0.83 <= share <= 0.97 for name, share in found.items() if name != "limit")
     assert found["limit"] >= 0.85  # whole numbers: an interval may hold them by width 0 or not at all
-
-
-def _smooth(n, batch):
-    return float(true_times(grid((n,), ((4, batch, 256, 4),)))["iteration"][0])

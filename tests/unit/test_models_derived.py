@@ -8,7 +8,6 @@ import pytest
 from scipy import optimize, stats
 
 from analysis.models import derived
-from analysis.models.batch import _steps_line, best_batch, fit_critical_batch
 from analysis.models.calibration import verdict
 from analysis.models.derived import knee, runner_limit, throughput_ceiling
 from analysis.models.iteration_time import fit_iteration_time
@@ -17,8 +16,6 @@ from study.errors import AnalysisError
 from tests.unit.test_models_planted import TRUTH, grid, planted, vector
 
 SETTING, LONGER = ((4, 4000, 256, 4),), ((4, 4000, 128, 10),)
-BATCHES = np.repeat([1000.0, 2000.0, 4000.0, 8000.0, 16000.0], 6)
-CRITICAL, LEAST = 6000.0, 200_000.0
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +31,6 @@ def noisy():
 
 def true_times(cells, whole_steps=False):
     return phase_times(vector(TRUTH), design(cells, whole_steps=whole_steps))
-
-
-def steps_to_target(rng, noise=0.15, batches=BATCHES):
-    return LEAST * (1 + batches / CRITICAL) * np.exp(rng.normal(-(noise**2) / 2, noise, batches.size))
 
 
 CEILING = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
@@ -120,66 +113,6 @@ def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
     assert (found.value, found.high) == (48, 48)
     one = runner_limit(noisy, grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5))
     assert one.value == 1
-
-
-def test_the_critical_batch_comes_back():
-    rng = np.random.default_rng(0)
-    fit = fit_critical_batch(BATCHES, steps_to_target(rng, 1e-9), np.ones(BATCHES.size, bool), rng=rng)
-    assert fit.critical_batch.value == pytest.approx(CRITICAL, rel=1e-6)
-    assert fit.least_steps.value == pytest.approx(LEAST, rel=1e-6)
-    spread = fit_critical_batch(BATCHES, steps_to_target(rng), np.ones(BATCHES.size, bool), rng=rng, level=0.99)
-    assert spread.critical_batch.low < CRITICAL < spread.critical_batch.high
-    assert spread.least_steps.low < LEAST < spread.least_steps.high
-    assert spread.critical_batch.high / spread.critical_batch.low < 4
-
-
-def test_runs_that_did_not_reach_the_target_are_not_taken_for_the_budget():
-    budget, ours, naive = 500_000.0, [], []
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        steps = steps_to_target(rng)
-        reached = steps <= budget
-        assert 0.05 < (~reached).mean() < 0.4
-        seen = np.minimum(steps, budget)
-        ours.append(_steps_line(BATCHES, seen, reached))
-        naive.append(_steps_line(BATCHES, seen, np.ones(BATCHES.size, bool)))
-    truth = LEAST / CRITICAL
-    assert np.mean(ours, axis=0)[1] == pytest.approx(truth, rel=0.06)
-    assert np.mean(naive, axis=0)[1] < 0.85 * truth
-
-
-def test_steps_that_do_not_grow_give_no_critical_batch():
-    rng = np.random.default_rng(1)
-    falling = 300_000 * (BATCHES / 1000) ** -0.2
-    fit = fit_critical_batch(BATCHES, falling, np.ones(BATCHES.size, bool), rng=rng, num_resamples=50)
-    assert fit.critical_batch is None
-    assert "do not grow" in fit.reason
-    with pytest.raises(AnalysisError, match="needs a critical batch"):
-        best_batch(fit_iteration_time(planted(rng)), grid((8,), SETTING), fit)
-    with pytest.raises(AnalysisError, match="two different batches that reached"):
-        fit_critical_batch([1000, 1000, 2000], [5, 6, 7], np.array([True, True, False]), rng=rng)
-
-
-def test_the_best_batch_minimises_the_time_to_target(exact, noisy):
-    rng = np.random.default_rng(2)
-    critical = fit_critical_batch(BATCHES, steps_to_target(rng, 1e-9), np.ones(BATCHES.size, bool), rng=rng)
-    for n in (4, 46):
-        cell = grid((n,), SETTING)
-
-        def seconds(batch, n=n):
-            time_s = true_times(grid((n,), ((4, float(batch), 256, 4),)))["iteration"][0]
-            return LEAST * (1 + batch / CRITICAL) / batch * time_s
-
-        least = optimize.minimize_scalar(seconds, bounds=(100, 100_000), method="bounded")
-        (found,) = best_batch(exact, cell, critical)
-        assert found.train_batch_size.value == pytest.approx(least.x, rel=0.01)
-        assert found.time_to_target_s.value == pytest.approx(least.fun, rel=1e-3)
-        scattered = fit_critical_batch(BATCHES, steps_to_target(rng), np.ones(BATCHES.size, bool), rng=rng)
-        (estimate,) = best_batch(noisy, cell, scattered)
-        assert estimate.train_batch_size.low < least.x < estimate.train_batch_size.high
-        assert estimate.time_to_target_s.low < least.fun < estimate.time_to_target_s.high
-        assert estimate.train_batch_size.n == 60 + 30
-    assert best_batch(exact, grid((1,), SETTING), critical)[0].extrapolated
 
 
 def test_a_calibration_says_learner_bound_and_how_much_is_left():

@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from analysis.models.laws import (
-    ernest_time_s,
-    fit_amdahl,
-    fit_ernest,
-    fit_gustafson,
-    fit_usl,
-    usl_peak,
-    usl_throughput,
-)
-from analysis.models.rivals import fit_gaussian_process
+from analysis.models.laws import fit_amdahl, fit_usl, usl_peak, usl_throughput
 from study.errors import AnalysisError
 
 # The data sets of the R package usl 3.0: SPEC SDM91 on a Sun SPARCcenter 2000 (scripts per hour against users), and
@@ -98,52 +89,6 @@ def test_amdahl_does_not_credit_a_negative_fraction():
     fit = fit_amdahl([1, 1, 2, 2], [100, 101, 292, 293])
     assert fit.serial_fraction.value == 0
     assert np.abs(fit.throughput([1, 2]) / [100, 292] - 1).max() > 0.1
-
-
-def test_gustafsons_fractions_are_those_of_the_paper():
-    # CACM 31 (1988): scaled speed-ups of 1020 and 1016 on 1024 processors, serial parts of 0.4 and 0.8 %.
-    for speed_up, percent in ((1020, "0.4"), (1016, "0.8")):
-        fixed, of_runner = fit_gustafson([1, 1024], [1, speed_up])
-        assert f"{100 * fixed / (fixed + of_runner):.1f}" == percent
-        assert fixed + of_runner * 1024 == pytest.approx(speed_up)
-
-
-def test_ernest_agrees_with_a_second_implementation():
-    rng = np.random.default_rng(4)
-    n, batch = np.meshgrid([1.0, 2, 4, 8, 16, 32], [2000.0, 8000.0])
-    n, batch = np.repeat(n.ravel(), 2), np.repeat(batch.ravel(), 2)
-    features = np.column_stack([np.ones_like(n), batch / n, np.log(n), n])
-    times = noisy(rng, features @ [0.5, 1e-3, 0.05, 0.0])
-    theta = fit_ernest(n, batch, times)
-    weights = 1 / times
-    for _ in range(6):
-        solved = optimize.lsq_linear(features * weights[:, None], times * weights, bounds=(0, np.inf), tol=1e-14)
-        weights = 1 / (features @ solved.x)
-    assert theta.tolist() == pytest.approx(solved.x.tolist(), rel=1e-3, abs=1e-6)
-    assert ernest_time_s(theta, 46, 4000)[0] == pytest.approx(
-        float(np.array([1, 4000 / 46, np.log(46), 46]) @ solved.x), rel=1e-3
-    )
-
-
-def test_the_gaussian_process_is_the_posterior_mean_of_its_kernel():
-    rng = np.random.default_rng(5)
-    n, batch = (each.ravel() for each in np.meshgrid([1.0, 2, 4, 8, 16, 32], [2000.0, 4000.0, 8000.0]))
-    times = noisy(rng, 0.5 + 1e-3 * batch / n, 0.02)
-    fit = fit_gaussian_process(n, batch, times, rng=np.random.default_rng(0))
-    constant = fit.process.kernel_.k1.k1.constant_value
-
-    def kernel(first, second):
-        away = (first[:, None, :] - second[None, :, :]) / np.array(fit.length_scales)
-        return constant * np.exp(-(away**2).sum(-1) / 2)
-
-    inputs, at = np.column_stack([np.log(n), np.log(batch)]), np.log([[6.0, 3000.0]])
-    targets = (np.log(times) - fit.centre) / fit.spread
-    mean = kernel(at, inputs) @ np.linalg.solve(
-        kernel(inputs, inputs) + fit.process.kernel_.k2.noise_level * np.eye(len(n)), targets
-    )
-    expected = np.exp(fit.centre + fit.spread * mean[0])
-    assert fit.iteration_time_s(6, 3000)[0] == pytest.approx(expected, rel=1e-6)
-    assert expected == pytest.approx(1.0, rel=0.05)
 
 
 def test_too_few_scales_are_named():

@@ -51,7 +51,6 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
             {"timing": None},
             {"learning_time_s": None},
             {"slowest_runner_time_s": None},
-            {"fingerprint": None},
         )
     )
     assert selection.excluded == {
@@ -59,7 +58,6 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
         "oversubscribed": 1,
         "timing unknown": 1,
         "no learning_time_s": 1,
-        "no fingerprint": 1,
     }
     (group,) = selection.groups
     assert len(group) == 2

@@ -15,7 +15,6 @@ ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = ("example_throughput", "example_study", "example_table")
 NOT_ESTIMATED = {
     ("T9", "median_error"): "errors of models, no estimates of the study",
-    ("T10", "value"): "limits beyond twice the largest measured scale are in this table alone",
     ("return_steps", "value"): "points of curves; tests/unit/test_examples.py compares those of the certificate",
 }
 """Printed numbers that are in no frame of estimates -> why."""

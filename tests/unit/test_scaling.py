@@ -134,7 +134,6 @@ def test_every_other_run_is_counted_under_its_reason():
         run(2, 1.0, timing=None),
         run(2, 1.0, timed_iterations=0),
         run(2, 1.0, status="running", timing=None),
-        run(2, 1.0, fingerprint=None),
         run(2, 1.0, baseline="allocation 2 x 2"),
         run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     ]
@@ -147,7 +146,6 @@ def test_every_other_run_is_counted_under_its_reason():
         "timing unknown": 1,
         "no timed iterations": 1,
         "running": 1,
-        "no fingerprint": 1,
         "ran beside other trials of its cell": 1,
         "no run of equal workload at another scale": 1,
     }

@@ -1,20 +1,21 @@
-"""T9 and T10 on runs that obey the iteration-time model, and on runs that do not."""
+"""T9, and what is predicted, on runs that obey the iteration-time model, and on runs that do not."""
 
 import math
 
 import numpy as np
 import pytest
 
-from analysis.estimates.fits import _steps_by_batch, merged, on_cell_means, thinned
+from analysis.estimates import frame_of
+from analysis.estimates.fits import merged, thinned
+from analysis.estimates.predictions import fitted, prediction_rows
 from analysis.estimates.results import Results
+from analysis.estimates.throughput import Names
 from analysis.figures.catalogue import all_figures
-from analysis.models import derived
 from analysis.models.comparison import leave_one_scale_out
 from analysis.opened import Study
 from analysis.tables.catalogue import all_tables
-from analysis.tables.columns import FIRST_COMMAND
-from analysis.tables.models import model_comparison, recommendation
-from tests.planted import as_frame
+from analysis.tables.models import model_comparison
+from analysis.tables.times import phases
 from tests.unit.tables_data import amdahl, run, study
 
 ALPHA, BETA, COLLECT_STEP, COLLECT_RUNNER = 1e-3, 2e-4, 2e-6, 1e-4
@@ -65,63 +66,36 @@ def results():
     return Results(study(obedient()))
 
 
-def advice(table):
-    return {(row.question, row.basis): row for row in table.frame.itertuples()}
-
-
-def test_the_recommendation_tells_what_is_measured_from_what_is_predicted(results):
-    table = recommendation(results)
-    found = advice(table)
-    assert found["Fastest: highest throughput", "measured"].choice.startswith("32 runners")
-    ceiling = found["Ceiling of the throughput, of all batches", "predicted, extrapolated"]
-    assert ceiling.value == pytest.approx(CEILING, rel=0.05)
-    assert ceiling.value_low < ceiling.value < ceiling.value_high
-    knee = next(row for (question, _), row in found.items() if question.startswith("Knee"))
+def test_predictions_are_those_of_the_planted_model(results):
+    found = frame_of(prediction_rows(results, Names(results.measured)), kind="search", engine="").set_index("quantity")
+    ceiling = found.loc["ceiling_of_all_batches_env_steps_per_s"]
+    assert ceiling["value"] == pytest.approx(CEILING, rel=0.05)
+    assert ceiling["low"] < ceiling["value"] < ceiling["high"]
     batch = 2_560  # of equally often run settings the first
     learning = 0.01 + CONNECT_S * batch + EPOCHS * batch / MINIBATCH * (MINIBATCH_S + STEP_S * MINIBATCH)
     grid = np.arange(1, 200, 0.01)
     sampling = batch / (grid * ENVS) * (ALPHA + BETA * ENVS) + COLLECT_RUNNER * grid + COLLECT_STEP * batch
-    assert knee.value == pytest.approx(grid[sampling <= learning][0], rel=0.05)
-    assert set(table.frame["basis"]) <= {"measured", "predicted", "predicted, extrapolated", "bound, extrapolated"}
-    assert table.n == 36
-
-
-def test_what_was_measured_has_the_level_that_the_definitions_name(results):
+    assert found.loc["knee_num_env_runners", "value"] == pytest.approx(grid[sampling <= learning][0], rel=0.05)
     assert results.models.verdict.fixed_share.level == 0.95
     assert results.models.fit.level == 0.9
-    said = recommendation(results).definitions
-    assert any("(90 %)" in each and "Amdahl's law and the USL are 95 %" in each for each in said)
-    assert any("95 % interval where no other level is named" in each for each in said)
 
 
-def test_the_end_of_a_search_is_no_advice(results, monkeypatch):
-    monkeypatch.setattr(derived, "MOST_LIMIT", 2)
-    table = recommendation(results)
-    assert ("Do not go beyond", "predicted") not in advice(table)
-    assert any(note.startswith("No limit up to ") for note in table.notes)
+def test_the_phases_say_what_binds(results):
+    assert phases(results).notes[-1].startswith("You are learner-bound: learning takes ")
 
 
-def test_the_measured_limit_is_where_a_cpu_more_gave_less_than_half_its_share(results):
-    limit = advice(recommendation(results))["Do not go beyond", "measured"]
-    strong = results.strong.groups[0].rows
-    first = next(row for row in strong if row.marginal is not None and row.marginal.high < 0.5)
-    before = strong[strong.index(first) - 1]
-    assert limit.choice == f"n = {before.num_env_runners}"
-    assert limit.value == pytest.approx(first.marginal.value)
-
-
-def test_the_conclusion_begins_with_what_binds(results):
-    text = recommendation(results).conclusion
-    assert text.startswith("You are learner-bound: learning takes ")
-    assert "however many runners are added" in text
-    assert "Do not go beyond n = " in text
+def test_a_model_that_does_not_fit_its_own_runs_predicts_nothing():
+    results = Results(study(amdahl()))  # learning time that shrinks with the runners
+    assert "does not describe these runs" in fitted(results.models)
+    rows = prediction_rows(results, Names(results.measured))
+    assert not {"knee_num_env_runners", "env_steps_per_s"} & {row.quantity for row in rows}
 
 
 def test_models_are_compared_on_cells_that_they_did_not_see(results):
     table = model_comparison(results)
     frame = table.frame.set_index(["split", "model"])
     larger = frame.loc["n <= 16 predicts larger n"]
-    assert {"iteration time", "Amdahl", "USL", "Ernest"} <= set(larger.index)
+    assert set(larger.index) == {"iteration time", "Amdahl", "USL"}
     assert larger.loc["iteration time", "median_error"] < 0.05
     assert larger.loc["iteration time", ["num_predicted", "num_held_out"]].tolist() == [2, 2]
     assert "iteration time 0.0" in table.conclusion
@@ -133,46 +107,6 @@ def test_models_are_compared_on_cells_that_they_did_not_see(results):
     assert "knows one workload only" in refused["why_not"]
     assert table.n == 36
     assert any(note.startswith("USL: contention") for note in table.notes)
-
-
-def test_a_model_that_does_not_fit_its_own_runs_predicts_nothing():
-    table = recommendation(Results(study(amdahl())))  # learning time that shrinks with the runners
-    assert set(table.frame["basis"]) == {"measured", "bound, extrapolated"}
-    assert any("does not describe these runs" in note for note in table.notes)
-
-
-def test_the_best_batch_of_each_scale_follows_from_steps_and_clock():
-    critical, least = 8_000, 100_000
-    columns = {
-        "env_steps_to_target": lambda batch: round(least * (1 + batch / critical)),
-        "env_steps": lambda batch: 10 * least,
-    }
-    table = recommendation(Results(study(obedient((1, 4, 16), (1_280, 2_560, 5_120), noise=0.002, **columns))))
-    found = {key[0]: row for key, row in advice(table).items() if key[0].startswith("Best batch")}
-    assert list(found) == ["Best batch at 1 runner", "Best batch at 4 runners", "Best batch at 16 runners"]
-    for n, row in zip((1, 4, 16), found.values(), strict=True):
-        fixed = 0.01 + 1e-4 + COLLECT_RUNNER * n + 1e-3 + 1e-4 * n + 2e-3
-        per_step = (ALPHA / ENVS + BETA) / n + COLLECT_STEP + CONNECT_S
-        per_step += EPOCHS / MINIBATCH * (MINIBATCH_S + STEP_S * MINIBATCH)
-        assert row.value == pytest.approx(math.sqrt(fixed * critical / per_step), rel=0.15)
-        assert row.basis.startswith("predicted")
-
-
-def test_the_critical_batch_rests_on_the_confirmation_where_there_is_one():
-    rows = [
-        run(trial, batch=batch, seed=trial, env_steps_to_target=10_000, env_steps=50_000, digest="abc", stage=stage)
-        for trial, (batch, stage) in enumerate([(1_280, "race"), (2_560, "confirm"), (5_120, "confirm")])
-    ]
-    assert _steps_by_batch(as_frame(rows))[0] == [2_560, 5_120]
-    assert _steps_by_batch(as_frame(rows).assign(stage=None))[0] == [1_280, 2_560, 5_120]
-
-
-def test_without_measured_runs_there_is_no_recommendation_but_a_command():
-    rows = [run(index, runners=n, timing="emulated") for index, n in enumerate((1, 2))]
-    table = recommendation(Results(study(rows)))
-    assert table.empty
-    assert table.command == FIRST_COMMAND
-    assert dict(table.excluded) == {"emulated": 2}
 
 
 def test_of_many_runs_equally_many_of_each_cell_are_fitted():
@@ -194,22 +128,6 @@ def test_merged_folds_hold_out_every_run_once():
     assert merged(whole, most=5) is whole
 
 
-def test_a_model_on_cell_means_sees_one_run_a_cell():
-    seen = Results(study(obedient())).models.observations
-    given = []
-
-    def model(fitted, where, rng):
-        given.append(fitted)
-        return np.zeros(len(where)), [""] * len(where)
-
-    on_cell_means(model)(seen, seen.cells, np.random.default_rng(1))
-    (means,) = given
-    assert len(means) == 12
-    cell = (seen.cells.num_env_runners == 4) & (seen.cells.train_batch_size == 5_120)
-    same = (means.cells.num_env_runners == 4) & (means.cells.train_batch_size == 5_120)
-    assert means.learning_time_s[same] == pytest.approx(seen.learning_time_s[cell].mean())
-
-
 @pytest.mark.parametrize("name", ["learning_time_s", "sync_time_s"])
 def test_a_phase_without_time_costs_no_other_table_or_figure(name):
     data = study([row | {name: 0.0} for row in amdahl()])
@@ -219,10 +137,3 @@ def test_a_phase_without_time_costs_no_other_table_or_figure(name):
     assert "the speed-up is" in tables["T2"].conclusion
     refused = f"{name}: must be > 0 in every run" in " ".join(tables["T9"].notes)
     assert refused == (name == "learning_time_s")
-
-
-def test_runs_without_a_fingerprint_are_in_no_fit():
-    rows = [*amdahl((1, 2)), *(dict(row, trial=90, fingerprint=None) for row in amdahl((4,), blocks=1))]
-    results = Results(study(rows))
-    assert dict(results.models.selection.excluded) == {"no fingerprint": 1}
-    assert len(results.models.observations) == 6

@@ -9,10 +9,9 @@ import pytest
 from analysis.estimates.results import Results
 from analysis.tables.catalogue import TABLES, all_tables
 from analysis.tables.learning import steps_to_target
-from analysis.tables.models import recommendation
-from analysis.tables.scaling import decomposition, not_measured, strong_scaling, trials_against_runners
+from analysis.tables.scaling import decomposition, strong_scaling, trials_against_runners
 from analysis.tables.sheet import every_trial, study_sheet
-from analysis.tables.times import pop_tree
+from analysis.tables.times import phases
 from tests.unit.tables_data import NOISE, amdahl, run, study
 
 SCALES = (1, 2, 4, 8, 16)
@@ -72,31 +71,6 @@ def test_where_environments_wait_there_is_no_efficiency_per_cpu():
     assert column(table, "efficiency_n") == pytest.approx([1, 1, 1])
     assert not {name for name in table.frame if name.startswith(("efficiency_p", "marginal"))}
     assert "per CPU" not in table.conclusion
-    assert "of the ideal per CPU" not in recommendation(Results(study(rows))).frame["value_unit"].tolist()
-
-
-def test_the_fastest_cell_is_looked_for_in_all_workloads():
-    rows = [run(n, runners=n, iteration_time_s=4.0 / n) for n in (1, 2, 4)]
-    rows += [run(10 + n, runners=n, batch=6_400, iteration_time_s=4.0 / n) for n in (2, 4)]
-    table = recommendation(Results(study(rows)))
-    first = table.frame.iloc[0]
-    assert first["question"] == "Fastest: highest throughput"
-    assert first["choice"] == "4 runners (batch 6,400)"
-    assert first["value"] == pytest.approx(6_400)
-    assert "Fastest of those measured: 4 runners (batch 6,400)" in table.conclusion
-
-
-def test_that_runs_of_one_scale_have_no_interval_is_why_they_cannot_be_told_apart():
-    def first_note(blocks):
-        rows = [
-            run(10 * seed + n, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * time)
-            for seed in range(1, blocks + 1)
-            for n, time in ((1, 1.0), (2, 0.999))
-        ]
-        return recommendation(Results(study(rows))).frame["note"][0]
-
-    assert first_note(1) == "cannot be told from 1 runner (not all have an interval)"
-    assert first_note(4) == "cannot be told from 1 runner (intervals overlap)"
 
 
 @pytest.mark.parametrize(("pairs", "said"), [((2,), "2 trials of 2 runners step 0.500 ["), ((), "Only one way")])
@@ -139,74 +113,29 @@ def test_with_the_missing_cells_the_ratio_is_taken_apart():
     assert "Taken apart (T7)" in refused[0]
 
 
-def test_rows_that_are_not_measured_stand_apart_with_their_reason():
-    rows = [
-        *amdahl((1, 2)),
-        run(50, runners=46, timing="oversubscribed", iteration_time_s=2.0),
-        run(51, runners=46, timing="oversubscribed", iteration_time_s=1.6),
-        run(52, runners=46, timing="emulated"),
-        run(53, runners=4, timing="tainted", status="failed"),
-    ]
+def test_runs_without_a_measured_clock_are_in_no_table_of_times():
+    rows = [*amdahl((1, 2)), run(50, runners=46, timing="oversubscribed"), run(52, runners=46, timing="emulated")]
+    rows += [run(53, runners=4, timing="tainted", status="failed")]
     data = study(rows)
-    apart, table = not_measured(Results(data)), strong_scaling(Results(data))
+    table = strong_scaling(Results(data))
     assert 46 not in column(table, "num_env_runners")
-    assert dict(table.excluded) == {"emulated": 1, "oversubscribed": 2}
-    shown = apart.frame.set_index(["timing", "num_env_runners"])
-    assert shown.loc[("oversubscribed", 46), ["n", "least", "median", "largest"]].tolist() == [2, 1_600, 1_800, 2_000]
-    assert shown.loc[("oversubscribed", 46), "reason"] == "3 processes on 2 cores"
-    assert shown.loc[("tainted", 4), ["n", "n_failed"]].tolist() == [1, 1]
-    assert "speed_up" not in apart.frame
-    assert apart.conclusion.startswith("4 of 10 runs have no measured clock (2 oversubscribed, 1 ")
-    assert (apart.n, apart.n_failed) == (4, 1)
-
-
-def test_a_run_of_unknown_scale_is_a_row_apart_and_not_lost():
-    """As in other people's experiments."""
-    unknown = run(50, timing=None) | {"num_env_runners": None, "num_cpus": None}
-    data = study([*amdahl((1, 2)), unknown, run(51, runners=4, timing=None)])
-    apart = not_measured(Results(data))
-    assert apart.frame["n"].sum() == apart.n == 2
-    assert column(apart, "num_env_runners") == [4, None]
+    assert dict(table.excluded) == {"emulated": 1, "oversubscribed": 1}
+    shown = every_trial(Results(data)).frame.set_index("trial")
+    assert shown.loc[[50, 52, 53], "timing"].tolist() == ["oversubscribed", "emulated", "tainted"]
 
 
 def test_a_folded_run_is_shown_at_the_scale_that_it_stands_for():
     folded = run(1, timing="emulated", stands_for_runners=46, num_cpus=2)
-    data = study([run(0), folded, run(2, runners=46, timing="emulated", num_cpus=1)])
-    shown = not_measured(Results(data)).frame
-    assert shown["num_env_runners"].tolist() == [46, 46]
-    assert shown["num_cpus"].tolist() == ["1", "2"]
+    data = study([run(0), folded])
+    assert every_trial(Results(data)).frame.set_index("trial").loc[1, "num_env_runners"] == 46
     assert "at 2 scales from 1 to 46 runners" in study_sheet(Results(data)).conclusion
 
 
-def test_a_study_of_measured_rows_has_nothing_to_show_apart():
-    assert not_measured(Results(study(amdahl()))).conclusion == "None: every run has a measured clock."
-
-
-def test_strong_scaling_says_whether_the_machine_drifted():
-    def anchored(drift):
-        cells = [(seed, n) for seed in (1, 2, 3) for n in (1, 2, 1)]
-        return [
-            run(
-                trial,
-                runners=n,
-                seed=seed,
-                iteration_time_s=(1 + 0.001 * (trial % 2)) * (1 + drift * trial) / n,
-                baseline="anchor" if n == 1 else f"cell {n}",
-                started=float(trial),
-            )
-            for trial, (seed, n) in enumerate(cells)
-        ]
-
-    notes = [strong_scaling(Results(study(anchored(drift)))).notes[-1] for drift in (0.05, 0.0)]
-    assert notes[0].startswith("Drift of the machine: ") and "seconds per iteration drifted by +" in notes[0]
-    assert "no drift is shown" in notes[1]
-
-
-def test_the_pop_tree_names_the_cells_that_wait_for_one_runner():
+def test_the_phases_name_the_cells_that_wait_for_one_runner():
     times = {"sampling_time_s": 3.0, "slowest_runner_time_s": 3.0, "mean_runner_time_s": 1.0}
     rows = [run(seed, runners=4, seed=seed, iteration_time_s=4.0, **times) for seed in (1, 2, 3)]
-    assert pop_tree(Results(study(rows))).notes == (
-        "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one.",
+    assert phases(Results(study(rows))).notes[0] == (
+        "Straggler at 4 runners: the slowest one takes 3.00 [3.00, 3.00] times as long as the mean one."
     )
 
 
@@ -272,7 +201,6 @@ BAD_INPUT = {
         [*amdahl((1, 2)), run(90, runners=4, status="running", timing=None), run(91, runners=4, status="interrupted")],
         "From 1 to 2 runners",
     ),
-    "no fingerprints": ([dict(row, fingerprint=None) for row in amdahl()], "15 no fingerprint"),
 }
 
 
@@ -283,7 +211,7 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
     assert (
         [table.key for table in tables]
         == [key for key, *_ in TABLES.values()]
-        == ["T1", "T2", "T2b", *(f"T{n}" for n in range(3, 12)), "trials"]
+        == ["T1", "T2", "T3", "T4", "T5", "T7", "T8", "T9", "T11", "trials"]
     )
     assert words in tables[1].conclusion
     for table in tables:
@@ -293,7 +221,7 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
             assert "nan" not in text.lower().replace("nanosecond", "")
             assert "None" not in text.replace(f"{table.conclusion}", "")
         failed = sum(row["status"] == "failed" for row in rows)
-        if not table.frame.empty or table.key in ("T2", "T3", "T4", "T5", "T8", "T9", "T10", "T11"):
+        if not table.frame.empty or table.key in ("T2", "T3", "T4", "T5", "T8", "T9", "T11"):
             assert table.n_failed == failed, table.key
 
 
@@ -311,7 +239,7 @@ def test_results_are_computed_once_for_all_tables():
     results = Results(study(amdahl((1, 2))))
     all_tables(results)
     assert results.strong is results.strong
-    assert {"strong", "weak", "phases", "allocation", "goodput", "models"} <= set(vars(results))
+    assert {"strong", "weak", "phases", "allocation", "to_target", "models"} <= set(vars(results))
 
 
 def test_what_the_data_do_not_allow_is_the_sentence_of_its_error():

@@ -1,7 +1,7 @@
 """A throughput study: how fast given settings run, in randomised blocks of timed cells. Pure.
 
 Each block begins and ends with the base cell. A drift of the machine (heat, neighbours) then hits every cell alike, and
-the runs of the base cell show it (a note of T2, by `analysis.scaling.drift`).
+the runs of the base cell show it.
 """
 
 import itertools
