@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from study.errors import StudyError
 
 COMMANDS: Mapping[str, str] = {
-    "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib and JAX.",
+    "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib, MLflow and JAX.",
 }
 """Command -> what to do instead."""
 
