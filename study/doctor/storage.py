@@ -1,9 +1,8 @@
 """Whether a study's results can be kept: its folder, which is tried, and MLflow, which is asked a real question.
 
 On network file systems the permissions do not tell, and a quota shows only in a write: one is tried, in a hidden folder
-that is removed at once. Nothing is written to MLflow: a server and an SQLite database are asked as a client asks, the
-latter without the right to write; of another database only the tables are looked at, since MLflow's own client would
-make or change them. Imports MLflow inside functions.
+that is removed at once. Nothing is written to MLflow: a server is asked as a client asks; of a database only the tables
+are looked at, since MLflow's own client would make or change them. Imports MLflow inside functions.
 """
 
 import fcntl
@@ -22,6 +21,7 @@ from study.harmless import mask_credentials
 from study.hosts.jobs import current_job
 from study.hosts.mounts import mount_of
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, check_tracking_uri, sqlite_path
+from study.mlflow_private import schemas
 from study.text import gigabytes
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
@@ -112,23 +112,15 @@ def mlflow_answers(around: Surroundings) -> CheckResult:
 
 
 def _server(uri: str) -> CheckResult:
-    if (refusal := _refusal(uri)) is not None:
-        return fail(f"search_experiments was refused: {refusal}", _way_out(refusal))
-    return ok(f"search_experiments was answered; the client is of version {metadata.version('mlflow')}")
-
-
-def _refusal(uri: str) -> str | None:
-    """Return why MLflow's own client gets no answer to a real question; None where it does."""
     with environment(CLIENT_SETTINGS):
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
-        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # it prints tracebacks of what is said below
         try:
             MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
         except MlflowException as error:
-            return _short(error)
-    return None
+            return fail(f"search_experiments was refused: {_short(error)}", _way_out(str(error)))
+    return ok("search_experiments was answered")
 
 
 def _way_out(message: str) -> str:
@@ -143,6 +135,7 @@ def _database(uri: str, path: Path | None) -> CheckResult:
     """Judge whether a database is MLflow's, and of this version."""
     import sqlalchemy
 
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     readable = uri if path is None else f"sqlite:///file:{quote(str(path))}?mode=ro&uri=true"
     try:
         engine = sqlalchemy.create_engine(readable)
@@ -150,24 +143,25 @@ def _database(uri: str, path: Path | None) -> CheckResult:
         return fail(f"its database driver is missing: {error}", "Install it beside MLflow with pip.")
     try:
         tables = set(sqlalchemy.inspect(engine).get_table_names())
+        if not tables:
+            return ok("an empty database; the first study makes MLflow's tables")
+        if "experiments" not in tables:
+            return fail(
+                f"this database is not MLflow's, got tables {', '.join(sorted(tables)[:4])}",
+                "Name another one with --tracking-uri.",
+            )
+        schema, expected = schemas(engine)
     except sqlalchemy.exc.SQLAlchemyError as error:
         fix = "Check that the database runs, its address, user and password."
         return fail(f"the database does not answer: {_short(error)}", fix if path is None else "Restore or remove it.")
     finally:
         engine.dispose()
-    if not tables:
-        return ok("an empty database; the first study makes MLflow's tables")
-    if "experiments" not in tables:
+    if schema != expected:
         return fail(
-            f"this database is not MLflow's, got tables {', '.join(sorted(tables)[:4])}",
-            "Name another one with --tracking-uri.",
+            f"its tables are of another MLflow (schema {schema}; {metadata.version('mlflow')} needs {expected})",
+            "Back it up, then run `mlflow db upgrade <uri>`; or use the newer MLflow.",
         )
-    if path is not None and (refusal := _refusal(readable)) is not None:
-        return fail(
-            f"MLflow {metadata.version('mlflow')} cannot use its tables: {refusal}",
-            "Where they are of another version: back it up, then run `mlflow db upgrade <uri>`.",
-        )
-    return ok("MLflow's tables answer")
+    return ok("MLflow's tables of this version answer")
 
 
 def _short(error: Exception) -> str:

@@ -134,7 +134,7 @@ class TokenFacts(TypedDict):
     token_file: str | None
     """The file that Ray would take a token from; None without one."""
     is_private: bool
-    """Whether its owner alone may read that file."""
+    """Whether its owner alone can read that file: by its mode, which Ray leaves open, or by that of a folder above."""
 
 
 def read_token() -> TokenFacts:
@@ -145,8 +145,13 @@ def read_token() -> TokenFacts:
     return TokenFacts(
         mode=os.environ.get("RAY_AUTH_MODE"),
         token_file=str(file) if exists else None,
-        is_private=not exists or not file.stat().st_mode & 0o044,
+        is_private=not exists or _is_private(file),
     )
+
+
+def _is_private(file: Path) -> bool:
+    closed = any(not folder.stat().st_mode & 0o011 for folder in file.resolve().parents)
+    return closed or not file.stat().st_mode & 0o044
 
 
 class RayFacts(TypedDict):

@@ -1,7 +1,8 @@
-"""What this project uses of Ray, RLlib, JAX and tensorboardX beyond their public interfaces is still there.
+"""What this project uses of Ray, RLlib, MLflow, JAX and tensorboardX beyond their public interfaces is still there.
 
-A case for each access; the reasons are in `study/ray_private.py`, `study/jax_private.py` and, for what classes of ours
-replace or read of RLlib's, in these classes. `.ci/newest-ray` runs this file with the newest Ray.
+A case for each access. The reasons are in `study/ray_private.py`, `study/mlflow_private.py`, `study/jax_private.py`,
+and for what classes of ours replace or read of RLlib's in these classes. `.ci/newest-ray` runs this file with the
+newest Ray.
 """
 
 import ast
@@ -20,7 +21,12 @@ from study.trial.failures import LOST
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(find_spec("ray").origin).parent
-HOMES = ("study/ray_private.py", "study/jax_private.py", "study/trial/engine/learning/lean_private.py")
+HOMES = (
+    "study/ray_private.py",
+    "study/mlflow_private.py",
+    "study/jax_private.py",
+    "study/trial/engine/learning/lean_private.py",
+)
 
 GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
 MANAGER = "ray.rllib.utils.actor_manager:FaultTolerantActorManager"
@@ -71,6 +77,8 @@ def parameters_of(function):
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
         (f"{RUNNER}._increase_sampled_metrics", "self num_steps num_episodes_completed"),
+        ("mlflow.store.db.utils:_get_schema_version", "engine"),  # schemas
+        ("mlflow.store.db.utils:_get_latest_schema_revision", ""),
         (f"{LEARNER}._check_is_built", "self error"),  # a learner of ours, which replaces `update` as a whole
         (f"{LEARNER}._check_component", "self name components not_components"),
     ],

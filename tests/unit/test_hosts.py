@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -316,13 +317,26 @@ def test_who_asks_is_not_foreign(monkeypatch):
     assert seen == [(os.getpid(), 4711), (os.getpid(),)]
 
 
-@pytest.mark.parametrize(("mode", "is_private"), [(0o600, True), (0o640, False), (0o604, False)])
-def test_who_can_read_a_token_is_told_by_its_mode(mode, is_private, tmp_path, monkeypatch):
-    file = tmp_path / "auth_token"
-    file.write_text("x" * 40)
-    file.chmod(mode)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
-    assert read_token()["is_private"] is is_private
+@pytest.mark.parametrize(
+    ("mode", "above", "is_private"),
+    [
+        (0o600, 0o755, True),
+        (0o644, 0o755, False),
+        (0o644, 0o700, True),
+        (0o640, 0o755, False),
+        (0o604, 0o711, False),
+    ],
+)
+def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, is_private, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
+        Path(place).chmod(0o755)
+        file = Path(place) / ".ray" / "auth_token"
+        file.parent.mkdir()
+        file.write_text("x" * 40)
+        file.chmod(mode)
+        file.parent.chmod(above)
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+        assert read_token()["is_private"] is is_private
 
 
 def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):

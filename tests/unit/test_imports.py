@@ -19,7 +19,7 @@ LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning.plan study.space.reference study.planning.needs": LIBRARIES,
         "study.records.timing study.hosts.machine study.cluster.address study.doctor study.cli.doctor": LIBRARIES,
-        "study.cli.evaluate study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
+        "study.cli.evaluate study.evaluating.film study.ray_private study.mlflow_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
@@ -77,7 +77,7 @@ HOMES = {
         "study/trial",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py", "study/doctor/storage.py"},
+    "mlflow": {"study/mirrors", "study/mlflow_private.py", "analysis/load/mlflow_client.py", "study/doctor/storage.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},
