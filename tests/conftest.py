@@ -18,8 +18,13 @@ LONG_FOLDERS = ("chaos", "e2e")
 MOST_WORKERS = 4
 """The tests that share one Ray follow one another, for as long as all others take on so many cores."""
 
-SURROUNDINGS = ("MLFLOW_TRACKING_", "RAY_", "TUNE_", "SLURM_", "OAR_", "PBS_", "KUBERNETES_", "GIT_")
-"""How variables begin by which an account uses an MLflow or a Ray, or is in a batch job, a pod or a hook of Git."""
+SURROUNDINGS = (
+    *("MLFLOW_TRACKING_", "RAY_", "TUNE_", "GIT_"),
+    *("SLURM_", "OAR_", "PBS_", "KUBERNETES_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("COLUMNS", "FORCE_COLOR", "NO_COLOR", "GITHUB_ACTIONS"),
+)
+"""How the variables begin that lead to an MLflow, a Ray, a checkout, a batch job, a pod, a proxy or a terminal."""
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None, derandomize=True)
@@ -46,7 +51,7 @@ inspect.stack = frames_alone
 def surroundings() -> Iterator[None]:
     """Forget what `SURROUNDINGS` name."""
     with pytest.MonkeyPatch.context() as patched:
-        for name in [name for name in os.environ if name.startswith(SURROUNDINGS)]:
+        for name in [name for name in os.environ if name.upper().startswith(SURROUNDINGS)]:
             patched.delenv(name)
         yield
 

@@ -23,6 +23,12 @@ from tests.synthetic import append, closed, iteration, opened, started
 FORK = multiprocessing.get_context("forkserver")  # a fork of this process may wait for a lock of its other threads
 
 
+@pytest.fixture(autouse=True)
+def short_paths(monkeypatch):
+    """A forkserver listens in the temporary folder, and the path of a socket has at most 107 bytes."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+
+
 def no_flock(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 

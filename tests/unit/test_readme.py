@@ -102,7 +102,7 @@ def test_the_page_for_developers_names_functions_that_exist(file, function):
 
 def test_the_test_command_is_what_ci_runs():
     assert "pip install -e '.[test]' && pytest" in README
-    assert "pip install -q -e '.[test]' && pytest" in (ROOT / ".ci" / "run").read_text()
+    assert "pip install -e '.[test]' && pytest" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_help_of_run_names_every_exit_code():
