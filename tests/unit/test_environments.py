@@ -196,7 +196,8 @@ def test_a_missing_envpool_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert fault("CartPole-v1", backend="envpool") == (
         "environment.backend",
-        "envpool is not installed. Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, set environment.backend: gymnasium.",
+        "envpool is not installed. Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, "
+        "set environment.backend: gymnasium.",
     )
     with pytest.raises(
         Unusable, match=r"environment\.backend: envpool is not installed\. Fix: Run `pip install"
