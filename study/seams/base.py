@@ -1,6 +1,6 @@
 """What a seam is, and how it is checked. Imports no engine.
 
-A seam is a place where this project uses something that an engine (Ray, RLlib, torch, JAX, MLflow, tensorboardX)
+A seam is a place where this project uses something that an engine (Ray, RLlib, JAX, MLflow, tensorboardX)
 does not promise: a private attribute, a patch, an overridden private method, a variable of the environment. Each one
 states what it needs of the engine, so that a release that has changed is noticed at start-up and by
 `python -m study seams`, and not by a wrong number.
@@ -22,9 +22,9 @@ from study.errors import EngineError
 
 Need = Callable[[], str]
 """Returns what is missing in the installed engine; empty when nothing is."""
-Engine = Literal["ray", "rllib", "torch", "jax", "mlflow", "tensorboardx"]
+Engine = Literal["ray", "rllib", "jax", "mlflow", "tensorboardx"]
 """One module of this package each. Of Optuna nothing private is used."""
-ENGINES: tuple[Engine, ...] = ("ray", "rllib", "torch", "jax", "mlflow", "tensorboardx")
+ENGINES: tuple[Engine, ...] = ("ray", "rllib", "jax", "mlflow", "tensorboardx")
 NONE_KNOWN = "none known"
 
 Method = TypeVar("Method", bound=Callable[..., Any])

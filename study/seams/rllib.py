@@ -94,7 +94,7 @@ BATCHED_RUNNER = _seam(
 )
 RUNNER_OPTIONS = _seam(
     name="rllib-options",
-    does="see whether a user has set options that the batched runner or the lean learner cannot serve",
+    does="see whether a user has set options that the batched runner or the fused learner cannot serve",
     why="`AlgorithmConfig` keeps them in private attributes.",
     needs=(
         uses(
@@ -112,24 +112,19 @@ RUNNER_OPTIONS = _seam(
 )
 FORWARD = _seam(
     name="rllib-forward",
-    does="call a module's networks without the checks around `forward_exploration` and `forward_train`",
-    why="The checks cost as much as a small network, at every step and minibatch.",
-    needs=(
-        has("ray.rllib.core.rl_module.torch.torch_rl_module:TorchRLModule._forward", "self", "batch", "kwargs"),
-        has("ray.rllib.core.rl_module.torch.torch_rl_module:TorchRLModule._forward_train", "self", "batch", "kwargs"),
-    ),
+    does="call a module's networks without the checks around `forward_exploration`",
+    why="The checks cost as much as a small network, at every step.",
+    needs=(has("ray.rllib.core.rl_module.torch.torch_rl_module:TorchRLModule._forward", "self", "batch", "kwargs"),),
 )
-LEAN_LEARNER = _seam(
-    name="rllib-lean-learner",
+FUSED_LEARNER = _seam(
+    name="rllib-fused-learner",
     does="keep the counters and states that RLlib's own `Learner.update` keeps",
-    why="The lean learner replaces `update` as a whole.",
+    why="The fused learner replaces `update` as a whole.",
     needs=(
         has(f"{_LEARNER}._check_is_built", "self", "error"),
         has(f"{_LEARNER}._check_component", "self", "name", "components", "not_components"),
         uses(
             _LEARNER,
-            "_module",
-            "_device",
             "_weights_seq_no",
             "_metrics_all_modules_num_env_steps_trained",
             "_metrics_all_modules_num_module_steps_trained",
@@ -261,12 +256,6 @@ def option(config: Any, name: str) -> Any:
 def forward_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return the forward pass of a module without RLlib's checks."""
     forward: Callable[[dict[str, Any]], dict[str, Any]] = module._forward
-    return forward
-
-
-def forward_train_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the forward pass of a module in training, without RLlib's checks."""
-    forward: Callable[[dict[str, Any]], dict[str, Any]] = module._forward_train
     return forward
 
 

@@ -76,7 +76,6 @@ HOMES = {
     },
     "torch": {
         "study/trial",
-        "study/seams/torch.py",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/mirrors", "study/seams/mlflow.py", "analysis/load/mlflow_client.py", "study/doctor/tracking.py"},
