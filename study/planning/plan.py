@@ -163,7 +163,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         if spec.fused_obstacle:
             yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
         else:
-            yield "Slower: RLlib's own learner instead of the fused one. JAX is not installed. To change it: pip install jax."
+            yield "Slower: RLlib's own learner instead of the fused one: JAX is missing. To change it: pip install jax."
     cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("harmless", "text", "metrics"),
     ("errors", "engine"),
-    ("console", "missing", "statistics", "seams"),
+    ("console", "missing", "statistics", "withdrawn", "seams"),
     ("space",),
     ("hosts",),
     ("records",),

@@ -101,7 +101,6 @@ def test_what_the_space_may_not_say(changes, where, code) -> None:
             {"evaluation": {"agent": "both", "episodes": 3, "num_evaluations": 2}},
             "no-such-agent",
         ),
-        ({"learner_obstacle": "the module is recurrent"}, {"standardization": "steps"}, "needs-lean-learner"),
         (
             {"algorithm": "SAC", "base_algorithm": "SAC"},
             {"parameters": {"num_env_runners": 1, "steps_per_env_runner": 100}},
@@ -122,6 +121,11 @@ def test_what_the_script_cannot_do(found, changes, code) -> None:
     with pytest.raises(SpaceError) as caught:
         script_spec(facts(**found), **changes)
     assert code in {fault.code for fault in caught.value.faults}
+
+
+def test_what_only_the_fused_learner_can_do_is_refused_where_it_cannot_serve_the_script() -> None:
+    with pytest.raises(SpaceError, match="standardization: `steps` needs the fused learner, and the module is"):
+        script_spec(facts(learner_obstacle="the module is recurrent"), standardization="steps")
 
 
 def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:

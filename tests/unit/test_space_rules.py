@@ -59,7 +59,7 @@ SEARCH = [  # changes; place, code and a part of what was found
     ({"environment__backend": "envpool", "runner": "stock"}, "environment.backend", "envpool-needs-batched", "stock"),
     ({"runner": "stock", "execution": "emulated"}, "execution", "stock-emulated", "runner: stock"),
     ({"learner": "rllib", "standardization": "steps"},
-     "standardization", "standardization-needs-lean", "rllib, which standardises over its extra rows too"),
+     "standardization", "", ""),
     ({"resources__emulation_processes": 0}, "resources.emulation_processes", "value-out-of-bounds", "0"),
     ({"resources__num_gpus_per_learner": 1.5}, "resources.num_gpus_per_learner", "fraction-of-gpus", "1.5"),
     ({"parameters__train_batch_size": [400, 402], "resources__num_learners": 4},

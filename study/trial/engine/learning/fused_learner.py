@@ -249,7 +249,7 @@ class FusedPPOLearner(PPOTorchLearner):
 
     def _make_batch(self, fragments: Fragments) -> Batch:
         steps = len(fragments.rewards)
-        observations = torch.from_numpy(fragments.observations)
+        observations = torch.from_numpy(np.asarray(fragments.observations, dtype=np.float32))
         inputs, values = self._forward(observations)
         actions = self._distribution.actions(fragments.actions)
         old = self._distribution.normalised(inputs[:steps])

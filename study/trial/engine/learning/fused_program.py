@@ -1,9 +1,9 @@
 """The minibatch loop of PPO and A2C as one compiled program. Imports JAX and numpy; knows neither RLlib nor torch.
 
 PyTorch dispatches every operation of every minibatch by itself, which for networks of 64 x 64 takes longer than the
-arithmetic. Here forward pass, loss, gradient, clipping and optimizer of all minibatches are one loop that XLA compiles. A
-program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients are
-arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
+arithmetic. Here forward pass, loss, gradient, clipping and optimizer of all minibatches are one loop that XLA
+compiles. A program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients
+are arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
 
 Whoever calls `update` has called `study.seams.jax.use_one_cpu_thread` before.
 """
