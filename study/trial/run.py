@@ -54,7 +54,7 @@ class TrialRun:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
                 not up in time, or what was built is not what was asked.
         """
-        require("rllib", "torch")
+        require("rllib")
         self._config = config
         self._algorithm: MeasuredAlgorithm | None = None
         spec, resources = config.spec, config.spec.resources
