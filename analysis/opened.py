@@ -50,7 +50,7 @@ class Study:
 
     @property
     def engine(self) -> str:
-        """Runner and learner that ran, such as `batched+lean`."""
+        """Runner and learner that ran, such as `batched+fused`."""
         return self.results.engine
 
     @property

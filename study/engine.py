@@ -21,7 +21,7 @@ _RUNNERS: Mapping[str, str] = MappingProxyType(
 )
 _LEARNERS: Mapping[str, str] = MappingProxyType(
     {
-        "LeanPPOLearner": "lean",
+        "LeanPPOLearner": "lean",  # of records before version 0.13.0
         "FusedPPOLearner": "fused",
         **dict.fromkeys(("PPOTorchLearner", "DQNTorchLearner", "SACTorchLearner", "TQCTorchLearner"), _RLLIB),
         # RLlib's learners with a counter of their updates: of a space, and of a script.

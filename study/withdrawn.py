@@ -1,8 +1,9 @@
 """What version 0.12.2 had and this one does not: whoever asks for it reads so in one line. Imports no engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from study.errors import StudyError
+from study.errors import Fault, StudyError
 
 _HONESTY = "Leave it out: `certificate verify` shows that the arithmetic is right, not that the records are honest."
 WITHDRAWN: Mapping[str, str] = {
@@ -12,6 +13,10 @@ WITHDRAWN: Mapping[str, str] = {
     **{f"certificate verify --{option}": _HONESTY for option in ("frozen", "rerun", "seed", "tracking-uri")},
 }
 """Command, or command with an option and its value -> what to do instead."""
+VALUES: Mapping[tuple[str, str], str] = {
+    ("learner", "lean"): "Remove it: the fused learner serves where it can, else RLlib's own.",
+}
+"""Key of a space, and a value that it had -> what to do instead."""
 
 
 def refuse_withdrawn(words: Sequence[str]) -> None:
@@ -28,3 +33,10 @@ def refuse_withdrawn(words: Sequence[str]) -> None:
         places = (rest[start : start + len(asked[1])] for start in range(len(rest) + 1))
         if given[: len(asked[0])] == asked[0] and asked[1] in places:
             raise StudyError(where=name, rule="was withdrawn in version 0.13.0", fix=fix)
+
+
+def withdrawn_values(content: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for each value in the content of a space that is gone."""
+    for (key, value), fix in VALUES.items():
+        if content.get(key) == value:
+            yield Fault(where=key, rule=f"`{value}` was withdrawn in version 0.13.0", fix=fix)

@@ -216,9 +216,9 @@ FAULTS = (
     Fault(
         subject="learning",
         what="PPO's surrogate takes the larger of the two",
-        old="surrogate = torch.minimum(rows.advantages * ratio, rows.advantages * clipped)",
-        new="surrogate = torch.maximum(rows.advantages * ratio, rows.advantages * clipped)",
-        tests=("test_lean_learner.py",),
+        old="surrogate = jnp.minimum(advantages * ratio, advantages * clipped)",
+        new="surrogate = jnp.maximum(advantages * ratio, advantages * clipped)",
+        tests=("test_fused_learner.py",),
     ),
     Fault(
         subject="measures",

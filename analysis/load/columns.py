@@ -96,7 +96,7 @@ _RUN = (
         "engine",
         "",
         "string",
-        "Runner and learner that were built, such as batched+lean or RLlib's own; NA where that is not known.",
+        "Runner and learner that were built, such as batched+fused or RLlib's own; NA where that is not known.",
     ),
     Column("timing", "", "string", "measured, oversubscribed, emulated or tainted; NA while it is not settled."),
     Column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from study.errors import RecordError, SpaceError
+from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.tracking_uri import (
     absolute_uri,
     check_asked_uri,
@@ -21,9 +21,11 @@ from study.records.ledger import Ledger
 from study.records.lock import check_free
 from study.records.records import read_lines
 from study.records.state import check_files
+from study.space.checks import fused_alone
 from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
 from study.text import count
+from study.withdrawn import withdrawn_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,22 +116,29 @@ def with_lasting_learner(
         begun: The study that is resumed, whose spec names its learner; None for a new one.
         jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
         source: Where the space came from.
-        note: Called with a line where the lean learner stands in for the fused one.
+        note: Called with a line where RLlib's own learner stands in for the fused one.
 
     Raises:
-        SpaceError: The study learns with JAX, which is not installed here.
+        SpaceError: The study learns with JAX, which is not installed here, or with a learner that is withdrawn.
     """
     learner = spec.learner
     if learner == "auto" and begun is not None:
         named = begun.spec.get("learner")
-        learner = "fused" if named == "fused" else "lean" if named == "lean" else "auto"
-    elif learner == "auto" and spec.learner_in_use != "rllib":
-        learner = "fused" if spec.suits_fused and not jax_obstacle else "lean"
-        if spec.suits_fused and jax_obstacle:
-            note(f"Slower: the lean learner instead of the fused one: {jax_obstacle}.")
+        if named == "lean":
+            raise SpaceError(source, list(withdrawn_values(begun.spec)))
+        learner = named if named in ("fused", "rllib") else "auto"
+    elif learner == "auto" and not spec.fused_obstacle:
+        learner = "rllib" if jax_obstacle else "fused"
+        if jax_obstacle:
+            if faults := [
+                Fault(where=place, rule=f"{what}needs the fused learner, and {jax_obstacle}", fix="Remove it.")
+                for place, what in fused_alone(spec)
+            ]:
+                raise SpaceError(source, faults)
+            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
     if learner == "fused" and find_spec("jax") is None:
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
-        fix = "Run pip install jax, or start a new study with --name and --set learner=lean."
+        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix, code="learner-needs-jax")
     return spec.model_copy(update={"learner": learner})
 

@@ -30,10 +30,9 @@ _SAMPLING = {"stock": _Cost(call_s=460e-6, row_s=41e-6), "batched": _Cost(call_s
 """Stock: 500 us a step with one environment and 100 us with eight per runner; batched: 49 us and 35 us."""
 _LEARNING = {
     "rllib": _Cost(call_s=2e-3, row_s=8e-6),
-    "lean": _Cost(call_s=0.5e-3, row_s=4e-6),
     "fused": _Cost(call_s=0.05e-3, row_s=1e-6),
 }
-"""For 128 rows: 3 ms, 1 ms and 0.2 ms."""
+"""For 128 rows: 3 ms and 0.2 ms."""
 _CONVOLUTIONS = {"nature": (0.2e-3, 0.65e-3), "impala": (1.9e-3, 3.7e-3)}
 """Seconds of every environment step, and of every row of a minibatch forwards and backwards; hidden layers are in the
 other figures."""

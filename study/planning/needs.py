@@ -19,12 +19,12 @@ LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
 
 FUSED_MB = 200
-"""Memory that JAX adds to the process that learns. Measured peaks of the main process, CartPole-v1: 600 MB with the
-lean learner, 770 MB with the fused one, 906 MB where the process compiles a program that is not in the cache."""
+"""Memory that JAX adds to the process that learns. Measured peaks of the main process, CartPole-v1: 600 MB without it,
+770 MB with the fused learner, 906 MB where the process compiles a program that is not in the cache."""
 
 STEP_KB, PICTURE_KB = 1.2, 50.0
 """Memory of one step of a train batch in the main process. Vectors: measured, peaks of batches of 20,000 and of 320,000
-steps of CartPole-v1 with the lean learner. Pictures: one of 64 x 64 x 3 in float32."""
+steps of CartPole-v1. Pictures: one of 64 x 64 x 3 in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

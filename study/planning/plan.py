@@ -159,8 +159,11 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     yield from _of_script(spec)
     if plan.left_out:
         yield (f"Left out: {plan.left_out}. To change it: run where the CPUs are (--address, or the command `launch`).")
-    if spec.learner == "auto" and spec.suits_fused and spec.learner_in_use != "fused":
-        yield "Slower: the lean learner instead of the fused one. JAX is not installed. To change it: pip install jax."
+    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
+        if spec.fused_obstacle:
+            yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
+        else:
+            yield "Slower: RLlib's own learner instead of the fused one: JAX is missing. To change it: pip install jax."
     cores = count(plan.cluster.capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
@@ -228,8 +231,6 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
             "" if spec.traits.asynchronous else " Runners cannot be emulated, so that large scales need as many CPUs."
         )
         yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}.{real}"
-    if facts.learner_obstacle and facts.base_algorithm == "PPO" and spec.learner != "rllib":
-        yield f"Learner: RLlib's own. The lean one cannot do the same: {facts.learner_obstacle}."
     if not facts.is_on_policy:
         yield (
             f"Phases: {facts.base_algorithm} samples and learns in steps of its own. An iteration is timed as a whole, "

@@ -46,6 +46,8 @@ _SHOWN = 8
 
 GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
 """Keys of spaces that studies of earlier versions have on record, and that nothing reads any more."""
+_LEAN = "lean"
+"""Value of `learner` that studies before version 0.13.0 have on record: the update of `fused`, without JAX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class StudyIdentity:
                 section = section.get(name) if isinstance(section, dict) else None
             if isinstance(section, dict):
                 section.pop(last, None)
+        if content.get("learner") == _LEAN:
+            content["learner"] = "fused"
         return parse_space(Source(name=f"{self.name}/study.json", content=content))
 
     def to_json(self) -> dict[str, Any]:

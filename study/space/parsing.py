@@ -18,6 +18,7 @@ from study.space.search_checks import baseline_fragments, foreign_values, larger
 from study.space.space_file import Source
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput_checks import throughput
+from study.withdrawn import withdrawn_values
 
 CHECKS: Mapping[str, tuple[Callable[[StudySpec], Iterator[Fault]], ...]] = {
     "search": (script, common, throughput, batches, search, holdup),
@@ -45,13 +46,14 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     """
     if faults := list(unfit(source.content))[:MAX_FAULTS]:  # the code below expects no such values
         raise SpaceError(source.name, [_with_line(fault, source) for fault in faults])
-    renamed = [_with_line(fault, source) for fault in _not_for_people(source)]
+    gone = [_with_line(fault, source) for fault in withdrawn_values(source.content)]
+    renamed = [*gone, *(_with_line(fault, source) for fault in _not_for_people(source))]
     reported: set[str] = set()
     try:
-        spec: StudySpec | None = StudySpec.model_validate(source.content)
+        spec: StudySpec | None = StudySpec.model_validate(source.without([fault.where for fault in gone]))
     except ValidationError as error:
         faults, reported = faults_of(error, source)
-        spec = _without(source, faults)
+        spec = _without(source, [*gone, *faults])
     if spec is not None:
         reported = reported.union((fault.where for fault in faults), () if scored else _SCORING)
         found = [_with_line(fault, source) for fault in _broken(spec, asked=asked)]

@@ -92,7 +92,7 @@ class ScriptFacts(Model):
     runner_obstacle: str = ""
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""
-    """Why the lean learner cannot do the same as RLlib's own, which then learns; empty where it can."""
+    """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
 
     @property
     def is_multi_agent(self) -> bool:

@@ -87,9 +87,6 @@ def _needs(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
     if facts.runner_obstacle and spec.execution == "emulated":
         rule, fix = f"emulation needs the batched runner, and {facts.runner_obstacle}", "Set execution: real."
         yield Fault(where="execution", rule=rule, fix=fix, code="emulation-without-batched-runner")
-    if facts.learner_obstacle and spec.standardization in ("steps", "none"):
-        rule = f"`{spec.standardization}` needs the lean learner, and {facts.learner_obstacle}"
-        yield Fault(where="standardization", rule=rule, fix="Remove it.", code="needs-lean-learner")
     if not facts.is_on_policy:
         for rule_name in RULES:
             if spec.rule(rule_name) is not None:

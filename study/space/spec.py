@@ -23,7 +23,7 @@ from study.space.throughput import LEARNERS, ThroughputSpec, without_absent
 VERSION = 1
 """Version of the schema of space files."""
 Standardization = Literal["steps", "rllib", "none"]
-Learner = Literal["fused", "lean", "rllib"]
+Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
 
@@ -59,13 +59,13 @@ parameters of its own. With `config` it is the script's, any of RLlib's new API 
     """The network."""
     runner: Literal["batched", "stock"] = "batched"
     """How a runner samples: `batched`, one forward pass per vector step over all its lanes; `stock`, RLlib's own."""
-    learner: Literal["auto", "fused", "lean", "rllib"] = "auto"
-    """How a batch is learnt from: `lean`, the same update as RLlib's with less overhead; `fused`, the lean one \
-compiled by JAX, for dense networks, PPO, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can \
-serve all trials of the study, else `lean`; each trial records which."""
+    learner: Literal["auto", "fused", "rllib"] = "auto"
+    """How a batch is learnt from: `fused`, RLlib's update as one program that JAX compiles, for PPO and A2C, vectors, \
+dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can serve all trials of the \
+study, else `rllib`; each trial records which."""
     standardization: Standardization | None = None
     """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the extra row \
-that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `lean`; \
+that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `fused`; \
 `learner: rllib` always does as RLlib. Algorithms other than PPO do not standardise."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
@@ -206,29 +206,37 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
         All trials of a study have the same, as a comparison between engines says nothing.
         """
-        if self.script is not None and self.script.learner_obstacle:
+        if self.learner == "rllib" or self.fused_obstacle:
             return "rllib"
-        if self.learner != "auto":
-            return self.learner
-        return "fused" if self.suits_fused and find_spec("jax") is not None else "lean"
+        return "fused" if self.learner == "fused" or find_spec("jax") is not None else "rllib"
 
     @property
-    def suits_fused(self) -> bool:
-        """Whether, as far as the space tells, `learner: fused` can serve all its trials."""
+    def fused_obstacle(self) -> str:
+        """Why `fused` cannot serve all trials of the study, as far as the space tells; empty where it can."""
+        pictures = is_procgen(self.environment.id) or self.model.conv_net or self.model.conv_filters
+        obstacles = {
+            self.script.learner_obstacle if self.script is not None else "": True,
+            f"the algorithm is {self.algorithm}": self.algorithm not in ("PPO", "A2C"),
+            "there are several learners": self.most_learners > 1,
+            "the learner has a GPU": self.resources.num_gpus_per_learner > 0,
+            "observations are images": bool(pictures),
+        }
+        return next((reason for reason, holds in obstacles.items() if holds and reason), "")
+
+    @property
+    def most_learners(self) -> int:
+        """The largest number of learners that a trial has, at least one."""
         grids = self.throughput.axes().values() if self.throughput else ()
         varied = [number for axes in grids for number in axes.get(LEARNERS, ())]
-        resources, model = self.resources, self.model
-        pictures = is_procgen(self.environment.id) or model.conv_net or model.conv_filters
-        alone = max(resources.num_learners, *varied, 1) == 1
-        own = self.script is not None and bool(self.script.learner_obstacle)
-        return self.algorithm == "PPO" and not own and alone and not resources.num_gpus_per_learner and not pictures
+        return max(self.resources.num_learners, *varied, 1)
 
     @property
     def standardization_in_use(self) -> Standardization:
         """What advantages are standardised over, the learner's own choice included."""
         if self.algorithm != "PPO":
             return "none"
-        as_rllib = self.learner == "rllib" or self.script is not None  # a script's own update, as near as can be
+        # A script's own update, as near as can be.
+        as_rllib = self.learner_in_use == "rllib" or self.script is not None
         return self.standardization or ("rllib" if as_rllib else "steps")
 
     @property

@@ -1,7 +1,7 @@
 """The only place where our names become RLlib calls: a setting -> the configuration that runs. Imports RLlib.
 
 What `rllib:` in the space adds is applied last and may not touch what the schema, the timing or the records
-rest on. The batched runner and the lean learner are put in where they can serve the result; where they cannot,
+rest on. The batched runner and the fused learner are put in where they can serve the result; where they cannot,
 RLlib's own take their place, and `StudyConfig.fallbacks` says why. What only ours can do is then refused.
 """
 
@@ -11,16 +11,16 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
+from study.space.checks import fused_alone
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import Execution, StudySpec
@@ -28,8 +28,8 @@ from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
-from study.trial.engine.learning.fused_learner import fused_or_lean
-from study.trial.engine.learning.lean_learner import LeanPPOLearner, lean_obstacle
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, learner_for
+from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import StockEnvRunner
@@ -192,35 +192,22 @@ def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:
     if not isinstance(config, StudyPPOConfig):
         config.learners(learner_class=CountingAPPOLearner if spec.algorithm == "APPO" else CountingIMPALALearner)
         return
-    ours = spec.learner != "rllib"
-    obstacle = lean_obstacle(config) if ours else None
-    if obstacle and (places := list(_lean_alone(spec))):
-        rule = f"needs the lean learner, and {obstacle}."
-        raise SpaceError(
-            "space",
-            [
-                Fault(where=place, rule=f"{what}{rule}", fix=_WITHOUT, code="needs-lean-learner")
-                for place, what in places
-            ],
-        )
+    learner, obstacle = learner_for(config, spec.learner)
     if obstacle:
-        config.fallbacks.append(f"learner: RLlib's own learner instead of the lean one: {obstacle}")
-    learner: type[PPOTorchLearner] = LeanPPOLearner if ours and not obstacle else PPOTorchLearner
-    if spec.learner_in_use == "fused" and not obstacle:
-        learner = fused_or_lean(config, spec.learner, config.fallbacks)
-    config.standardization = "rllib" if learner is PPOTorchLearner else spec.standardization_in_use
+        faults = [
+            Fault(where=place, rule=f"{what}needs the fused learner, and {obstacle}", fix=_WITHOUT)
+            for place, what in fused_alone(spec)
+        ]
+        if faults:
+            raise SpaceError("space", faults)
+        config.fallbacks.append(f"learner: RLlib's own learner instead of the fused one: {obstacle}")
+    if learner is FusedPPOLearner:
+        config.standardization = spec.standardization_in_use
+    else:
+        config.standardization = "rllib"
+        if spec.environment.normalize_rewards:
+            config.learners(learner_connector=ScaledRewards)
     config.learners(learner_class=learner)
-
-
-def _lean_alone(spec: StudySpec) -> Iterator[tuple[str, str]]:
-    """Yield what a space asks for and RLlib's learner would leave undone without a word: place, and value."""
-    if spec.algorithm == "A2C":
-        yield "algorithm", "`A2C` "  # RLlib's learner has another optimizer, and standardises
-    if spec.standardization in ("steps", "none"):
-        yield "standardization", f"`{spec.standardization}` "
-    for name in ("normalize_observations", "normalize_rewards"):
-        if getattr(spec.environment, name):
-            yield f"environment.{name}", ""
 
 
 def _base_config(

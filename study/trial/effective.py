@@ -17,7 +17,7 @@ from study.errors import TrialError
 from study.ray_private import connector_pieces
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
-from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.measured_algorithm import MeasuredAlgorithm
 
@@ -137,8 +137,8 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
     values = {name: getattr(config, attribute(name)) for name in names}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    # The lean learner computes advantages by itself, RLlib's leaves them to a connector.
-    connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, LeanPPOLearner)
+    # The fused learner computes advantages by itself, RLlib's leaves them to a connector.
+    connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, FusedPPOLearner)
     for piece in connector_pieces(learner) if connected else ():
         if isinstance(piece, GeneralAdvantageEstimation):
             values |= {"gamma": piece.gamma, "lambda": piece.lambda_}

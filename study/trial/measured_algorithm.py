@@ -43,9 +43,9 @@ class StudyConfig(AlgorithmConfig):
     Attributes:
         env_id: `environment.id` of the space.
         lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
-        standardization: `steps`, `rllib` or `none`: what the lean learner standardises advantages over.
+        standardization: `steps`, `rllib` or `none`: what the fused learner standardises advantages over.
         normalize_rewards: Whether runners hand over discounted returns, by whose deviation the learner divides rewards.
-        optimizer: `adam`, or `rmsprop` as A2C has it: of the lean learner.
+        optimizer: `adam`, or `rmsprop` as A2C has it: of the fused learner.
         fallbacks: One line for each of our components that could not serve, and was replaced by RLlib's.
     """
 

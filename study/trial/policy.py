@@ -56,7 +56,7 @@ def load_policy(
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     # A policy that only acts needs no JAX, whatever it has learnt by.
-    acting = spec.model_copy(update={"learner": "lean"}) if spec.learner == "fused" else spec
+    acting = spec.model_copy(update={"learner": "rllib"})
     config = build_config(acting, setting=setting, seed=seed, spaces=spaces, execution="real")
     both = (spaces.observation_space, spaces.action_space)
     with torch.random.fork_rng(devices=()):

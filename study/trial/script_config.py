@@ -22,8 +22,7 @@ from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Va
 from study.space.spec import Execution, StudySpec
 from study.trial.algorithm import lane_layout, learning_rate, set_processes
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_or_lean
-from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, learner_for
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import AsRLlib, StockEnvRunner, StockMultiAgentEnvRunner
 from study.trial.measured_async import MeasuredAsynchronousAlgorithm
@@ -108,7 +107,7 @@ def adopted_config(
     if learner is not None:
         config.learners(learner_class=learner)
     config.algo_class = _measured(config.algo_class, type(config))
-    config.standardization = spec.standardization_in_use if learner in (LeanPPOLearner, FusedPPOLearner) else "rllib"
+    config.standardization = spec.standardization_in_use if learner is FusedPPOLearner else "rllib"
     config.differs_from_script = differences_to_script(script, config)
     _check_difference(config.differs_from_script, spec, setting)
     config.validate()
@@ -133,12 +132,10 @@ def _learner(spec: StudySpec, config: AlgorithmConfig) -> type | None:
     if config.algo_class is PPO:
         if spec.learner == "rllib":
             return None
-        if missing := spec.script.learner_obstacle:
-            config.fallbacks.append(f"learner: RLlib's own instead of the lean one: {missing}")
-            return None
-        if spec.learner_in_use != "fused":
-            return LeanPPOLearner
-        return fused_or_lean(_with_spaces(config), spec.learner, config.fallbacks)
+        missing = spec.script.learner_obstacle or learner_for(_with_spaces(config), spec.learner)[1]
+        if missing:
+            config.fallbacks.append(f"learner: RLlib's own instead of the fused one: {missing}")
+        return None if missing else FusedPPOLearner
     if issubclass(_algorithm(config.algo_class), MeasuredAsynchronousAlgorithm):
         return type(f"Counting{config.learner_class.__name__}", (CountingLearner, config.learner_class), {})
     return None

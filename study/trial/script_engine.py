@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from study.ray_private import option
-from study.trial.engine.learning.lean_learner import lean_obstacle
+from study.trial.engine.learning.fused_learner import fused_obstacle
 from study.trial.engine.sampling.batched_runner import batched_obstacle
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
@@ -90,10 +90,17 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
 
 
 def learner_obstacle(config: AlgorithmConfig) -> str | None:
-    """Return in one line why the lean learner cannot do the same as RLlib's; None when it can."""
+    """Return in one line why the fused learner cannot do the same as RLlib's; None when it can.
+
+    The study sets the number of learners and their GPUs; the space's own are asked about where it is read.
+
+    Args:
+        config: With the spaces of its environment, where it has one agent.
+    """
     if config.algo_class is not PPO:
         return f"it has the update of PPO, the algorithm is {_name(config.algo_class)}"
-    return next(_of_any(config), None) or lean_obstacle(config)
+    local = config.copy(copy_frozen=False).learners(num_learners=0, num_gpus_per_learner=0)
+    return next(_of_any(config), None) or fused_obstacle(local)
 
 
 def _of_any(config: AlgorithmConfig) -> Iterator[str]:

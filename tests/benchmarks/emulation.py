@@ -16,7 +16,7 @@ from typing import Any
 
 TARGET_RATIO, TARGET_MB = 10.0, 2500.0
 KINDS = {
-    "emulated": {"runner": "batched", "learner": "lean", "execution": "emulated"},
+    "emulated": {"runner": "batched", "learner": "fused", "execution": "emulated"},
     "stock": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
 ITERATIONS, BATCH = 10, 8000

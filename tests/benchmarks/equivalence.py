@@ -1,12 +1,11 @@
 """Does a policy learn from one engine what it learns from another? Two one-sided tests over whole studies.
 
     python -m tests.benchmarks.equivalence [--seeds 10] [--first-seed 1] [--environments Acrobot-v1 LunarLander-v3]
-    python -m tests.benchmarks.equivalence --first batched+fused --second batched+lean --seeds 20
     python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+fused+envpool --seeds 20
 
 Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
-compared with RLlib's stock runner, both with the lean learner, which is compared with RLlib's to float tolerance
+compared with RLlib's stock runner, both with the fused learner, which is compared with RLlib's to float tolerance
 elsewhere. The scores (0 a policy that learnt nothing, 1 a good one) are equivalent when their means differ by less
 than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
 With `--runners N` an emulated engine has N runners of one environment, the stock runner N environments in one process;
@@ -31,9 +30,8 @@ from unittest.mock import patch
 MARGIN, LEVEL = 0.1, 0.05
 ENGINES = {
     "batched+fused": {"runner": "batched", "learner": "fused", "execution": "emulated"},
-    "batched+lean": {"runner": "batched", "learner": "lean", "execution": "emulated"},
     "batched+fused+envpool": {"runner": "batched", "learner": "fused", "execution": "emulated"},
-    "stock+lean": {"runner": "stock", "learner": "lean", "execution": "real"},
+    "stock+fused": {"runner": "stock", "learner": "fused", "execution": "real"},
     "stock+rllib": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
 SPACES: dict[str, dict[str, Any]] = {
@@ -76,8 +74,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=1, help="for more seeds than an earlier call had")
     parser.add_argument("--environments", nargs="+", choices=list(SPACES), default=list(SPACES))
-    parser.add_argument("--first", choices=list(ENGINES), default="batched+lean")
-    parser.add_argument("--second", choices=list(ENGINES), default="stock+lean")
+    parser.add_argument("--first", choices=list(ENGINES), default="batched+fused")
+    parser.add_argument("--second", choices=list(ENGINES), default="stock+fused")
     parser.add_argument("--runners", type=int, metavar="N", help="emulated runners; without it one, of 16 environments")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
     options = parser.parse_args()

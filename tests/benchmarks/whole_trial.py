@@ -20,7 +20,6 @@ import time
 OURS = {
     "fused": {"learner": "fused"},
     "fused, EnvPool": {"learner": "fused", "backend": "envpool"},
-    "lean": {"learner": "lean"},
     "RLlib's learner": {"learner": "rllib"},
 }
 PEERS = {"SB3": ("sb3", {"vec_env": "dummy"}), "single file": ("single_file", {}), "rlox": ("rlox", {})}

@@ -25,7 +25,6 @@ HOMES = (
     "study/ray_private.py",
     "study/mlflow_private.py",
     "study/jax_private.py",
-    "study/trial/engine/learning/lean_private.py",
 )
 
 GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"

@@ -17,8 +17,9 @@ from study.planning.plan import remarks
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import differences
+from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
-from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
 from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured_algorithm import MeasuredAlgorithm
@@ -67,7 +68,7 @@ def test_a2c_is_ppo_with_one_plain_update() -> None:
     built = config(algorithm="A2C", setting={"train_batch_size": 160, "minibatch_size": 160})
     assert (built.num_epochs, built.minibatch_size, built.total_train_batch_size) == (1, None, 160)
     assert (built.lambda_, built.kl_coeff, built.standardization, built.optimizer) == (1.0, 0.0, "none", "rmsprop")
-    assert built.learner_class is LeanPPOLearner
+    assert built.learner_class is FusedPPOLearner
 
 
 def test_resources_and_network_reach_rllib() -> None:
@@ -135,37 +136,50 @@ def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
     assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
     assert built.fallbacks == [
         "runner: RLlib's stock runner instead of the batched one: it needs RLlib's default connectors",
-        "learner: RLlib's own learner instead of the lean one: torch_compile_learner is on",
+        "learner: RLlib's own learner instead of the fused one: torch_compile_learner is on",
     ]
     assert built.standardization == "rllib"
 
 
 @pytest.mark.parametrize(
-    ("rllib", "changes", "told"),
+    ("rllib", "changes", "reason"),
     [
-        ({}, {"learner": "lean"}, []),
-        ({}, {"algorithm": "A2C"}, []),
-        ({}, {"resources__num_learners": 2}, []),
-        ({"training": {"grad_clip_by": "value"}}, {}, []),
-        ({"training": {"grad_clip_by": "value"}}, {"learner": "fused"}, ["grad_clip_by is value"]),
+        ({"training": {"grad_clip_by": "value"}}, {}, ""),
+        ({}, {"algorithm": "A2C"}, ""),
+        ({}, {"learner": "fused"}, ""),
+        ({}, {"resources__num_learners": 1}, ""),
+        ({}, {"resources__num_learners": 2}, "there are several learners"),
+        ({}, {"resources__num_learners": 2, "learner": "fused"}, "there are several learners"),
+        ({}, {"resources__num_gpus_per_learner": 0.5}, "the learner has a GPU"),
+        ({"training": {"use_critic": False}}, {}, "use_critic is off"),
     ],
 )
-def test_the_lean_learner_serves_where_the_fused_one_cannot(
-    rllib: dict[str, Any], changes: dict[str, Any], told: list[str]
+def test_rllibs_learner_serves_where_the_fused_one_cannot(
+    rllib: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
     built = config(rllib, **changes)
-    assert built.learner_class is LeanPPOLearner
-    said = [f"learner: the lean learner instead of the fused one: {reason}" for reason in told]
-    assert built.fallbacks == said
+    assert built.learner_class is (PPOTorchLearner if reason else FusedPPOLearner)
+    assert built.fallbacks == ([f"learner: RLlib's own learner instead of the fused one: {reason}"] if reason else [])
 
 
-def test_without_jax_the_lean_learner_serves_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_says_why_rllibs_learner_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(space: StudySpec) -> list[str]:
+        return [line for line in remarks(space, make_plan(space, cluster(n=4))) if "earner" in line]
+
+    assert said(spec()) == said(spec(learner="rllib")) == []
+    several = spec(resources__num_learners=2)
+    assert said(several) == ["Learner: RLlib's own. The fused one cannot do the same: there are several learners."]
+    assert engine_of_space(several) == "batched+RLlib"
     monkeypatch.setattr("study.space.spec.find_spec", lambda name: None)
-    assert config().learner_class is LeanPPOLearner
-    lacking = spec()
-    assert engine_of_space(lacking) == "batched+lean"
-    said = [line for line in remarks(lacking, make_plan(lacking, cluster(n=4))) if "JAX" in line]
-    assert len(said) == 1
+    (line,) = said(spec())
+    assert "JAX is missing" in line
+    assert engine_of_space(spec()) == "batched+RLlib"
+
+
+def test_rllibs_learner_scales_rewards_by_a_connector() -> None:
+    for rewards in (True, False):
+        built = config(learner="rllib", environment__normalize_rewards=rewards)
+        assert built._learner_connector is (ScaledRewards if rewards else None)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +203,15 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
 @pytest.mark.parametrize(
     ("rllib", "changes", "place", "words"),
     [
-        (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the lean learner"),
-        (COMPILED, {"standardization": "none"}, "standardization", "`none` needs the lean learner"),
-        (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the lean learner, and torch_compile_learner is on"),
+        (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the fused learner"),
+        (COMPILED, {"standardization": "none"}, "standardization", "`none` needs the fused learner"),
+        (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the fused learner, and torch_compile_learner is on"),
         (
             COMPILED,
             {"environment__normalize_observations": True},
             "environment.normalize_observations",
-            "the lean learner",
+            "needs the fused learner",
         ),
-        (COMPILED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "needs the lean learner"),
         (CONNECTED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "the batched runner"),
     ],
 )
@@ -210,12 +223,10 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
     assert words in text
 
 
-def test_all_that_the_lean_learner_is_missed_for_is_said_at_once() -> None:
-    names = ("normalize_observations", "normalize_rewards")
+def test_all_that_the_fused_learner_is_missed_for_is_said_at_once() -> None:
     with pytest.raises(SpaceError) as raised:
-        config(COMPILED, algorithm="A2C", **{f"environment__{name}": True for name in names})
-    places = [each.where for each in raised.value.faults]
-    assert places == ["algorithm", *(f"environment.{name}" for name in names)]
+        config(COMPILED, algorithm="A2C", environment__normalize_observations=True)
+    assert [each.where for each in raised.value.faults] == ["algorithm", "environment.normalize_observations"]
 
 
 def test_moments_need_no_runner_of_ours() -> None:

@@ -113,7 +113,7 @@ def test_learners_of_their_own_share_the_batch(learners: int) -> None:
         1000,
         128,
     )
-    served = "FusedPPOLearner" if learners == 1 else "LeanPPOLearner"
+    served = "FusedPPOLearner" if learners == 1 else "PPOTorchLearner"
     assert (effective["learner_class"], effective["torch_threads_learner"]) == (served, 1)
     assert sum(built.processes_per_node.values()) == 1 + learners
     main, *others = built.placement
@@ -140,7 +140,7 @@ def test_images_are_learnt_from() -> None:
         model__fcnet_hiddens=[16],
     )
     effective = of_kind(played, "trial_built")[0].effective
-    assert (effective["runner_class"], effective["learner_class"]) == ("BatchedEnvRunner", "LeanPPOLearner")
+    assert (effective["runner_class"], effective["learner_class"]) == ("BatchedEnvRunner", "PPOTorchLearner")
     convolutions = (8 * 3 * 4 + 8) + (8 * 8 * 4 + 8)
     flat = 8 * 1 * 2  # four by six pixels, halved twice
     heads = (flat * 16 + 16) * 2 + (16 * 2 + 2) + (16 + 1)

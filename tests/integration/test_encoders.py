@@ -26,9 +26,7 @@ def test_moments_are_those_of_all_that_was_shown() -> None:
     batches = [rng.normal(5.0, 3.0, (size, 4)) for size in (7, 1, 300)]
     moments = RunningMoments((4,))
     for batch in batches:
-        shown = torch.from_numpy(batch)
-        mean = shown.mean(dim=0)
-        moments.add(len(batch), mean, (shown - mean).square().sum(dim=0))
+        moments.add(torch.from_numpy(batch))
     together = np.concatenate(batches)
     np.testing.assert_allclose(moments.mean, together.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.variance, together.var(axis=0), rtol=1e-12)
@@ -37,7 +35,7 @@ def test_moments_are_those_of_all_that_was_shown() -> None:
 
 def test_observations_are_normalised_and_clipped() -> None:
     normalizer = ObservationNormalizer((2,))
-    normalizer.add(100.0, torch.tensor([3.0, 0.0]).double(), torch.tensor([400.0, 100.0]).double())
+    normalizer.add(torch.tensor([[5.0, 1.0], [1.0, -1.0]]))
     seen = normalizer(torch.tensor([[3.0, 0.0], [5.0, -1.0], [3.0, 1e6]]))
     np.testing.assert_allclose(seen, [[0.0, 0.0], [1.0, -1.0], [0.0, LARGEST]], atol=1e-6)
 
@@ -48,7 +46,7 @@ def test_numpy_and_torch_see_the_same_normalised_policy(shared: bool) -> None:
     module = config.get_rl_module_spec().build()
     assert len(list(normalizers_of(module))) == (1 if shared else 2)
     for normalizer in normalizers_of(module):
-        normalizer.add(50.0, torch.ones(4).double(), torch.full((4,), 200.0).double())
+        normalizer.add(torch.stack([torch.full((4,), 3.0), torch.full((4,), -1.0)]))
     observations = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
     with torch.inference_mode():
         expected = module._forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS]
@@ -68,20 +66,6 @@ def test_impalas_convolutions_are_those_of_the_paper() -> None:
     assert [each.out_channels for each in convolutions] == [16] * 5 + [32] * 10
     assert encoder.net[-2].in_features == 8 * 8 * 32  # 64 pixels, halved three times
     assert encoder.net[-2].out_features == 256
-
-
-@pytest.mark.parametrize("conv_net", ["nature", "impala"])
-def test_images_are_normalised_before_their_convolutions(conv_net: str) -> None:
-    picture = {"environment__id": "tests.environments:Picture", "model__conv_net": conv_net}
-    module = built_config(**picture, environment__normalize_observations=True).get_rl_module_spec().build()
-    shown = torch.rand(5, 4, 6, 3, dtype=torch.float64)
-    normalizers = list(normalizers_of(module))
-    assert len(normalizers) == 2
-    before = module.forward_inference({Columns.OBS: shown.float()})[Columns.ACTION_DIST_INPUTS]
-    for normalizer in normalizers:
-        normalizer.add(50.0, torch.full((4, 6, 3), 0.5).double(), torch.full((4, 6, 3), 2.0).double())
-    after = module.forward_inference({Columns.OBS: shown.float()})[Columns.ACTION_DIST_INPUTS]
-    assert not torch.equal(before, after)
 
 
 NORMALIZED = {"environment__normalize_observations": True, "environment__normalize_rewards": True}

@@ -67,7 +67,7 @@ def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
     grown = space("IMPALA", parameters={"steps_per_env_runner": 250})
     assert runnable(grown, {"num_env_runners": 4})["train_batch_size"] == 1000
     assert space("APPO").learner == "rllib"
-    assert space("A2C").learner_in_use == "lean"
+    assert space("A2C").learner_in_use == "fused"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str
     ("algorithm", "changes", "place"),
     [
         ("IMPALA", {"execution": "emulated"}, "execution"),
-        ("IMPALA", {"learner": "lean"}, "learner"),
+        ("IMPALA", {"learner": "fused"}, "learner"),
         ("APPO", {"standardization": "steps"}, "standardization"),
-        ("A2C", {"learner": "rllib"}, "learner"),
+        ("A2C", {"learner": "rllib"}, "algorithm"),
         ("A2C", {"standardization": "steps"}, "standardization"),
         ("IMPALA", {"kind": "throughput", "throughput": {"grids": {"a": {"num_env_runners": [1, 2]}}}}, "algorithm"),
         ("PPO", {"learner": "rllib", "standardization": "none"}, "standardization"),

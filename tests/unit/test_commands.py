@@ -47,7 +47,7 @@ def test_every_command_is_found_by_its_name_and_shows_examples(words, command):
 def test_a_withdrawn_command_says_so_in_one_line(name):
     done = subprocess.run([sys.executable, "-m", "study", name], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(rf"{name}: is withdrawn since version 0\.13\.0\. Fix: .+\n", done.stderr)
+    assert re.fullmatch(rf"{name}: was withdrawn in version 0\.13\.0\. Fix: .+\n", done.stderr)
 
 
 def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):

@@ -150,7 +150,9 @@ def lasting(tmp_path):
 
     def settle(space, recorded=None, obstacle=""):
         options = RunOptions(name="demo", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-        begun = None if recorded is None else new_identity(spec(learner=recorded), options)
+        begun = None if recorded is None else new_identity(spec(), options)
+        if begun is not None:
+            begun.spec["learner"] = recorded
         return with_lasting_learner(space, begun, jax_obstacle=obstacle, source="space", note=noted.append).learner
 
     noted = []
@@ -161,17 +163,35 @@ def lasting(tmp_path):
     ("changes", "recorded", "obstacle", "learner", "lines"),
     [
         ({}, None, "", "fused", 0),
-        ({}, None, "JAX is in use", "lean", 1),
-        ({"resources__num_learners": 2}, None, "JAX is in use", "lean", 0),
+        ({}, None, "JAX is in use", "rllib", 1),
+        ({"resources__num_learners": 2}, None, "JAX is in use", "auto", 0),
         ({}, "fused", "JAX is in use", "fused", 0),  # its trials say whether they can
-        ({}, "lean", "", "lean", 0),
-        ({}, "rllib", "", "auto", 0),  # another space, which is refused as such
+        ({}, "rllib", "", "rllib", 0),
+        ({"resources__num_learners": 2}, "auto", "", "auto", 0),
         ({"learner": "rllib"}, None, "", "rllib", 0),
     ],
 )
 def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obstacle, learner, lines):
     settle, noted = lasting
     assert (settle(spec(**changes), recorded, obstacle), len(noted)) == (learner, lines)
+
+
+def test_a_study_of_the_lean_learner_does_not_go_on(lasting):
+    with pytest.raises(SpaceError, match="`lean` was withdrawn in version"):
+        lasting[0](spec(), "lean")
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"standardization": "steps"}, "standardization"),
+        ({"environment__normalize_observations": True}, "environment.normalize_observations"),
+    ],
+)
+def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax(lasting, changes, place):
+    with pytest.raises(SpaceError, match="needs the fused learner, and JAX is in use") as caught:
+        lasting[0](spec(**changes), None, "JAX is in use")
+    assert [fault.where for fault in caught.value.faults] == [place]
 
 
 @pytest.mark.parametrize(("asked", "recorded"), [("auto", "fused"), ("fused", None)])

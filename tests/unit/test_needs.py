@@ -66,7 +66,7 @@ def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
     space = spec()  # two lanes for each runner
     assert memory_mb(space, 1, "emulated") == 901
     assert memory_mb(space, 1000, "emulated") == 1500
-    assert memory_mb(spec(learner="lean"), 1000, "emulated") == 1300  # without JAX
+    assert memory_mb(spec(learner="rllib"), 1000, "emulated") == 1300  # without JAX
     split = spec(resources__emulation_processes=2)
     assert memory_mb(split, 1000, "emulated") == 900 + 2 * (300 + 300)
     apart = spec(resources__num_learners=1)  # the program is where the learner is
@@ -163,6 +163,6 @@ def test_guesses_follow_what_costs_time():
     working = seconds(environment__step_cpu_ms=10, cores=2) - seconds(cores=2)
     assert working == pytest.approx(1_000_000 * 0.010 / 2)
     # Every step is seen once by the policy and once, in one epoch, by the learner.
-    pictures = seconds(model__conv_net="nature", execution="emulated") - seconds(learner="lean", execution="emulated")
+    pictures = seconds(model__conv_net="nature", execution="emulated") - seconds(learner="rllib", execution="emulated")
     assert pictures == pytest.approx(1_000_000 * (0.2e-3 + 0.65e-3))
     assert seconds(model__conv_net="impala") > 4 * seconds(model__conv_net="nature")

@@ -25,7 +25,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.custom_metrics import custom_metrics
-from study.trial.engine.learning.lean_learner import LeanPPOLearner
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.script_config import adopted_config, pickled, unpickled
 from study.trial.script_engine import learner_obstacle, runner_obstacle
 from study.trial.script_environment import counted, make_environment, play_randomly
@@ -95,13 +95,13 @@ BOTH: dict[str, Change] = {
     "discrete observations in a dictionary": lambda config: config.environment(
         observation_space=Dict({"x": Discrete(3)})
     ),
+    "pictures": lambda config: config.environment(observation_space=Box(0, 255, (84, 84, 3), np.uint8)),
 }
 RUNNER_ALONE: dict[str, Change] = {
     "callbacks": lambda config: config.callbacks(OwnCallbacks),
     "a function as callback": lambda config: config.callbacks(on_train_result=lambda **_: None),
     "fragments of a length": lambda config: config.env_runners(rollout_fragment_length=50),
     "greedy": lambda config: config.env_runners(explore=False),
-    "pictures": lambda config: config.environment(observation_space=Box(0, 255, (84, 84, 3), np.uint8)),
     "whole numbers": lambda config: config.environment(observation_space=Box(0, 9, (4,), np.int64)),
 }
 NEITHER: dict[str, Change] = {
@@ -127,7 +127,7 @@ NEITHER: dict[str, Change] = {
 def test_neither_runner_nor_learner_of_ours_serves(change: Change) -> None:
     config = change(plain())
     assert runner_obstacle(config)
-    assert learner_obstacle(config) or isinstance(config.observation_space, Dict)
+    assert learner_obstacle(config)
 
 
 @pytest.mark.parametrize("change", RUNNER_ALONE.values(), ids=RUNNER_ALONE)
@@ -356,7 +356,8 @@ def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number(agent: str |
     ("base", "changes", "reason"),
     [
         ({}, {"resources": {"num_learners": 2}}, "there are several learners"),
-        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, "grad_clip_by is value"),
+        ({"use_critic": False}, {}, "use_critic is off"),
+        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, ""),
     ],
 )
 def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
@@ -365,5 +366,6 @@ def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
     spec = script_spec(facts(runner_obstacle="callbacks are the script's own"), learner="fused", **changes)
     setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001}
     config = adopted_config(spec, plain(own_script()).training(**base), setting=setting, seed=1, execution="real")
-    assert config.learner_class is LeanPPOLearner
-    assert config.fallbacks[-1] == f"learner: the lean learner instead of the fused one: {reason}"  # type: ignore[attr-defined]
+    said = [f"learner: RLlib's own instead of the fused one: {reason}"] if reason else []
+    assert (config.learner_class is FusedPPOLearner) is not bool(reason)
+    assert config.fallbacks[1:] == said  # type: ignore[attr-defined]

@@ -83,7 +83,6 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
         # what the script cannot do
         ({"runner_obstacle": "of many"}, {"execution": "emulated"}, "execution", "emulation needs the batched runner"),
         (OF_TWO, {"evaluation": {"agent": "both"}}, "evaluation.agent", "must be one of 0 and 1"),
-        ({"learner_obstacle": "of many"}, {"standardization": "steps"}, "standardization", "needs the lean learner"),
         (SAC, one_runner(steps_per_env_runner=9), "parameters.steps_per_env_runner", "means nothing for SAC"),
         ({**WITHOUT_LR, "overridden": ["lr"]}, {}, "parameters.lr", "every module that learns has a value of its own"),
         ({**SCHEDULED, **APPO}, one_runner(lr_end_fraction=0.1), "parameters.lr_end_fraction", "one value of lr"),
@@ -96,6 +95,11 @@ def test_what_space_and_script_cannot_have_together(found, changes, where, rule)
     with pytest.raises(SpaceError) as caught:
         script_spec(facts(**found), **changes)
     assert any(where == fault.where and rule in fault.rule for fault in caught.value.faults), caught.value
+
+
+def test_what_only_the_fused_learner_can_do_is_refused_where_it_cannot_serve_the_script() -> None:
+    with pytest.raises(SpaceError, match="standardization: `steps` needs the fused learner, and the module is"):
+        script_spec(facts(learner_obstacle="the module is recurrent"), standardization="steps")
 
 
 def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:

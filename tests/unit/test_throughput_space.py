@@ -1,15 +1,12 @@
 """Spaces of throughput studies: which cells they name, what they are refused for; other studies stay as they were."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from study.errors import SpaceError
 from study.space.cells import BASE_CELL, cells_of, shares, spec_of_cell
-from study.space.parsing import parse_space
-from study.space.space_file import read_space
 from study.space.spec import StudySpec, digest_of
 from tests.spaces import read_again, spec_of
 from tests.throughput import throughput_spec
@@ -92,21 +89,6 @@ def test_a_throughput_space_reads_back_what_it_writes():
     assert read_again(written) == written
     assert StudySpec.model_validate(written.to_json()) == written  # as a trial's process does
     assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
-
-
-DIGESTS = {
-    "acrobot_workers": "f65ef171e783c093",
-    "waiting": "1e6b827fec7c66f6",
-}
-"""Of shipped spaces, before there were throughput studies, when the lean learner was the default."""
-
-
-@pytest.mark.parametrize("name", DIGESTS)
-def test_a_study_begun_before_there_were_throughput_studies_can_be_resumed(name):
-    source = read_space(f"{name}.yaml")
-    began = parse_space(replace(source, content={**source.content, "learner": "lean"}))
-    assert began.digest() == DIGESTS[name]
-    assert not {"kind", "throughput"} & began.to_json().keys()
 
 
 def test_the_identity_of_a_recorded_study_is_still_its_own():

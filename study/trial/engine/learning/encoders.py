@@ -49,18 +49,15 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))  # checkpoints hold arrays only
 
     @torch.no_grad()
-    def add(self, count: float, mean: Tensor, squares: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            count: Number of observations in it.
-            mean: Their mean.
-            squares: Sum of their squared deviations from that mean.
+    def add(self, observations: Tensor) -> None:
+        """Add a batch of observations, shape (rows, …).
 
         Source:
             Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
         """
-        before = float(self.count)
+        values, count, before = observations.double(), len(observations), float(self.count)
+        mean = values.sum(dim=0) / count
+        squares = (values - mean).square().sum(dim=0)
         total = before + count
         apart = mean - self.mean
         all_squares = self.variance * before + squares + apart.square() * (before * count / total)

@@ -1,9 +1,9 @@
-"""PPO's minibatch loop as one compiled program. Imports JAX and numpy; knows neither RLlib nor torch.
+"""The minibatch loop of PPO and A2C as one compiled program. Imports JAX and numpy; knows neither RLlib nor torch.
 
 PyTorch dispatches every operation of every minibatch by itself, which for networks of 64 x 64 takes longer than the
-arithmetic. Here forward pass, loss, gradient, clipping and Adam of all minibatches are one loop that XLA compiles. A
-program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients are
-arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
+arithmetic. Here forward pass, loss, gradient, clipping and optimizer of all minibatches are one loop that XLA
+compiles. A program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients
+are arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
 
 Whoever calls `update` has called `study.jax_private.use_one_cpu_thread` before.
 """
@@ -26,6 +26,8 @@ from study.jax_private import cpu_device
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 """Of Adam, as in PyTorch."""
+RMSPROP_ALPHA, RMSPROP_EPS = 0.99, 1e-5
+"""Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 _SMALL = 2048
 """Numbers of a tensor that is not worth an operation of its own; of no influence on the result."""
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -58,7 +60,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What is compiled in: networks, distribution, and which terms the loss has. Hashable.
+    """What is compiled in: networks, distribution, which terms the loss has, and how a step is taken. Hashable.
 
     Attributes:
         policy: Layers of the policy's encoder.
@@ -70,6 +72,8 @@ class Architecture:
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
         divergence: Whether the loss has a term for the divergence from the old policy.
+        clip_by: What of the gradients is limited: `global_norm`, the `norm` of each tensor, or each `value`.
+        optimizer: `adam` or `rmsprop`.
     """
 
     policy: tuple[Dense, ...]
@@ -81,6 +85,8 @@ class Architecture:
     sizes: tuple[int, ...] | None
     entropy: bool
     divergence: bool
+    clip_by: str
+    optimizer: str
 
 
 class Coefficients(NamedTuple):
@@ -88,7 +94,7 @@ class Coefficients(NamedTuple):
 
     lr: float
     grad_clip: float
-    """Largest global norm of the gradient; inf without a limit."""
+    """The limit of what `clip_by` names; inf without one."""
     clip_param: float
     vf_clip_param: float
     vf_loss_coeff: float
@@ -113,7 +119,10 @@ class Columns(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Parameters with Adam's state; `steps` is the number of its steps so far."""
+    """Parameters with the optimizer's state; `steps` is the number of its steps so far.
+
+    `first` is Adam's mean of the gradients, which RMSprop has not: then it is empty. `second` is that of their squares.
+    """
 
     parameters: tuple[Any, ...]
     first: tuple[Any, ...]
@@ -148,7 +157,7 @@ def update(
     minibatches: npt.NDArray[np.int32],
     coefficients: Coefficients,
 ) -> tuple[Weights, Result]:
-    """Take one step of Adam for each minibatch.
+    """Take one step of the optimizer for each minibatch.
 
     Ends at a minibatch whose loss and gradient are not finite. A gradient that is not finite is not applied.
 
@@ -182,7 +191,7 @@ def padded(length: int) -> int:
     return power // 4 * 3 if power >= 4 and length <= power // 4 * 3 else power
 
 
-# Without this analysis XLA copies Adam's state in every minibatch, to read what it is about to overwrite.
+# Without this analysis XLA copies the optimizer's state in every minibatch, to read what it is about to overwrite.
 @partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_cpu_copy_insertion_use_region_analysis": True})
 def _compiled(
     architecture: Architecture,
@@ -208,7 +217,7 @@ def _compiled(
         batch = Columns(*jnp.split(packed[order[result.count]].T, cuts))
         (loss, (new, values)), gradients = gradient_of(before.parameters, batch, coefficients)
         norm = _norm(gradients)
-        after = _adam(before, gradients, norm, coefficients)
+        after = _stepped(architecture, before, gradients, norm, coefficients)
         finite = jnp.isfinite(norm)
         kept = jax.tree.map(partial(jnp.where, finite), after, before)
         return kept, Result(
@@ -329,16 +338,40 @@ def _norm(gradients: Sequence[Array]) -> Array:
     return jnp.sqrt(sum(jnp.vdot(part, part) for part in parts))
 
 
-def _adam(weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients) -> Weights:
-    """Take one step with the gradients clipped by their global norm, as RLlib and PyTorch do."""
-    limit = coefficients.grad_clip
+def _stepped(
+    architecture: Architecture, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
+) -> Weights:
+    """Take one step of the optimizer with the clipped gradients, as RLlib and PyTorch do."""
+    clipped = _clipped(architecture.clip_by, gradients, norm, coefficients.grad_clip)
+    return (_rmsprop if architecture.optimizer == "rmsprop" else _adam)(weights, clipped, coefficients.lr)
+
+
+def _clipped(by: str, gradients: Sequence[Array], norm: Array, limit: Array) -> tuple[Array, ...]:
+    if by == "value":
+        return tuple(jnp.clip(gradient, -limit, limit) for gradient in gradients)
+    if by == "norm":
+        return tuple(limit / jnp.maximum(_norm([gradient]), limit) * gradient for gradient in gradients)
     scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
+    return tuple(scale * gradient for gradient in gradients)
+
+
+def _adam(weights: Weights, gradients: Sequence[Array], lr: Array) -> Weights:
     steps = weights.steps + 1
-    rate = coefficients.lr / (1 - _BETA1**steps)
+    rate = lr / (1 - _BETA1**steps)
     root = jnp.sqrt(1 - _BETA2**steps)
-    first = tuple(_BETA1 * m + (1 - _BETA1) * (scale * g) for m, g in zip(weights.first, gradients, strict=True))
-    second = tuple(_BETA2 * v + (1 - _BETA2) * (scale * g) ** 2 for v, g in zip(weights.second, gradients, strict=True))
+    first = tuple(_BETA1 * m + (1 - _BETA1) * g for m, g in zip(weights.first, gradients, strict=True))
+    second = tuple(_BETA2 * v + (1 - _BETA2) * g**2 for v, g in zip(weights.second, gradients, strict=True))
     parameters = tuple(
         p - rate * m / (jnp.sqrt(v) / root + _EPS) for p, m, v in zip(weights.parameters, first, second, strict=True)
     )
     return Weights(parameters, first, second, steps)
+
+
+def _rmsprop(weights: Weights, gradients: Sequence[Array], lr: Array) -> Weights:
+    second = tuple(
+        RMSPROP_ALPHA * v + (1 - RMSPROP_ALPHA) * g**2 for v, g in zip(weights.second, gradients, strict=True)
+    )
+    parameters = tuple(
+        p - lr * g / (jnp.sqrt(v) + RMSPROP_EPS) for p, g, v in zip(weights.parameters, gradients, second, strict=True)
+    )
+    return Weights(parameters, (), second, weights.steps + 1)
