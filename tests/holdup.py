@@ -3,20 +3,20 @@
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from study.designs.holdup.calibration import opening, predicted_cpu_s
+from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases, runners_of
 from study.designs.starts import start_of
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
-from study.planning.needs import execution_of, label_at_start, num_cpus, num_sampling_processes, processes
+from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
@@ -130,7 +130,7 @@ def study_records(
     for phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
             beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
-            for record in _trial(spec, number, asked[number], outcome, cluster, beside, decisions):
+            for record in _trial(spec, number, asked[number], outcome, cluster, beside):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -158,7 +158,6 @@ def _trial(
     outcome: Outcome,
     cluster: ClusterShape,
     beside: int,
-    decisions: Sequence[StageDecided],
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
@@ -168,7 +167,6 @@ def _trial(
     cpus = num_cpus(own, runners, execution)
     start = label_at_start(own, cluster, num_env_runners=runners, execution=execution, beside=(beside - 1) * cpus)
     label: Timing = "emulated" if runners != scale else start.timing
-    sampling = num_sampling_processes(own, runners, execution)
     started = start_of(
         spec,
         replace(request, trial=number),
@@ -179,32 +177,15 @@ def _trial(
         num_cpus=cpus,
         execution=execution,
     )
-    started = replace(started, predicted_cpu_s=predicted_cpu_s(spec, decisions, request, started.setting))
     yield started
-    placement = [
-        {
-            "process": "runner" if place else "main",
-            "runners": [place],
-            "node": "n0",
-            "host": "h0",
-            "num_cpus": each.num_cpus,
-        }
-        for place, each in enumerate(processes(own, runners, execution))
-    ]
     yield TrialBuilt(
         trial=number,
         attempt=1,
         startup_time_s=1.0,
-        effective={
-            **started.setting,
-            "seed": request.seed,
-            "num_sampling_processes": sampling,
-            "hostnames": ["h0"],
-        },
-        processes_per_node={"n0": len(placement)},
+        effective={**started.setting, "hostnames": ["h0"]},
+        processes_per_node={"n0": cpus},
         timing=label,
         timing_reason="invented",
-        placement=placement,
     )
     yield from _training(own, number, request, outcome(request, started.rule), label)
 
