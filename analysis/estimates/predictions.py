@@ -1,4 +1,4 @@
-"""What the models say beyond what was measured: other numbers of runners, bounds, knee, limit. Imports NumPy.
+"""What the models say beyond what was measured: other numbers of runners, bounds, the limit. Imports NumPy.
 
 Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest measured scale, nor by a model that does not describe
 its own runs. Intervals of predictions know the scatter of the runs, not what the model leaves out.
@@ -13,7 +13,7 @@ from analysis.estimates.fits import ModelResults
 from analysis.estimates.frame import Basis, Cell, Row, rows_of
 from analysis.estimates.results import Results, attempt
 from analysis.estimates.throughput import Names, engine_in
-from analysis.models.derived import knee, runner_limit, throughput_ceiling
+from analysis.models.derived import runner_limit
 from analysis.models.iteration_time import IterationTimeFit
 from study.errors import AnalysisError
 from study.statistics import Estimate
@@ -37,7 +37,7 @@ def prediction_rows(results: Results, names: Names) -> Iterator[Row]:
     fit = fitted(found)
     if not isinstance(fit, str):
         yield from _scales(found, fit, place)
-        yield from _derived(found, fit, place)
+        yield from _limit(found, fit, place)
 
 
 def fitted(found: ModelResults) -> IterationTimeFit | str:
@@ -154,14 +154,8 @@ def predicted(found: ModelResults, fit: IterationTimeFit, scales: Sequence[int])
     return [replace(each, method="iteration-time model") for each in fit.predict(cells)]
 
 
-def _derived(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:
-    cell, engine = found.cell, place.engine
-    here = place.cell(max(place.measured))
-    for quantity, estimate in (
-        ("knee_num_env_runners", knee(fit, cell)),
-        ("limit_num_env_runners", runner_limit(fit, cell)),
-    ):
-        if estimate is not None and place.near(estimate.value):
-            yield from rows_of(here, {quantity: estimate}, basis=place.basis(estimate.value), engine=engine)
-    ceiling = {"ceiling_of_all_batches_env_steps_per_s": throughput_ceiling(fit, cell)}
-    yield from rows_of(replace(here, train_batch_size=None), ceiling, basis="extrapolated", engine=engine)
+def _limit(found: ModelResults, fit: IterationTimeFit, place: _Place) -> Iterator[Row]:
+    limit = runner_limit(fit, found.cell)
+    if limit is not None and place.near(limit.value):
+        estimates, basis = {"limit_num_env_runners": limit}, place.basis(limit.value)
+        yield from rows_of(place.cell(max(place.measured)), estimates, basis=basis, engine=place.engine)

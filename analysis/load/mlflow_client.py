@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run, ViewType
@@ -47,7 +47,6 @@ class StoredRun:
 
     id: str
     name: str
-    status: Literal["RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED"]
     start_time_s: float | None
     """Seconds since the epoch."""
     end_time_s: float | None
@@ -194,7 +193,6 @@ def _stored(run: Run) -> StoredRun:
     return StoredRun(
         id=str(info.run_id),
         name=str(info.run_name or info.run_id),
-        status=info.status,
         start_time_s=info.start_time / 1000 if info.start_time else None,
         end_time_s=info.end_time / 1000 if info.end_time else None,
         params=data.params,

@@ -82,8 +82,6 @@ class ScalingGroup:
     """T(n_ref), seconds per iteration."""
     rows: tuple[ScalingRow, ...]
     """By scale, ascending."""
-    karp_flatt_trend: Estimate | None
-    """Karp-Flatt fraction at the largest scale less that at the smallest above the reference; needs three scales."""
     reading: str
     """What the Karp-Flatt fractions say, in a sentence; empty in weak scaling."""
     notes: tuple[str, ...] = ()

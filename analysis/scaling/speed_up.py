@@ -157,7 +157,7 @@ def _group(
         first_of_scale = not index or scales[index - 1].num_env_runners != scale.num_env_runners
         n_failed = int((failed["num_env_runners"] == scale.num_env_runners).sum()) if first_of_scale else 0
         rows.append(_row(kind, index, scales, n_failed=n_failed, level=level))
-    trend, text = None, ""
+    text = ""
     if kind == "strong":
         above = [base, *(scale for scale in scales if scale.num_env_runners > chosen)]
         trend = karp_flatt_trend(
@@ -174,7 +174,6 @@ def _group(
         reference=chosen,
         reference_time_s=next(row.iteration_time_s for row in rows if row.is_reference),
         rows=tuple(rows),
-        karp_flatt_trend=trend,
         reading=text,
         notes=_overstepping(kind, rows),
     )

@@ -19,7 +19,6 @@ from scipy import stats
 
 from analysis.models.calibration import verdict
 from analysis.models.comparison import _median
-from analysis.models.derived import throughput_ceiling
 from analysis.models.iteration_time import fit_iteration_time
 from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl, usl_peak, usl_throughput
 from analysis.models.observations import Observations
@@ -228,13 +227,6 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     return fit.estimate(float(found[0]), draws[:, 0]), float(truth)
 
 
-def ceiling(rng: Rng, n: int) -> tuple[Estimate | None, float]:
-    seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
-    fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
-    truth = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
-    return throughput_ceiling(fit, grid((46,), ((4, 4000, 256, 4),))), truth
-
-
 def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
     cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     true = phase_times(vector(TRUTH), design(cells))
@@ -269,7 +261,6 @@ ROWS = (
     Row("USL, coherency", "the same", usl(lambda fit: fit.coherency, USL[2]), 500),
     Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
     Row("model, iteration time at 46 runners", "price list", prediction, 200, 0.9),
-    Row("model, ceiling", "frame of estimates", ceiling, 200, 0.9),
     Row("more than any number of runners gives", "T5", bound, 1000, 0.9),
     Row("median error of a model over n cells", "T9", model_error, 1000),
 )

@@ -219,7 +219,7 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
     assert set(rates.loc[rates["basis"] == "measured", "num_env_runners"]) == {2, 4, 8}
     assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
     assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
-    assert study.estimates(["knee_num_env_runners", "limit_num_env_runners"])["value"].le(16).all()
+    assert study.estimates("limit_num_env_runners")["value"].le(16).all()
     assert study.estimates([]).empty
     with pytest.raises(AnalysisError, match="must be from 1 to 16, twice the largest measured, got 17"):
         study.predict(17)
@@ -235,11 +235,9 @@ def test_a_prediction_has_its_cpus_and_prices(studies):
 
 
 def test_a_bound_is_not_called_measured(studies):
-    bounds = studies["example_throughput"].estimates(
-        ["most_speed_up", "ceiling_env_steps_per_s", "ceiling_of_all_batches_env_steps_per_s"]
-    )
+    bounds = studies["example_throughput"].estimates(["most_speed_up", "ceiling_env_steps_per_s"])
     assert set(bounds["basis"]) == {"extrapolated"}
-    assert len(bounds) == 3
+    assert len(bounds) == 2
 
 
 def timed(num_learners: int, minibatch: int, *, scales: tuple[int, ...], each: int = 1, first: int = 0) -> list:

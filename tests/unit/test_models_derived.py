@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from analysis.models import derived
 from analysis.models.calibration import verdict
-from analysis.models.derived import knee, runner_limit, throughput_ceiling
+from analysis.models.derived import runner_limit
 from analysis.models.iteration_time import fit_iteration_time
 from analysis.models.phases import design, phase_times
 from study.errors import AnalysisError
 from tests.unit.test_models_planted import TRUTH, grid, planted, vector
 
-SETTING, LONGER = ((4, 4000, 256, 4),), ((4, 4000, 128, 10),)
+SETTING = ((4, 4000, 256, 4),)
 
 
 @pytest.fixture(scope="module")
@@ -33,56 +33,12 @@ def true_times(cells, whole_steps=False):
     return phase_times(vector(TRUTH), design(cells, whole_steps=whole_steps))
 
 
-CEILING = 1 / (4 * (9e-4 / 256 + 1.6e-6) + 8e-6 + 2e-6 + 1e-6)
-"""Env steps per second of `SETTING` that no number of runners exceeds, from `TRUTH`."""
-
-
-def meeting():
-    """Return the n at which sampling takes as long as learning, in the setting `LONGER`."""
-
-    def gap(n):
-        times = true_times(grid((n,), LONGER))
-        return float(times["sampling"][0] - times["learning"][0])
-
-    return optimize.brentq(gap, 1, 500)
-
-
 def limit():
     """Return the first n after which one runner more is not worth its CPU, in the setting `SETTING`."""
     scales = np.arange(1, 200)
     rates = 4000 / true_times(grid(tuple(scales), SETTING))["iteration"]
     worth = np.diff(np.log(rates)) / np.diff(np.log(1 + scales))
     return scales[np.flatnonzero(worth < 0.5)[0]]
-
-
-def test_the_ceiling_is_the_printed_formula(exact, noisy):
-    cell = grid((46,), SETTING)
-    ceiling = throughput_ceiling(exact, cell)
-    assert ceiling.value == pytest.approx(CEILING, rel=1e-3)
-    estimate = throughput_ceiling(noisy, cell)
-    assert estimate.low < CEILING < estimate.high
-    # Nothing gets above it: not 10,000 runners with a batch of a million.
-    huge = grid((10_000,), ((4, 1_000_000, 256, 4),), step_wait_s=0.0)
-    assert 1_000_000 / exact.iteration_time_s(huge)[0] < ceiling.value
-
-
-def test_two_learners_with_two_threads_lift_the_ceiling(exact):
-    cell = grid((46,), SETTING, num_learners=2, learner_threads=2)
-    expected = 1 / (2 * (9e-4 / 256 + 1.6e-6 / 2) + 4e-6 + 2e-6 + 1e-6)
-    assert throughput_ceiling(exact, cell).value == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_knee_is_where_sampling_and_learning_meet(exact, noisy):
-    cell, expected = grid((1,), LONGER), meeting()
-    found = knee(exact, cell)
-    assert found.value == pytest.approx(expected, rel=0.01)
-    estimate = knee(noisy, cell)
-    assert estimate.low < expected < estimate.high
-
-
-def test_where_sampling_is_never_as_fast_as_learning_or_always_there_is_no_knee(exact):
-    assert knee(exact, grid((1,), ((64, 4000, 32, 30),), step_wait_s=0.0)) is None
-    assert knee(exact, grid((1,), ((1, 100_000, 100_000, 1),), step_wait_s=1000.0)) is None
 
 
 def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy):
