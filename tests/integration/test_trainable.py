@@ -80,8 +80,9 @@ def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path)
 @pytest.mark.minutes
 def test_without_tune_an_error_of_the_trial_stands_for_itself() -> None:
     config = trial_config(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70})
-    with pytest.raises(TrialError, match=r"^(env runner 1|sampling in the main process): sampling must not"):
+    with pytest.raises(TrialError, match=r"^(env runner 1|sampling in the main process): sampling must not") as raised:
         list(results_of(config))
+    assert raised.value.code == "sampling-failed"
 
 
 @pytest.mark.minutes

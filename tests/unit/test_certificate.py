@@ -371,7 +371,7 @@ def test_a_path_without_a_study_is_said_to_have_none(tmp_path: Path, name: str) 
 
 def test_a_seed_without_a_rerun_is_refused(study: StudyFolder) -> None:
     result = CliRunner().invoke(app, ["verify", str(study.path), "--seed", "3"])
-    assert [(fault.where, fault.rule) for fault in result.exception.faults] == [("--seed", "needs --rerun")]
+    assert [(fault.where, fault.code) for fault in result.exception.faults] == [("--seed", "seed-without-rerun")]
 
 
 # The rules of the records; what is found of single fields and of the recorded example: test_record_mutations.py
@@ -452,7 +452,7 @@ def test_bent_records_are_refused_and_what_was_bent_is_named(
     holdup.write_records(touched, bend(records))
     with pytest.raises(RecordError) as raised:
         verify(touched.path)
-    assert raised.value.rule == "the records must obey the protocol"
+    assert raised.value.code == "protocol-broken"
     assert re.search(named, raised.value.got)
 
 

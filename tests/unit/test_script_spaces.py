@@ -83,7 +83,6 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
         # what the script cannot do
         ({"runner_obstacle": "of many"}, {"execution": "emulated"}, "execution", "emulation needs the batched runner"),
         (OF_TWO, {"evaluation": {"agent": "both"}}, "evaluation.agent", "must be one of 0 and 1"),
-        ({"learner_obstacle": "of many"}, {"standardization": "steps"}, "standardization", "needs the lean learner"),
         (SAC, one_runner(steps_per_env_runner=9), "parameters.steps_per_env_runner", "means nothing for SAC"),
         ({**WITHOUT_LR, "overridden": ["lr"]}, {}, "parameters.lr", "every module that learns has a value of its own"),
         ({**SCHEDULED, **APPO}, one_runner(lr_end_fraction=0.1), "parameters.lr_end_fraction", "one value of lr"),
