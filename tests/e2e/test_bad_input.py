@@ -178,12 +178,6 @@ def test_a_python_without_the_packages_is_told_what_to_install(words):
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_no_script_is_not_said_to_run():
-    result = CliRunner().invoke(cli.app, ["adopt", "space.yaml"])
-    assert "must be a Python file or module:object, got 'space.yaml'" in str(result.exception)
-    assert "Running" not in result.output
-
-
 def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
     text = SPACE + "rllib:\n  training:\n    shufle_batch_per_epoch: false\n"
     (place / "space.yaml").write_text(text)
@@ -272,15 +266,6 @@ def test_help_plan_and_refusals_do_not_import_an_engine(place):
     assert found == ["ENGINES"] * len(calls), done.stdout + done.stderr
 
 
-def test_the_plan_says_what_a_trial_needs_and_how_its_times_will_be_labelled():
-    words = ["run", "space.yaml", "--dry-run", "--set", "parameters.num_env_runners=[1, 400]"]
-    words += ["--set", "parameters.train_batch_size=4000", "--set", "budget.env_steps=8000"]
-    assert re.search(r"400 +\d+ +emulated +1 .*emulated", study(*words))
-    words += ["--set", "execution=real", "--set", "resources.memory_per_env_runner_mb=1"]
-    assert re.search(r"400 +\d+ +real +401 .*oversubscribed", study(*words))
-    assert not Path("studies").exists()
-
-
 def existing(place, content):
     """Make a study folder with this identity, and return its file."""
     file = place / "studies" / "space" / "study.json"
@@ -294,11 +279,3 @@ def test_a_study_folder_of_another_user_is_not_resumed(place):
     os.chown(existing(place, "{}").parent, 12345, 12345)
     with pytest.raises(RecordError, match="must belong to you"):
         study("run", "space.yaml", "--resume")
-
-
-@pytest.mark.parametrize("content", ["", "garbage", "{}", '{"format": 99}'])
-def test_a_damaged_identity_is_named(place, content):
-    file = existing(place, content)
-    with pytest.raises(RecordError, match=r"study\.json"):
-        study("run", "space.yaml", "--resume")
-    assert file.read_text() == content

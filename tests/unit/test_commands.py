@@ -119,10 +119,6 @@ def test_help_loads_no_command_and_no_engine():
         assert summary in done.stdout
 
 
-def test_the_list_shows_that_a_subcommand_of_certificate_comes_before_the_folder():
-    assert all(f"{name} FOLDER" in cli.COMMANDS["certificate"][1] for name in cli.load("certificate").commands)
-
-
 def as_json(*words):
     result = CliRunner().invoke(cli.app, [*map(str, words), "--json"], catch_exceptions=False)
     assert result.exit_code == 0

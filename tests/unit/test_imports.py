@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import study
-
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
 
@@ -94,15 +92,3 @@ def test_an_engine_is_imported_only_at_home(engine):
             name for name in imported(file) if name.partition(".")[0] == engine or name == f"study.{engine}_private"
         ]
         assert names == [], place
-
-
-def test_every_file_says_first_why_it_exists():
-    for file in [*ROOT.glob("study/**/*.py"), *ROOT.glob("analysis/**/*.py"), ROOT / "run_study.py"]:
-        if file.name == "__init__.py" and not file.read_text():
-            continue
-        assert ast.get_docstring(ast.parse(file.read_text())), file
-
-
-def test_what_the_package_offers_exists_and_is_in_order():
-    assert all(hasattr(study, name) for name in study.__all__)
-    assert study.__all__ == sorted(study.__all__)

@@ -41,6 +41,8 @@ def test_a_name_finds_a_space_with_or_without_its_suffix(tmp_path):
         ("quickstrat.yaml", "no such file, got 'quickstrat.yaml'. Fix: Did you mean 'quickstart.yaml'?"),
         ("nosuch.yaml", "no such file, got 'nosuch.yaml'. Fix: Give a path, or one of: acrobot"),
         (".", "must be a file, got the folder '.'. Fix: Give a path, or one of: acrobot"),
+        ("", ""),
+        ("x" * 300, ""),
     ],
 )
 def test_an_unknown_space_names_the_nearest(name, said):
@@ -52,7 +54,7 @@ def test_an_unknown_space_names_the_nearest(name, said):
     "changes",
     [
         {"parameters__train_batch_size": 333},  # the batched runner fills any batch to the step
-        {"environment__backend": "envpool", "parameters__train_batch_size": 333},
+        {"environment__backend": "envpool", "parameters__train_batch_size": [200, 800]},
         {"runner": "stock", "learner": "rllib", "standardization": "rllib"},
         {"standardization": "rllib"},
         {"resources__emulation_processes": 64},
@@ -301,12 +303,6 @@ def test_the_folder_of_a_study_is_answered_with_its_space(tmp_path):
     (tmp_path / "mine" / "space.yaml").write_text(PLAIN)
     with pytest.raises(SpaceError, match=r"mine/space\.yaml; with --name mine --resume"):
         load_space(tmp_path / "mine")
-
-
-@pytest.mark.parametrize("name", ["", ".", "x" * 300])
-def test_a_name_that_is_no_file_is_an_ordinary_error(name):
-    with pytest.raises(SpaceError):
-        load_space(name)
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

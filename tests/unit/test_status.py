@@ -251,18 +251,6 @@ def test_a_damaged_line_leaves_what_came_before(folder, kept, damage, said):
     assert problem.endswith(f"What follows is the state after the {kept} records before it.")
 
 
-def test_records_of_a_newer_version_are_refused(folder):
-    folder.records.write_bytes(b'{"schema":99,"seq":0,"time":1.0,"kind":"study_opened"}\n')
-    with pytest.raises(RecordError, match=r"this version reads schema \d+, got 99"):
-        read_status(folder.path)
-
-
-def test_a_record_of_an_unknown_trial_is_damage(folder):
-    synthetic.append(folder, synthetic.opened(), synthetic.iteration(7, 1))
-    (problem,) = read_status(folder.path).problems
-    assert "a trial must have started before, got iteration of trial 7" in problem
-
-
 def test_reading_on_gives_what_reading_anew_gives(at_work):
     reader = StatusReader(at_work.path)
     for records in (
@@ -376,16 +364,6 @@ def test_efficiency_is_that_of_the_table_in_short(folder):
         assert "the speed-up is 1.41" in " ".join(text.split())
 
 
-def test_efficiency_of_damaged_records_is_a_sentence(folder):
-    trials = [record for n in (1, 2) for record in measured_trial(n, runners=n)]
-    synthetic.append(folder, synthetic.opened(), *trials)
-    with folder.records.open("ab") as file:
-        file.write(b"garbage\n")
-    reader = StatusReader(folder.path)
-    assert len(reader.read().problems) == 1
-    assert "must be JSON" in efficiency_so_far(reader)
-
-
 @pytest.mark.parametrize("width", [80, 140])
 def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
     records = [record for number in range(3) for record in synthetic.whole_trial(number)]
@@ -397,14 +375,6 @@ def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
     assert "… and 3 more" in text
     for words in ("Running now", "Best so far", "Efficiency so far", "Health", "Driver: at work"):
         assert words in text
-
-
-def test_commands_are_printed_whole(folder):
-    synthetic.append(folder, synthetic.opened(), synthetic.started(0))
-    status = read_status(folder.path)
-    command = status.advice[0].command
-    assert len(command) > 80
-    assert f"  {command}\n" in printed(status, 80)
 
 
 def test_the_command_answers_and_refuses_and_loads_neither_engines_nor_pandas(folder, tmp_path):

@@ -234,10 +234,3 @@ def test_the_end_says_why_a_cell_has_no_measured_rate(tmp_path):
     assert re.search(r"FAILED, trials [\d, -]+: planted fault", text)
     failed = next(line for line in text.splitlines() if line.split()[:2] == ["4", "-"])
     assert failed.split() == ["4", "-", "-", "0", "of", "2"]
-
-
-def test_one_run_prints_no_interval(tmp_path):
-    spec = throughput_spec(**{**SMALL, "throughput__blocks": 1})
-    Drive(tmp_path, spec).run()
-    text = printed(tmp_path, spec)
-    assert "one run" in text
