@@ -45,7 +45,6 @@ class Comparison:
                 rule="needs two studies or more",
                 got=len(studies),
                 fix='Give them in a list: analysis.compare(["studies/a", "studies/b"]).',
-                code="nothing-to-compare",
             )
         self.studies = tuple(studies)
 
@@ -83,7 +82,7 @@ class Comparison:
             AnalysisError: There is no such quantity, or nothing that may be compared; names the fields that differ.
         """
         if quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, QUANTITIES, code="unknown-quantity")
+            raise unknown("quantity", quantity, QUANTITIES)
         first = _alone(_by_workload(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
@@ -102,7 +101,6 @@ class Comparison:
                 rule="a ratio needs equal workloads at equal numbers of runners",
                 got=why,
                 fix="Compare studies whose spaces differ in nothing else, or read their estimates side by side.",
-                code="workloads-differ",
             )
         return pd.DataFrame(found)
 

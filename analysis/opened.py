@@ -133,7 +133,7 @@ class Study:
         from analysis.figures.catalogue import MAKERS, figure_of
 
         if name not in MAKERS:
-            raise unknown("figure", name, MAKERS, code="unknown-figure")
+            raise unknown("figure", name, MAKERS)
         figure = figure_of(self, name)
         if ax is not None:
             figure.draw(ax)

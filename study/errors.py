@@ -47,13 +47,10 @@ class StudyError(Exception):
         rule: What must hold: "must be at least 1".
         got: What was found instead; empty where the rule says it already.
         fix: What to do, as a sentence.
-        code: Short name of the problem in kebab-case: "trial-does-not-fit".
     """
 
-    def __init__(
-        self, message: str = "", *, where: str = "", rule: str = "", got: object = "", fix: str = "", code: str = ""
-    ) -> None:
-        self.where, self.rule, self.got, self.fix, self.code = where, rule or message, str(got), fix, code
+    def __init__(self, message: str = "", *, where: str = "", rule: str = "", got: object = "", fix: str = "") -> None:
+        self.where, self.rule, self.got, self.fix = where, rule or message, str(got), fix
         super().__init__(message or in_one_line(where=where, rule=rule, got=str(got), fix=fix))
 
     @property
@@ -124,7 +121,6 @@ class Fault:
         rule: What must hold: "`low < high` must hold".
         got: What was found instead; empty where the rule says it already.
         fix: What to do, as a sentence.
-        code: Short name of the problem in kebab-case: "low-not-below-high".
         line: Line of the file; None where the problem is in no line.
     """
 
@@ -132,7 +128,6 @@ class Fault:
     rule: str
     got: str = ""
     fix: str
-    code: str = ""
     line: int | None = None
 
     @property
@@ -150,13 +145,11 @@ class SpaceError(StudyError, ValueError):
 
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:
         count = "1 problem" if len(faults) == 1 else f"{len(faults)} problems"
-        super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in faults)]), code="space")
+        super().__init__("\n".join([f"{source}: {count}", *(f"  {fault}" for fault in faults)]))
         self.source = source
         self.faults = tuple(faults)
 
     @classmethod
-    def of(
-        cls, source: str, *, where: str, rule: str, got: object = "", fix: str, code: str = "", line: int | None = None
-    ) -> Self:
+    def of(cls, source: str, *, where: str, rule: str, got: object = "", fix: str, line: int | None = None) -> Self:
         """Return the error of one fault; arguments as of `Fault`."""
-        return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, code=code, line=line)])
+        return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, line=line)])

@@ -117,9 +117,9 @@ Runners = Annotated[
 ]
 
 
-def wrong_option(option: str, rule: str, *, got: object = "", fix: str, code: str = "") -> SpaceError:
+def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> SpaceError:
     """Return the error of one option or argument of a command."""
-    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix, code=code)
+    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)
 
 
 def one_space(argument: str | None, options: Sequence[str] | None) -> str:
@@ -131,11 +131,11 @@ def one_space(argument: str | None, options: Sequence[str] | None) -> str:
     named = _spaces(argument, options)
     if len(named) > 1:
         got = " and ".join(f"'{each}'" for each in named)
-        raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.", code="two-spaces")
+        raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.")
     if named:
         return named[0]
     fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
-    raise wrong_option("--space", "must be given", got="none", fix=fix, code="no-space")
+    raise wrong_option("--space", "must be given", got="none", fix=fix)
 
 
 def _spaces(argument: str | None, options: Sequence[str] | None) -> list[str]:
@@ -161,11 +161,11 @@ def asked_space(
         if runners is not None or arguments:
             name = "--config-args" if runners is None else "--runners"
             fix = "In a space write parameters.num_env_runners, and config_args."
-            raise wrong_option(name, "belongs to --config", fix=fix, code="option-of-config")
+            raise wrong_option(name, "belongs to --config", fix=fix)
         return one_space(argument, options)
     if named := _spaces(argument, options):
         got, fix = f"'{named[0]}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
-        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix, code="two-spaces")
+        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
     text = asked_script(config, arguments=arguments, timeout=timeout, runners=runners, trials=trials)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -254,7 +254,7 @@ def _scales(text: str | None) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,10}", part) and int(part) > 0 for part in parts) or len(set(parts)) < len(parts):
         rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
-        raise wrong_option("--runners", rule, got=f"'{text}'", fix=fix, code="runners")
+        raise wrong_option("--runners", rule, got=f"'{text}'", fix=fix)
     return tuple(sorted(map(int, parts)))
 
 
@@ -321,7 +321,7 @@ def checked_name(name: str) -> str:
     """
     if not NAME.fullmatch(name):
         rule = "must consist of letters, digits, '.', '_' and '-'"
-        raise wrong_option("--name", rule, got=f"'{name}'", fix="Choose another name.", code="name")
+        raise wrong_option("--name", rule, got=f"'{name}'", fix="Choose another name.")
     return name
 
 
@@ -339,7 +339,7 @@ def checked_stage(text: str, spec: StudySpec) -> str:
     rule, fix = f"must be one of {', '.join(stages)}", "Name a stage."
     if not stages:
         rule, fix = "only a study with stages (hold-up) takes it", "Drop it, or give the space a holdup section."
-    raise wrong_option("--until", rule, got=f"'{text}'", fix=fix, code="stage")
+    raise wrong_option("--until", rule, got=f"'{text}'", fix=fix)
 
 
 def seconds(text: str, place: str) -> float:
@@ -354,8 +354,8 @@ def seconds(text: str, place: str) -> float:
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
         fix = f"Write {text}s, {text}m or {text}h."
-        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=fix, code="no-unit")
+        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=fix)
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
-        raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix, code="duration")
+        raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix)
     return parts[0] * 3600 + parts[1] * 60 + parts[2]

@@ -57,7 +57,6 @@ class ModelResults:
                 rule="need finished runs with a measured clock and timed phases",
                 got="none",
                 fix="Run a throughput study.",
-                code="no-measured-runs",
             )
         return thinned(self.selection.groups[0], most=MOST_RUNS)
 
@@ -106,7 +105,6 @@ class ModelResults:
                 rule="to hold a scale out needs measured runs at two scales or more",
                 got="one",
                 fix="Measure a second scale.",
-                code="too-few-scales-to-hold-out",
             )
         seen = self.observations
         splits = (leave_one_scale_out(seen), larger_scales(seen), leave_settings_out(seen))

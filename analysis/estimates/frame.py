@@ -128,22 +128,22 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
     names = [quantity] if isinstance(quantity, str) else [*(quantity or ())]
     for name in names:
         if name not in QUANTITIES:
-            raise unknown("quantity", name, QUANTITIES, code="unknown-quantity")
+            raise unknown("quantity", name, QUANTITIES)
     kept = frame if quantity is None else frame[frame["quantity"].isin(names)]
     for column, wanted in selection.items():
         if column not in DTYPES:
-            raise unknown("column", column, DTYPES, code="unknown-column-of-estimates")
+            raise unknown("column", column, DTYPES)
         several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
         kept = kept[kept[column].isin([*wanted] if several else [wanted])]
     return kept.reset_index(drop=True)
 
 
-def unknown(what: str, name: object, known: Iterable[str], *, code: str = "") -> AnalysisError:
+def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant."""
     choices = list(known)
     near = difflib.get_close_matches(str(name), choices, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."
-    return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix, code=code)
+    return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

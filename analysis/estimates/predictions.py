@@ -112,7 +112,6 @@ def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
             rule="the runs must allow a model that describes them",
             got=fit,
             fix="Measure two scales or more in equal workloads: python run_study.py --space throughput.yaml",
-            code="nothing-to-predict-from",
         )
     place = _Place(results, found, names)
     if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.measured):
@@ -121,7 +120,6 @@ def rows_at(results: Results, names: Names, num_env_runners: int) -> list[Row]:
             rule=f"must be from 1 to {MOST_EXTRAPOLATED * max(place.measured)}, twice the largest measured",
             got=num_env_runners,
             fix="Measure larger scales first.",
-            code="too-far-to-predict",
         )
     return list(_at(found, fit, place, [num_env_runners]))
 

@@ -82,7 +82,6 @@ class Figure:
                 rule="must have something to draw",
                 got=f"none: {with_command(self.missing, self.command)}",
                 fix="Ask `drawn` before.",
-                code="nothing-to-draw",
             )
         if titled:
             ax.set_title(style.wrapped(self.title, style.LONGEST_TITLE), loc="left")
@@ -210,7 +209,6 @@ def _panels(ax: Axes, count: int) -> list[Axes]:
             rule="a figure of several panels needs axes of a grid",
             got="axes at a place of their own",
             fix="Make them by `subplots` or `add_subplot`.",
-            code="axes-outside-a-grid",
         )
     ax.set_axis_off()
     grid = spec.subgridspec(-(-count // COLUMNS), COLUMNS)

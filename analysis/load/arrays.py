@@ -55,7 +55,6 @@ def _array(column: Column, values: Values, rows: Values, where: str) -> Extensio
             rule=f"{column.name} must be {_WANTED[column.dtype]}",
             got=f"{values[place]!r}",
             fix="Restore the source from a backup.",
-            code="bad-value-in-column",
         )
     return pd.Categorical(values) if column.dtype == "category" else pd.array(values, dtype=column.dtype)
 

@@ -27,7 +27,6 @@ def from_folder(path: str | Path) -> StudyData:
             rule="must be the folder of a study",
             got="none (study.json is missing)",
             fix=meant_by(folder.path) or f"Give for instance studies/quickstart, or {mlflow}.",
-            code="not-a-study-folder",
         )
     identity = folder.identity()
     spec, unread = spec_of(identity)
@@ -37,7 +36,6 @@ def from_folder(path: str | Path) -> StudyData:
             rule="a study must have records",
             got="none (records.jsonl is missing)",
             fix="Wait for its first trial, or restore the file.",
-            code="study-without-records",
         )
     trials = Trials(identity, folder.records)
     if not trials.sessions:
@@ -46,7 +44,6 @@ def from_folder(path: str | Path) -> StudyData:
             rule="a study needs a session",
             got=f"none yet ({trials.num_lines} other records)",
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
-            code="study-without-sessions",
         )
     runs = runs_frame(identity.name, trials, where=str(folder.records))
     return StudyData(

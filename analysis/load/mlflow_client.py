@@ -136,7 +136,6 @@ class Store:
                     rule="the database must have this MLflow's tables",
                     got="those of another version",
                     fix=f"Back it up, then run `mlflow db upgrade {shlex.quote(self.shown)}`.",
-                    code="database-of-another-mlflow",
                 ) from error
             raise self._unanswered(error) from error
         except Exception as error:  # databases and proxies raise every kind
@@ -148,7 +147,6 @@ class Store:
             rule="MLflow must answer",
             got=reason_of(error),
             fix="Look whether it is an MLflow store of a version near this one, and whether you may read it.",
-            code="no-answer-of-mlflow",
         )
 
 
@@ -165,18 +163,13 @@ def _check_database(database: Path) -> None:
             rule="must name an existing database",
             got=f"no file at {path}",
             fix="Correct the path; a relative one begins at the working directory.",
-            code="no-such-database",
         )
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("select 1 from sqlite_master where name = 'experiments'").fetchone()
     except sqlite3.Error as error:
         raise TrackingError(
-            where=where,
-            rule="must be an MLflow database",
-            got=error,
-            fix="Give the file that `mlflow ui` shows.",
-            code="not-an-mlflow-database",
+            where=where, rule="must be an MLflow database", got=error, fix="Give the file that `mlflow ui` shows."
         ) from error
     if not found:
         raise TrackingError(
@@ -184,7 +177,6 @@ def _check_database(database: Path) -> None:
             rule="must be an MLflow database",
             got="one without experiments",
             fix="Give the file that `mlflow ui` shows.",
-            code="not-an-mlflow-database",
         )
 
 

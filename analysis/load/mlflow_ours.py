@@ -64,13 +64,7 @@ def our_study(store: Store, experiment: Experiment, parent: StoredRun, *, histor
     found = list(store.runs(experiment, f"tags.`{STUDY_ID}` = '{parent.tags[STUDY_ID]}' and tags.`{ROLE}` = 'trial'"))
     runs, left_out = _latest(found)
     if not runs:
-        raise AnalysisError(
-            where=where,
-            rule="a table needs a trial",
-            got="none yet",
-            fix="Wait for the first one.",
-            code="study-without-trials",
-        )
+        raise AnalysisError(where=where, rule="a table needs a trial", got="none yet", fix="Wait for the first one.")
     content = store.json_artifact(parent.id, "study.json")
     recorded = None if content is None else _recorded_identity(content)
     identity = recorded or _identity_by_tags(parent, experiment.name)

@@ -216,7 +216,6 @@ def _number(text: str, name: str, run: StoredRun, where: str) -> Value:
             rule=f"parameter {name} must be a number",
             got=f"{text!r}",
             fix="Leave runs of this project as they are, or read the study from its folder.",
-            code="run-parameter-not-a-number",
         ) from error
 
 

@@ -55,18 +55,13 @@ def _experiment(store: Store, name: str | None) -> Experiment:
             return used[0]
         if not used:
             raise AnalysisError(
-                where=store.shown,
-                rule="a study needs a run",
-                got="a store without any",
-                fix="Check the URI.",
-                code="store-without-runs",
+                where=store.shown, rule="a study needs a run", got="a store without any", fix="Check the URI."
             )
         raise AnalysisError(
             where=store.shown,
             rule="one study must be named",
             got=f"{len(used)} experiments: {_names(used)}",
             fix="Give one of these names.",
-            code="several-experiments",
         )
     if (match := next((each for each in active if each.name == name), None)) is not None:
         return match
@@ -76,19 +71,12 @@ def _experiment(store: Store, name: str | None) -> Experiment:
             rule=f"experiment {name!r} must not be deleted",
             got="a deleted one",
             fix="Restore it with `mlflow experiments restore`.",
-            code="experiment-deleted",
         )
     if (match := _by_study_id(store, active, name)) is not None:
         return match
     near = difflib.get_close_matches(name, [each.name for each in active], n=1)
     fix = f"Did you mean {near[0]!r}?" if near else f"Give one of {_names(active)}."
-    raise AnalysisError(
-        where=store.shown,
-        rule=f"there must be an experiment or study {name!r}",
-        got="none",
-        fix=fix,
-        code="no-such-experiment",
-    )
+    raise AnalysisError(where=store.shown, rule=f"there must be an experiment or study {name!r}", got="none", fix=fix)
 
 
 def _by_study_id(store: Store, experiments: Sequence[Experiment], study_id: str) -> Experiment | None:
@@ -118,7 +106,6 @@ def _parent(store: Store, experiment: Experiment, parents: Sequence[StoredRun], 
         rule="one study must be named by its id",
         got=f"{len(chosen)} of this name",
         fix=f"Name one of {ids}.",
-        code="ambiguous-study",
     )
 
 

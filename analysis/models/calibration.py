@@ -61,11 +61,7 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
     if np.unique(runs.cells.numbered()).size > 1:
         rule = "the runs at the largest number of runners must share one setting"
         raise AnalysisError(
-            where="verdict",
-            rule=rule,
-            got="several",
-            fix="Ask for one batch, minibatch and epochs at a time.",
-            code="verdict-of-several-workloads",
+            where="verdict", rule=rule, got="several", fix="Ask for one batch, minibatch and epochs at a time."
         )
     batch, whole = float(runs.cells.train_batch_size[0]), runs.iteration_time_s
     learning = runs.learning_time_s
@@ -73,11 +69,7 @@ def verdict(observations: Observations, *, level: float = 0.9) -> Verdict:
         if not (times_s > 0).all():
             rule = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
             raise AnalysisError(
-                where="verdict",
-                rule=rule,
-                got=f"{times_s.min():g}",
-                fix="Leave out runs without phases.",
-                code="verdict-without-phases",
+                where="verdict", rule=rule, got=f"{times_s.min():g}", fix="Leave out runs without phases."
             )
     collecting = runs.sampling_time_s - runs.slowest_runner_time_s if runs.has_runner_times else 0.0 * whole
     fixed = learning + runs.sync_time_s + runs.rest_time_s + np.maximum(collecting, 0.0)

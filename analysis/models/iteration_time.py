@@ -120,23 +120,13 @@ def fit_iteration_time(
     if np.unique(observations.cells.num_env_runners).size < 2:
         rule = "the iteration-time model needs at least two different numbers of runners"
         raise AnalysisError(
-            where="num_env_runners",
-            rule=rule,
-            got="one",
-            fix="Measure a second scale, or ask for the verdict.",
-            code="iteration-time-of-one-scale",
+            where="num_env_runners", rule=rule, got="one", fix="Measure a second scale, or ask for the verdict."
         )
     for name in ("sampling_time_s", "learning_time_s", *(RUNNER_TIMES if observations.has_runner_times else ())):
         if not (times := getattr(observations, name)).min() > 0:
             rule = "must be > 0 in every run, since errors are relative to it"
             got = f"{times.min():g} (not > 0 in {int((times <= 0).sum())} of {times.size} runs)"
-            raise AnalysisError(
-                where=name,
-                rule=rule,
-                got=got,
-                fix="Leave out runs whose clock lacks the phase.",
-                code="phase-time-not-positive",
-            )
+            raise AnalysisError(where=name, rule=rule, got=got, fix="Leave out runs whose clock lacks the phase.")
     known = observations.cells.episode_len[np.isfinite(observations.cells.episode_len)]
     episode_len = float(1 / np.mean(1 / known)) if known.size else float("nan")
     cells = replace(observations.cells, episode_len=np.full(len(observations), episode_len))

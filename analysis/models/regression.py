@@ -275,7 +275,6 @@ def as_curve_data(
             rule=f"needs at least {least} different numbers of runners",
             got=distinct,
             fix="Measure more scales.",
-            code="too-few-scales",
         )
     return scales, rates
 

@@ -101,7 +101,7 @@ def _content(file: Path, limit: int) -> bytes:
     _, mark, start = _KINDS[file.suffix]
     try:
         if not file.is_file():
-            raise RecordError(where=str(file), rule="must be a file", got="none", fix=_FIX, code="clip-not-a-file")
+            raise RecordError(where=str(file), rule="must be a file", got="none", fix=_FIX)
         if (size := file.stat().st_size) > limit:
             rule = f"must have at most {limit / 1e6:g} MB to be shown in a page"
             raise RecordError(
@@ -109,21 +109,12 @@ def _content(file: Path, limit: int) -> bytes:
                 rule=rule,
                 got=f"{size / 1e6:.1f}",
                 fix="Open the file itself, or name a .mp4 for --video.",
-                code="clip-too-large",
             )
         content = file.read_bytes()
     except OSError as error:
-        raise RecordError(
-            where=str(file), rule=f"must be readable ({error.strerror})", fix=_FIX, code="clip-not-readable"
-        ) from error
+        raise RecordError(where=str(file), rule=f"must be readable ({error.strerror})", fix=_FIX) from error
     if content[start : start + len(mark)] != mark:
-        raise RecordError(
-            where=str(file),
-            rule=f"must be a {file.suffix}",
-            got="another content",
-            fix=_FIX,
-            code="clip-of-another-content",
-        )
+        raise RecordError(where=str(file), rule=f"must be a {file.suffix}", got="another content", fix=_FIX)
     return content
 
 

@@ -30,11 +30,7 @@ def parse_formats(text: str) -> tuple[Format, ...]:
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if not words or not {*words} <= {*known}:
         raise AnalysisError(
-            where="--format",
-            rule=f"must be some of {', '.join(known)}",
-            got=f"{text!r}",
-            fix="Name one, or drop it.",
-            code="unknown-report-format",
+            where="--format", rule=f"must be some of {', '.join(known)}", got=f"{text!r}", fix="Name one, or drop it."
         )
     return tuple(each for each in known if each in words)
 
@@ -76,7 +72,6 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", 
             rule="the folder of the report must be writable",
             got=error.strerror or error,
             fix="Choose another one with --out.",
-            code="report-folder-not-writable",
         ) from error
     return tuple(files)
 

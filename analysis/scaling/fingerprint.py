@@ -62,11 +62,7 @@ def fields(fingerprint: str) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         rule = "must be the JSON text of an object"
         raise AnalysisError(
-            where="fingerprint",
-            rule=rule,
-            got=f"{fingerprint[:60]!r}",
-            fix="Load the runs by analysis.load.",
-            code="fingerprint-not-json",
+            where="fingerprint", rule=rule, got=f"{fingerprint[:60]!r}", fix="Load the runs by analysis.load."
         )
     return _with_engine(dict(_flat(content)))
 

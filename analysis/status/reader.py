@@ -78,7 +78,6 @@ class StatusReader:
                     where=str(self.folder.records),
                     rule=f"cannot be read ({error!r})",
                     fix="Restore the file from a backup.",
-                    code="unreadable-records-of-status",
                 ) from error
             return (f"{what} What follows is the state after the {self._seq:,} records before it.",)
         return ()

@@ -41,7 +41,7 @@ def table_of(name: str, results: Results) -> Table:
     """
     found = next((each for each in TABLES if name in (each, TABLES[each][0])), None)
     if found is None:
-        raise unknown("table", name, TABLES, code="unknown-table")
+        raise unknown("table", name, TABLES)
     key, title, make = TABLES[found]
     try:
         return replace(make(results), engine=results.engine)

@@ -52,7 +52,7 @@ def answered(
     config = launch.config
     if not launch.searched and (why := _invalid(config)):
         rule, fix = "RLlib must accept the configuration", "Run the script by itself until it trains."
-        raise MistakeError(rule=rule, got=why, fix=fix, code="configuration-invalid")
+        raise MistakeError(rule=rule, got=why, fix=fix)
     environments = dict(ran.environments)  # what makes those that the script registered, with Tune or with Gymnasium
     if config.env not in environments and (entry := surroundings.registered(config.env)) is not None:
         environments[config.env] = OfGymnasium(entry)
@@ -64,7 +64,7 @@ def answered(
     if not several and any(each is None for each in spaces):
         rule = f"the environment '{describing.environment_name(config.env)}' must have both spaces once it is made"
         fix = "Set `observation_space` and `action_space` in its constructor."
-        raise MistakeError(rule=rule, got=str(spaces), fix=fix, code="script-environment-fails")
+        raise MistakeError(rule=rule, got=str(spaces), fix=fix)
     facts = describing.facts_of(
         config,
         source=Path(request.target if request.target.endswith(".py") else str(inspect.getsourcefile(module))),
@@ -98,7 +98,6 @@ def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], module: M
             rule="everything in the configuration must be picklable, as Ray sends it to its processes",
             got=_unpicklable(config, environments) or error,
             fix="Make it inside the function that uses it, or define it at module level.",
-            code="not-picklable",
         ) from error
 
 
@@ -134,16 +133,16 @@ def _environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tu
     except ImportError as error:
         fix = "Install it here and on every node."
         rule = f"the environment '{name}' must find the modules that it imports"
-        raise MistakeError(rule=rule, got=error, fix=fix, code="environment-needs-module") from error
+        raise MistakeError(rule=rule, got=error, fix=fix) from error
     except (Exception, SystemExit) as error:
         rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
         fix = "Make and reset it in Python by itself, with the same env_config."
-        raise MistakeError(rule=rule, got=got, fix=fix, code="script-environment-fails") from error
+        raise MistakeError(rule=rule, got=got, fix=fix) from error
     several = isinstance(getattr(made, "unwrapped", made), MultiAgentEnv)
     if several and not config.is_multi_agent:
         rule = "an environment for several agents needs policies"
         fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
-        raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix, code="no-policies")
+        raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix)
     return made, several
 
 

@@ -133,33 +133,32 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             f"{config.enable_rl_module_and_learner}, enable_env_runner_and_connector_v2="
             f"{config.enable_env_runner_and_connector_v2})",
             fix="Remove the call of api_stack; RLlib's migration guide says what else changes.",
-            code="old-api-stack",
         )
     if config.framework_str != "torch":
         fix = "Remove the call of `framework`, or set torch."
         rule, got = "must use torch, the one framework of the new API stack", config.framework_str
-        yield Fault(where="config", rule=rule, got=str(got), fix=fix, code="framework-not-torch")
+        yield Fault(where="config", rule=rule, got=str(got), fix=fix)
     if base in OFFLINE or config.is_offline:
         rule = "must sample from an environment: this study asks how training scales with environment runners"
         got = f"{base}, which learns from recorded data" if base in OFFLINE else f"recorded data, {config.input_}"
         fix = "Give a script that trains online, such as with PPO or SAC."
-        yield Fault(where="config", rule=rule, got=got, fix=fix, code="offline-algorithm")
+        yield Fault(where="config", rule=rule, got=got, fix=fix)
     if base == "DreamerV3":
         rule = "must be an algorithm whose evaluation RLlib's environment runner can do"
         fix = "Give a script with another algorithm."
-        yield Fault(where="config", rule=rule, got=base, fix=fix, code="unsupported-algorithm")
+        yield Fault(where="config", rule=rule, got=base, fix=fix)
     if config.env is None and base not in OFFLINE:
         fix = "Call `.environment(...)` in the script."
         if config.env_runner_cls is not None:
             fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
         rule = "must name its environment"
-        yield Fault(where="config", rule=rule, got="none", fix=fix, code="no-environment")
+        yield Fault(where="config", rule=rule, got="none", fix=fix)
     elif config.env_runner_cls is not None:
         plain = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
         if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, plain)):
             rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
             fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
-            yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix, code="foreign-runner")
+            yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix)
 
 
 def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
@@ -169,7 +168,7 @@ def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
         except RecursionError:
             rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
             fix = "Take it out of itself; what reads it can keep a reference of its own."
-            yield Fault(where="config", rule=rule, got=got, fix=fix, code="setting-holds-itself")
+            yield Fault(where="config", rule=rule, got=got, fix=fix)
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:

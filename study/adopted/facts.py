@@ -81,9 +81,9 @@ class MistakeError(Exception):
         fault: Its parts.
     """
 
-    def __init__(self, *, rule: str, where: str = "", got: object = "", fix: str, code: str = "") -> None:
+    def __init__(self, *, rule: str, where: str = "", got: object = "", fix: str) -> None:
         super().__init__(rule)
-        self.fault = Fault(where=where, rule=rule, got=one_line(got), fix=fix, code=code)
+        self.fault = Fault(where=where, rule=rule, got=one_line(got), fix=fix)
 
 
 def one_line(text: object) -> str:

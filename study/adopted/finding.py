@@ -91,7 +91,7 @@ class _Search:
             self.module = self._guard(lambda: importlib.import_module(self.request.target))
             if self.module is None:
                 rule, fix = "a module must be imported to its end", "Put what trains below `if __name__ == '__main__'`."
-                raise MistakeError(rule=rule, got="one that trains or exits", fix=fix, code="module-ends-early")
+                raise MistakeError(rule=rule, got="one that trains or exits", fix=fix)
             return [self._named(vars(self.module), name)]
         content = self._code(self.file)
         if name and not name.isdecimal():
@@ -111,7 +111,7 @@ class _Search:
         if name:
             if not 1 <= int(name) <= len(found):
                 rule, fix = f"must be a number from 1 to {len(found)}", "Leave it out to see which there are."
-                raise MistakeError(rule=rule, got=name, fix=fix, code="no-such-configuration")
+                raise MistakeError(rule=rule, got=name, fix=fix)
             return [found[int(name) - 1]]
         return found
 
@@ -125,7 +125,6 @@ class _Search:
                 where=f"{file.name}{f', line {line}' if line else ''}",
                 got=getattr(error, "msg", error),
                 fix="Correct the line.",
-                code="script-not-python",
             ) from error
 
     def _run(self, code: Any, name: str) -> dict[str, Any]:
@@ -173,14 +172,12 @@ class _Search:
                     where=self._place(problem),
                     got=said,
                     fix='Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).',
-                    code="script-arguments",
                 ) from problem
             raise MistakeError(
                 rule="must come to its training",
                 where=self._place(problem),
                 got=f"the end of its process{how}" + (f", after it wrote: {written}" if written else ""),
                 fix="Run the script by itself until it trains; what it takes from its command line: --config-args.",
-                code="script-exits",
             ) from problem
         if isinstance(problem, UsesRay):
             raise MistakeError(
@@ -189,14 +186,12 @@ class _Search:
                 got="a call such as `ray.get`, `ray.put` or `.remote()`",
                 fix="Make that call in a callback, or write a function that returns the AlgorithmConfig and name it: "
                 "--config FILE:FUNCTION.",
-                code="script-uses-ray",
             ) from problem
         if isinstance(problem, ModuleNotFoundError):
             raise MistakeError(
                 rule=f"needs the module '{problem.name}', which is not installed",
                 where=self._place(problem),
                 fix=f"Install it here and on every node, or correct the import of '{problem.name}'.",
-                code="script-needs-module",
             ) from problem
         fix = f"python {' '.join([Path(self.request.target).name, *self.request.args])}"
         fix = f"Run the script by itself until it trains: {fix}"
@@ -206,7 +201,7 @@ class _Search:
             fix = "Name it as its package does, in the folder of the package: --config PACKAGE.MODULE:FUNCTION."
         got = f"{type(problem).__name__}: {problem}"
         where, rule = self._place(problem), "must come to its training"
-        raise MistakeError(rule=rule, where=where, got=got, fix=fix, code="script-raises") from problem
+        raise MistakeError(rule=rule, where=where, got=got, fix=fix) from problem
 
     def _last_line(self) -> str:
         """Return what the script wrote last; empty where it wrote nothing."""
@@ -251,7 +246,7 @@ class _Search:
             near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
             functions = [each for each, value in names.items() if inspect.isfunction(value) and not _needs(value)]
             fix = f"Name one of: {', '.join((near or functions)[:8])}." if near or functions else "Check the spelling."
-            raise MistakeError(rule=f"has no '{name}'", fix=fix, code="no-such-configuration")
+            raise MistakeError(rule=f"has no '{name}'", fix=fix)
         value = names[name]
         if isinstance(value, AlgorithmConfig):
             return _launch(value, f"module level, {name}")
@@ -259,7 +254,7 @@ class _Search:
         if missing := [each for each in needed if each not in self.request.kwargs]:
             fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
             rule = f"the function '{name}' must get all its arguments"
-            raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix, code="configuration-arguments")
+            raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix)
         before = len(self.ran.launches)
         result = self._guard(lambda: value(**self.request.kwargs)) if callable(value) else value
         if not isinstance(result, AlgorithmConfig) and (
@@ -268,12 +263,12 @@ class _Search:
             if len(launches) > 1:
                 rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
                 fix = "Write a function that returns one of them, and name it."
-                raise MistakeError(rule=rule, got=got, fix=fix, code="several-trainings")
+                raise MistakeError(rule=rule, got=got, fix=fix)
             return launches[0]
         if not isinstance(result, AlgorithmConfig):
             rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
             fix = "Name another object of the file, or return the configuration itself."
-            raise MistakeError(rule=rule, got=type(result).__name__, fix=fix, code="not-a-configuration")
+            raise MistakeError(rule=rule, got=type(result).__name__, fix=fix)
         return _launch(result, f"function {name}")
 
     def _raise_none_found(self, names: Mapping[str, Any]) -> NoReturn:
@@ -285,9 +280,7 @@ class _Search:
         fix = "Write a function that returns your AlgorithmConfig, and name it: --config FILE:FUNCTION."
         if needing:
             fix = f"Name '{needing[0]}' in a space, with its arguments as config_kwargs."
-        raise MistakeError(
-            rule=f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix, code="no-configuration"
-        )
+        raise MistakeError(rule=f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix)
 
 
 def _launch(config: AlgorithmConfig, how: str) -> Launch:

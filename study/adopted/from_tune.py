@@ -37,7 +37,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     if not isinstance(content, Mapping):
         rule, got = "the parameters of a training must be an AlgorithmConfig", type(content).__name__
         fix = "Give Tune an AlgorithmConfig or a dictionary."
-        raise MistakeError(rule=rule, got=got, fix=fix, code="unreadable-training")
+        raise MistakeError(rule=rule, got=got, fix=fix)
     values = dict(content)
     searched = searched_in(values)
     values.update({name: _one_of(name, domain) for name, domain in searched.items()})
@@ -48,7 +48,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     except Exception as error:
         rule, got = "RLlib must accept the dictionary of settings", f"{type(error).__name__}: {error}"
         fix = "Write it as an AlgorithmConfig, such as PPOConfig()."
-        raise MistakeError(rule=rule, got=got, fix=fix, code="unreadable-training") from error
+        raise MistakeError(rule=rule, got=got, fix=fix) from error
     return config, searched
 
 
@@ -59,7 +59,7 @@ def _class_of(trainable: Any) -> type[Algorithm]:
         found: type[Algorithm] = registry.get_trainable_cls(str(trainable))
     except Exception as error:
         rule, fix = "the algorithm must be one of RLlib", "Name one that RLlib has, such as PPO."
-        raise MistakeError(rule=rule, got=f"'{trainable}'", fix=fix, code="unreadable-training") from error
+        raise MistakeError(rule=rule, got=f"'{trainable}'", fix=fix) from error
     return found
 
 
@@ -88,7 +88,7 @@ def _refuse_nested(values: Mapping[str, Any]) -> None:
     """
     if (place := next(_domains_in(values), None)) is not None:
         rule, fix = "Tune must choose whole settings of the configuration", "Give it one value."
-        raise MistakeError(rule=rule, got=place, fix=fix, code="unreadable-training")
+        raise MistakeError(rule=rule, got=place, fix=fix)
 
 
 def _domains_in(value: Any, place: str = "", depth: int = 5) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _one_of(name: str, domain: Any) -> Any:
     low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
     if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
         rule, fix = f"Tune must choose `{name}` from a list or a range", "Give the setting one value."
-        raise MistakeError(rule=rule, got=type(domain).__name__, fix=fix, code="unreadable-training")
+        raise MistakeError(rule=rule, got=type(domain).__name__, fix=fix)
     is_log, _ = _sampling(domain)
     middle = (low * high) ** 0.5 if is_log else (low + high) / 2
     return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle

@@ -119,26 +119,25 @@ class Interception:
                 rule="trials run in the Python of this command, and `ray.init` must not ask for another",
                 got=f"runtime_env with {others}",
                 fix=f"Install what it names, here and on every node, and remove {others}.",
-                code="runtime-env",
             )
         folder, modules = given.get("working_dir"), [_place_of(each) for each in given.get("py_modules") or ()]
         for place in [*modules, *([] if folder is None else [str(folder)])]:
             if not Path(place).exists() or Path(place).suffix in (".zip", ".whl"):
                 rule, fix = "what `ray.init` gives to the nodes must be files or folders of this machine", "Name such."
-                self._end(rule=rule, got=place, fix=fix, code="runtime-env")
+                self._end(rule=rule, got=place, fix=fix)
         variables = given.get("env_vars") or {}
         if wrong := ", ".join(name for name, value in variables.items() if not isinstance(value, str)):
             rule, fix = "what `ray.init` gives to its processes as `env_vars` must be texts", "Write it in quotes."
-            self._end(rule=rule, got=f"another value of {wrong}", fix=fix, code="runtime-env")
+            self._end(rule=rule, got=f"another value of {wrong}", fix=fix)
         self.variables |= variables
         self.modules = [OwnModule(name=Path(each).stem, paths=(Path(each).resolve(),)) for each in modules]
         self.folder = "" if folder is None else str(Path(folder).resolve())
         sys.path += [*(str(each.paths[0].parent) for each in self.modules), *filter(None, [self.folder])]
 
-    def _end(self, *, rule: str, got: str, fix: str, code: str = "unreadable-training") -> NoReturn:
+    def _end(self, *, rule: str, got: str, fix: str) -> NoReturn:
         """End the script, which trains in a way that a study cannot repeat."""
         where = f"{self._script.name}, line {line}" if self._script and (line := self._line()) else ""
-        self.unreadable = MistakeError(where=where, rule=rule, got=got, fix=fix, code=code)
+        self.unreadable = MistakeError(where=where, rule=rule, got=got, fix=fix)
         raise Launched from self.unreadable
 
     # --- Tune -----------------------------------------------------------------------------------------------------

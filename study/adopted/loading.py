@@ -87,4 +87,4 @@ def words(arguments: str, where: str) -> list[str]:
     except ValueError as error:
         rule, fix = "must be words", "Close the quotes, or write a backslash before the quote."
         got = f"{arguments} ({error})"
-        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix, code="config-arguments") from error
+        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix) from error

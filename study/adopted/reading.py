@@ -60,16 +60,14 @@ class Target:
         if place.endswith(".py"):
             if not Path(place).is_file():
                 fix = "Check the path; it begins in the folder in which the command is typed."
-                raise SpaceError.of(
-                    text, where=where, rule="no such file", got=f"'{place}'", fix=fix, code="no-such-script"
-                )
+                raise SpaceError.of(text, where=where, rule="no such file", got=f"'{place}'", fix=fix)
             return cls(file=Path(place).resolve(), name=name)
         if not name or not all(part.isidentifier() for part in place.split(".")):
             rule, fix = (
                 "must be a Python file or module:object",
                 "Write my_train.py, my_train.py:make_config or my_module:config.",
             )
-            raise SpaceError.of(text, where=where, rule=rule, got=f"'{text}'", fix=fix, code="bad-config")
+            raise SpaceError.of(text, where=where, rule=rule, got=f"'{text}'", fix=fix)
         return cls(module=place, name=name)
 
 
@@ -86,7 +84,6 @@ class SeveralConfigurationsError(SpaceError):
             rule="must name one of several configurations",
             got="; ".join(choices),
             fix=f"Add its number: {text}:1.",
-            code="several-configurations",
         )
         super().__init__(text, [fault])
         self.choices = tuple(choices)
@@ -182,7 +179,6 @@ def _check_no_namesake(target: Target, text: str, where: str) -> None:
                 rule=f"must do without a module '{PACKAGE}' of your own: this program's package has that name",
                 got=str(file),
                 fix="Rename it and its imports, or type the command in another folder where the script needs none.",
-                code="module-called-study",
             )
 
 
@@ -269,13 +265,13 @@ def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int |
     if "Timeout" in frames and (place / "found").exists():
         rule = "its environment must be made, and a random episode must end, within minutes"
         fix = "Make the environment in Python by itself; without random episodes: --episodes 0."
-        return SpaceError.of(text, where=where, rule=rule, fix=fix, code="environment-never-returns")
+        return SpaceError.of(text, where=where, rule=rule, fix=fix)
     if "Timeout" in frames or code is None:
         lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
         at = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
         fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
         rule = f"must come to its training within {timeout_s:g} s"
-        return SpaceError.of(text, where=where, rule=rule, got=at, fix=fix, code="script-never-returns")
+        return SpaceError.of(text, where=where, rule=rule, got=at, fix=fix)
     output = (place / "output.txt").read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(output) if line.strip()), "nothing")
     rule, got = "must come to its training", f"its process ended with code {code}, after it wrote: {last[:200]}"
@@ -283,4 +279,4 @@ def _no_answer(place: Path, text: str, where: str, timeout_s: float, code: int |
     if code == -signal.SIGKILL:
         got = "its process was killed, as the system does where memory is short"
         fix = "Let it need less memory before it trains, or give it more."
-    return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix, code="script-ends-process")
+    return SpaceError.of(text, where=where, rule=rule, got=got, fix=fix)

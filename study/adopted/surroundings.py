@@ -51,11 +51,11 @@ class Surroundings:
             if folder != self._began_in:
                 rule = "must train in the folder in which the command is typed: trials and evaluations run there"
                 fix = f"Type the command in {folder}."
-                raise MistakeError(rule=rule, got=folder, fix=fix, code="script-changes-folder")
+                raise MistakeError(rule=rule, got=folder, fix=fix)
         if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self._own()})) is not None:
             rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
             fix = "Derive a class of your own, and give it to the configuration."
-            raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix, code="rllib-replaced")
+            raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix)
 
     def digests(self) -> dict[str, str]:
         """Return module of the user's own that the script has imported -> digest of what was imported of it."""

@@ -113,7 +113,7 @@ def evaluate(
         path, space_file = Path(space_file), None
     if path is None:
         fix = "Name the folder of a study, such as studies/quickstart."
-        raise wrong_option("STUDY", rule="must be given", got="none", fix=fix, code="no-study")
+        raise wrong_option("STUDY", rule="must be given", got="none", fix=fix)
     from study.evaluating.playing import EvaluationRequest, evaluate_policy
 
     console = terminal()

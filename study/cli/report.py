@@ -69,7 +69,7 @@ def report(
     chosen = parse_formats(format_)
     if open_ and "html" not in chosen:
         fix = "Add html to --format."
-        raise wrong_option("--open", rule="needs the format html", got=f"--format {format_}", fix=fix, code="no-page")
+        raise wrong_option("--open", rule="needs the format html", got=f"--format {format_}", fix=fix)
     folder = None if "://" in study else StudyFolder(Path(study))
     place = asked_place(folder, tracking_uri, attach=attach) if folder else tracking_uri or study
     data = open_study(study, study=name)
@@ -85,7 +85,7 @@ def report(
     say(console, attached)
     if open_ and page is not None and not webbrowser.open(page.absolute().as_uri()):
         fix = f"Open {page} on another machine."
-        raise wrong_option("--open", rule="needs a browser", got="none here", fix=fix, code="no-browser")
+        raise wrong_option("--open", rule="needs a browser", got="none here", fix=fix)
 
 
 def folder_of_experiment(name: str) -> Path:

@@ -41,24 +41,24 @@ def export(
     folder = StudyFolder(study)
     if trial is not None and scale is not None:
         got, fix = f"{trial} with --scale {scale}", "Drop one of the two."
-        raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix, code="export-of-both")
+        raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix)
     spec = folder.identity().parse()
     if scale is not None or (trial is None and spec.holdup is not None):
         from study.designs.holdup.certificate.export import export_python, export_yaml
 
         if scale is None:
             rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."
-            raise wrong_option("--scale", rule=rule, got="neither", fix=fix, code="export-of-nothing")
+            raise wrong_option("--scale", rule=rule, got="neither", fix=fix)
         if spec.script is not None and format_ != "yaml":
             rule, fix = "gives a space where the study is of a script", "Use --format yaml, or --trial."
-            raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix, code="scale-of-a-script")
+            raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
         write((export_python if format_ == "python" else export_yaml)(folder, scale))
         return
     if trial is None:
         best, _ = best_policy(spec, ledger_of(folder.records))
         if best is None:
             rule, fix = "must be given where no trial has a score", "Add --trial 0."
-            raise wrong_option("--trial", rule=rule, got="none", fix=fix, code="export-of-nothing")
+            raise wrong_option("--trial", rule=rule, got="none", fix=fix)
         trial = best.trial
     chosen = trial_of(folder, trial)
     as_text = trial_as_space if format_ == "yaml" else calls_for_script if spec.script is not None else trial_as_script

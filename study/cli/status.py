@@ -53,9 +53,7 @@ def status(
 ) -> None:
     """Print where a study stands, while it runs or after: progress, best so far, efficiency, health."""
     if watch and as_json:
-        raise wrong_option(
-            "--watch", rule="excludes --json", got="both", fix="Drop one of the two.", code="watch-as-json"
-        )
+        raise wrong_option("--watch", rule="excludes --json", got="both", fix="Drop one of the two.")
     reader = StatusReader(study)
     if as_json:
         now = reader.read()

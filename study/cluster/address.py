@@ -47,14 +47,12 @@ def check_address(address: str, source: str = "--address") -> None:
             rule="must be the address of the cluster's head",
             got="a Ray Client address",
             fix="Run on a node of the cluster with --address auto, or submit with `ray job submit`.",
-            code="ray-client-address",
         )
     if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
         raise ClusterError(
             where=f"{source} {address}",
             rule="must be auto, local or host:port",
             fix="Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one.",
-            code="bad-ray-address",
         )
     ways = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
     try:
@@ -65,18 +63,10 @@ def check_address(address: str, source: str = "--address") -> None:
             answer = connection.recv(9)
     except (OSError, UnicodeError) as error:
         raise ClusterError(
-            where=f"{source} {address}",
-            rule=f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})",
-            fix=ways,
-            code="ray-does-not-answer",
+            where=f"{source} {address}", rule=f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})", fix=ways
         ) from error
     if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
-        raise ClusterError(
-            where=f"{source} {address}",
-            rule="something answers there that is not Ray",
-            fix=ways,
-            code="address-not-of-ray",
-        )
+        raise ClusterError(where=f"{source} {address}", rule="something answers there that is not Ray", fix=ways)
 
 
 def _find_running() -> str:
@@ -97,11 +87,9 @@ def _find_running() -> str:
             rule="one Ray must run on this machine",
             got=f"{len(found)} ({', '.join(sorted(found))})",
             fix="Give --address with one of these.",
-            code="several-rays-here",
         )
     raise ClusterError(
         where="--address auto",
         rule="no Ray of yours runs on this machine",
         fix="Start one with `ray start --head`, give --address host:port, or leave --address out for a private one.",
-        code="no-ray-here",
     )

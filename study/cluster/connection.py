@@ -98,7 +98,6 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                 rule="a private Ray must start on this machine",
                 got=_last_line(error),
                 fix=f"Check free memory and {folder}.",
-                code="private-ray-does-not-start",
             ) from error
         session = folder / ray.get_runtime_context().get_session_name()
         try:
@@ -135,7 +134,6 @@ def _session_folder() -> Path:
             where=str(folder),
             rule="must be a folder that only you may use",
             fix="Remove it, or set TMPDIR to another folder with a path of at most 20 bytes.",
-            code="folder-of-others",
         )
     return folder
 
@@ -243,7 +241,6 @@ def _refused(address: str, reason: str) -> ClusterError:
         rule="must be a Ray cluster of the same version that accepts us",
         got=reason,
         fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
-        code="ray-does-not-accept",
     )
 
 
@@ -280,7 +277,6 @@ def read_shape() -> ClusterShape:
             rule="every node must be able to run this project",
             got=_last_line(error),
             fix="Install it on each node, in the same environment that runs Ray there.",
-            code="node-without-project",
         ) from error
     return ClusterShape(
         nodes=tuple(

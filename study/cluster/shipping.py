@@ -139,14 +139,11 @@ def runtime_env(
                 rule=f"what nodes get of module '{module.name}' {rule}",
                 got=got,
                 fix=f"{fix}, or install '{module.name}' on every node.",
-                code="module-cannot-travel",
             )
     if folder and (obstacle := OwnModule(name=folder, paths=(Path(folder),)).obstacle):
         rule, got = obstacle
         fix = f"Keep data elsewhere, name it in the folder's {IGNORE_FILE}, or name no working_dir."
-        raise ClusterError(
-            where=folder, rule=f"what nodes get of it {rule}", got=got, fix=fix, code="folder-cannot-travel"
-        )
+        raise ClusterError(where=folder, rule=f"what nodes get of it {rule}", got=got, fix=fix)
     brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
     if modules:
         brought["py_modules"] = [str(module.paths[0]) for module in modules]

@@ -55,7 +55,6 @@ def find_surroundings(
             rule="its nodes must answer",
             got=f"{type(error).__name__}: {error}",
             fix="Look at `ray status`.",
-            code="nodes-do-not-answer",
         )
     return Surroundings(
         here=ask_here(spec, sample_s=0.0 if cluster is not None else SAMPLE_S),

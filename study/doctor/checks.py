@@ -235,7 +235,7 @@ class DoctorCheck:
     def run(self, around: Surroundings) -> CheckResult | None:
         """Return the result; whatever happens becomes one."""
         rule, fix = f"no answer within {TIMEOUT_S:.0f} s", "Try again, or look at the machine."
-        slow = StudyError(rule=rule, fix=fix, code="check-too-slow")
+        slow = StudyError(rule=rule, fix=fix)
         try:
             result = within(TIMEOUT_S, lambda: self.judge(around), otherwise=slow)
         except StudyError as error:

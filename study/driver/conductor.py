@@ -372,7 +372,7 @@ class Conductor:
         except OSError as error:
             rule = f"the policy could not be written ({error.strerror})"
             fix = "Free some space, then run the same command with --resume."
-            raise RecordError(where=str(target), rule=rule, fix=fix, code="policy-not-written") from error
+            raise RecordError(where=str(target), rule=rule, fix=fix) from error
         return str(target.relative_to(self.folder.path))
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:

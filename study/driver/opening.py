@@ -65,14 +65,14 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
         rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
-        raise SpaceError.of(options.space, where="name", rule=rule, got=repr(options.name), fix=fix, code="study-name")
+        raise SpaceError.of(options.space, where="name", rule=rule, got=repr(options.name), fix=fix)
     exists = folder.exists()
     if exists and not options.resume:
         raise name_taken(folder, options)
     if not exists and options.resume and not options.or_start:
         rule, got = "there must be a study to resume", f"'{options.name}' ({folder.path} holds none)"
-        fix, code = "Check --name and --out, or start it without --resume.", "nothing-to-resume"
-        raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix, code=code)
+        fix = "Check --name and --out, or start it without --resume."
+        raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix)
     if exists:
         folder.check_owner()
         check_files(folder)
@@ -84,7 +84,7 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     """Return the error of a start where a study is already."""
     rule, got = "a new study needs a new name", f"'{options.name}' ({folder.path} exists)"
     fix = "Continue that study with --resume, or choose another --name."
-    return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix, code="name-taken")
+    return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix)
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -139,7 +139,7 @@ def with_lasting_learner(
     if learner == "fused" and find_spec("jax") is None:
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
-        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix, code="learner-needs-jax")
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
     return spec.model_copy(update={"learner": learner})
 
 
@@ -156,20 +156,20 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     if not _is_sound(identity):
         where = str(folder.identity_file)
         rule, fix = "`spec` and `digest` must agree", "Restore it from a backup, or start a new study with --name."
-        raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix, code="spec-and-digest-differ")
+        raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix)
     if identity.digest != spec.digest():
         _check_script(folder, identity, spec)
         different = list(_differences(identity.spec, spec.to_json()))
         if gone := [key for key in different if key in GONE]:
             rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
             fix = "Resume it with the version that started it, or start a new study with --name."
-            where, code = str(folder.path), "resume-of-another-version"
-            raise RecordError(where=where, rule=rule, got=got, fix=fix, code=code)
+            where = str(folder.path)
+            raise RecordError(where=where, rule=rule, got=got, fix=fix)
         rule = "a resume needs the space that the study was started with"
         got = f"other values of {', '.join(different) or 'defaults of another version'}"
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
-        fix, code = f"{noted}, or start a new study with --name.", "resume-with-another-space"
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code=code)
+        fix = f"{noted}, or start a new study with --name."
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:
@@ -190,7 +190,7 @@ def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec)
         return
     got, fix = what_changed(before, now)
     rule, fix = "a resume needs the script that the study was started with", f"{fix}, or start a new study with --name."
-    raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix, code="script-has-changed")
+    raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
 
 
 def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool) -> None:
@@ -209,7 +209,7 @@ def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOpt
             write_atomically(folder.space_file, options.space_text)
     except OSError as error:
         rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
-        raise RecordError(where=str(folder.path), rule=rule, fix=fix, code="study-folder-not-writable") from error
+        raise RecordError(where=str(folder.path), rule=rule, fix=fix) from error
 
 
 def _is_sound(identity: StudyIdentity) -> bool:

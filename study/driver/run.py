@@ -151,9 +151,7 @@ def _adopted(spec: StudySpec) -> Adopted:
     assert adopted is not None
     if adopted.facts != spec.script:
         rule, fix = "the script must stay as it was when the space was read", "Start again."
-        raise SpaceError.of(
-            adopted.facts.source.file, where="config", rule=rule, fix=fix, code="script-changed-meanwhile"
-        )
+        raise SpaceError.of(adopted.facts.source.file, where="config", rule=rule, fix=fix)
     return adopted
 
 

@@ -85,7 +85,7 @@ def check_target(path: Path) -> None:
         fix = "Run `pip install 'imageio-ffmpeg>=0.6'`, or name a .gif."
     else:
         return
-    raise wrong_option("--video", rule=rule, got=got, fix=fix, code="film-name")
+    raise wrong_option("--video", rule=rule, got=got, fix=fix)
 
 
 def best_suffix() -> str:
@@ -259,7 +259,7 @@ def _written(path: Path) -> Iterator[Path]:
     except OSError as error:
         why = " ".join(str(error.strerror or error).split())[:200]
         fix = "Name another file with --video."
-        raise RecordError(where=str(path), rule="the film must be written", got=why, fix=fix, code="film") from error
+        raise RecordError(where=str(path), rule="the film must be written", got=why, fix=fix) from error
     finally:
         with contextlib.suppress(OSError):  # there is none
             draft.unlink()

@@ -91,7 +91,7 @@ def evaluate_policy(
     spec = _as_requested(policy.spec, request)
     if request.best_and_worst and request.video is None:
         fix = "Add --video."
-        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix=fix, code="no-film")
+        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix=fix)
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
@@ -126,7 +126,7 @@ def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
         "--stochastic/--deterministic": request.stochastic is not None,
     }
     faults = [
-        Fault(where=option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.", code="random")
+        Fault(where=option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
         for option, given in others.items()
         if given
     ]
@@ -222,9 +222,9 @@ class _ScriptPlayer:
             except Exception as error:
                 where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
                 rule = f"'{name}' must take render_mode={mode!r} in its env_config"
-                got, code = f"{type(error).__name__}: {what}", "render-mode-refused"
+                got = f"{type(error).__name__}: {what}"
                 fix = "Leave the option out, or give the environment that render mode."
-                raise wrong_option(where, rule=rule, got=got, fix=fix, code=code) from error
+                raise wrong_option(where, rule=rule, got=got, fix=fix) from error
             yield scene_of(env, name, mode)
 
     def play(self, *, keep_actions: int) -> "EvaluationResult":
@@ -255,7 +255,7 @@ def script_as_recorded(spec: StudySpec, *, way_out: str) -> Adopted:
     if adopted.facts != spec.script:
         got, fix = what_changed(spec.script.model_dump(mode="json"), adopted.facts.model_dump(mode="json"))
         where, rule = adopted.facts.source.file, "must be the script that the study was started with"
-        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, {way_out}.", code="script-has-changed")
+        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, {way_out}.")
     return adopted
 
 
@@ -287,7 +287,7 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     if policy.study is None or policy.trial is None:
         what = "a random policy" if policy.random else "a checkpoint outside of a study"
         rule = f"needs the name of a file for {what}"
-        raise wrong_option("--video", rule=rule, got="none", fix="Write --video film.mp4.", code="no-film-name")
+        raise wrong_option("--video", rule=rule, got="none", fix="Write --video film.mp4.")
     name = BEST if policy.chosen_among else f"trial_{policy.trial:05d}"
     return policy.study.clips / f"{name}{best_suffix()}"
 

@@ -72,7 +72,7 @@ class ChosenPolicy:
         if not _holds_policy(self.checkpoint):
             rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
-            raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix, code="no-policy")
+            raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
         check_plain(self.checkpoint, levels=-1)
         for folder in (*((self.study.path,) if self.study else ()), self.checkpoint):
             check_own(folder, way_out=_WAY_OUT)
@@ -93,7 +93,7 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
     if _holds_policy(path):
         if trial is not None:
             got, fix = f"{trial} with a checkpoint", "Drop it, or name the study."
-            raise wrong_option("--trial", rule="belongs to a study", got=got, fix=fix, code="trial-of-checkpoint")
+            raise wrong_option("--trial", rule="belongs to a study", got=got, fix=fix)
         return _of_checkpoint(path, space)
     study = StudyFolder(path)
     if not study.exists():
@@ -101,23 +101,21 @@ def find_policy(path: Path, *, trial: int | None = None, space: str | None = Non
         if path.suffix in _SPACE_SUFFIXES:
             got, fix = "a space", f"{fix}, or add --random for a random policy in that space"
         rule = f"must be the folder of a study (with study.json) or of a checkpoint (with {STATE_FILE})"
-        raise RecordError(where=str(path), rule=rule, got=got, fix=f"{fix}.", code="not-evaluable")
+        raise RecordError(where=str(path), rule=rule, got=got, fix=f"{fix}.")
     if space is not None:
         got, fix = f"'{space}' with a study", "Drop it: the study knows its space."
-        raise wrong_option(
-            "--space", rule="belongs to a checkpoint outside of a study", got=got, fix=fix, code="own-space"
-        )
+        raise wrong_option("--space", rule="belongs to a checkpoint outside of a study", got=got, fix=fix)
     spec, ledger = _read(study)
     if trial is not None:
         if (row := ledger.rows.get(trial)) is None:
             have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
             rule = f"must be a trial of {study.path} with a policy ({have})"
-            raise wrong_option("--trial", rule=rule, got=trial, fix="Name one.", code="no-such-trial")
+            raise wrong_option("--trial", rule=rule, got=trial, fix="Name one.")
         return _of_trial(study, spec, _with_policy(study, row))
     best, among = best_policy(spec, ledger)
     if best is None:
         rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
-        raise RecordError(where=str(path), rule=rule, got="none yet", fix=fix, code="no-policy")
+        raise RecordError(where=str(path), rule=rule, got="none yet", fix=fix)
     return _of_trial(study, spec, best, chosen_among=among)
 
 
@@ -139,7 +137,7 @@ def random_policy(path: Path) -> ChosenPolicy:
         got = "a checkpoint" if _holds_policy(path) else "another folder"
         rule = "with --random it must be a space or the folder of a study (with study.json)"
         fix = "Name one, such as quickstart.yaml."
-        raise RecordError(where=str(path), rule=rule, got=got, fix=fix, code="not-evaluable")
+        raise RecordError(where=str(path), rule=rule, got=got, fix=fix)
     spec = parse_space(_with_script(read_space(find_space(path, place="SPACE"))), scored=False)
     return ChosenPolicy(title=f"{path}: random policy", checkpoint=None, spec=spec)
 
@@ -170,7 +168,7 @@ def _holds_policy(path: Path) -> bool:
         return (path / STATE_FILE).exists()
     except OSError as error:
         rule, fix = "must be a folder that you can read", "Check its permissions."
-        raise RecordError(where=str(path), rule=rule, got=error.strerror, fix=fix, code="unreadable") from error
+        raise RecordError(where=str(path), rule=rule, got=error.strerror, fix=fix) from error
 
 
 def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
@@ -183,7 +181,7 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
                 return _of_trial(study, spec, _with_policy(study, row))
     if space is None:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
-        raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix, code="no-space")
+        raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix)
     spec = parse_space(_with_script(read_space(space)))
     # Any setting of the space will do: which one makes no difference to how a policy acts.
     least = {name: smallest(domain) for name, domain in spec.tuned.items()}
@@ -213,7 +211,7 @@ def _read(study: StudyFolder) -> tuple[StudySpec, Ledger]:
     spec = study.identity().parse()
     if not spec.learns:
         rule, fix = "must be a study that learns", "Name another one."
-        raise RecordError(where=str(study.path), rule=rule, got="a throughput study", fix=fix, code="no-policy")
+        raise RecordError(where=str(study.path), rule=rule, got="a throughput study", fix=fix)
     return spec, ledger_of(study.records)
 
 
@@ -222,5 +220,5 @@ def _with_policy(study: StudyFolder, row: TrialRow) -> TrialRow:
         got = f"{row.status}: {row.reason}" if row.reason else row.status
         rule = f"trial {row.trial} must have finished to leave a policy"
         fix = "Name another one with --trial."
-        raise RecordError(where=str(study.path), rule=rule, got=got, fix=fix, code="no-policy")
+        raise RecordError(where=str(study.path), rule=rule, got=got, fix=fix)
     return row

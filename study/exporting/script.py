@@ -103,7 +103,6 @@ def _check_rllib_can(spec: StudySpec) -> None:
             rule="names under `rllib:` become names in the script",
             got=f"{foreign[0]!r}",
             fix="Do not run what this study's folder says: it was made by hand.",
-            code="export-of-unsafe-names",
         )
     if spec.environment.backend != "gymnasium":
         raise AnalysisError(
@@ -111,14 +110,12 @@ def _check_rllib_can(spec: StudySpec) -> None:
             rule="a plain script makes its environment with Gymnasium",
             got=spec.environment.backend,
             fix="Use `export --format yaml`, which keeps the backend.",
-            code="export-needs-gymnasium",
         )
     if lacking:
         raise AnalysisError(
             where="export",
             rule=f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}",
             fix="Use `export --format yaml`, and run it here.",
-            code="export-lacks-in-rllib",
         )
 
 

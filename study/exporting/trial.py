@@ -65,11 +65,11 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
     spec, rows = study.identity().parse(), ledger_of(study.records).rows
     if not rows:
         rule, fix = "must have a trial", "Wait for one, or resume the study."
-        raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix, code="no-trial")
+        raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix)
     if (row := rows.get(trial)) is None:
         rule = f"must be a trial of {study.path} ({spans(sorted(rows))})"
         text, fix = "command line", "Name one."
-        raise SpaceError.of(text, where="--trial", rule=rule, got=str(trial), fix=fix, code="no-such-trial")
+        raise SpaceError.of(text, where="--trial", rule=rule, got=str(trial), fix=fix)
     learners = row.setting.get(LEARNERS)
     ran = spec_of(spec_of(spec, row.variant), "study", num_learners=None if learners is None else int(learners))
     setting = {name: value for name, value in row.setting.items() if name != LEARNERS}
@@ -96,7 +96,7 @@ def trial_as_space(trial: ExportedTrial) -> str:
     if not trial.spec.learns:
         rule, got = "a space of one trial must learn", "a throughput study"
         fix = "Use `export --format python`."
-        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix=fix, code="export-of-throughput")
+        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix=fix)
     budget = trial.spec.budget.model_copy(update={"iterations": row.iterations})
     name = trial.study.identity().name
     return space_file(

@@ -162,7 +162,6 @@ class BatchScheduler(Launcher):
                 rule="must be options of the scheduler",
                 got=options[0][0],
                 fix="Begin each with a dash.",
-                code="scheduler-option",
             )
         return options
 
@@ -176,7 +175,7 @@ class BatchScheduler(Launcher):
         job = job_of(self.name, self._environment)
         if job is None:
             rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
-            raise LaunchError(where=self.name, rule=rule, fix=fix, code="not-inside-a-job")
+            raise LaunchError(where=self.name, rule=rule, fix=fix)
         return job
 
     def submit(self, file: Path) -> str:
@@ -194,7 +193,6 @@ class BatchScheduler(Launcher):
                 rule="must answer with a job id",
                 got=said.strip()[:200],
                 fix="Look whether the job is queued before you launch it again.",
-                code="no-job-id",
             )
         return match[1]
 
@@ -214,14 +212,12 @@ def ask(*command: str, both: bool = False) -> str:
             rule="must be on this machine's PATH",
             got=error.strerror or "",
             fix="Launch on the front-end, or see the job with --print.",
-            code="no-scheduler",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise NoAnswerError(
             where=command[0],
             rule=f"must answer within {ASK_TIMEOUT_S:.0f} s",
             fix="Look whether the job is queued, and try again later.",
-            code="scheduler-does-not-answer",
         ) from error
     if done.returncode != 0:
         raise LaunchError(
@@ -229,7 +225,6 @@ def ask(*command: str, both: bool = False) -> str:
             rule="must accept the request",
             got=" ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}",
             fix="Change the options after --, or ask the site's administrators.",
-            code="scheduler-refuses",
         )
     return done.stdout + (done.stderr if both else "")
 

@@ -42,11 +42,7 @@ class WrittenFiles:
             self.undo()
             reason = error.strerror if isinstance(error, OSError) else error
             raise LaunchError(
-                where=str(folder),
-                rule="must be writable",
-                got=reason,
-                fix="Choose another --out.",
-                code="launch-folder",
+                where=str(folder), rule="must be writable", got=reason, fix="Choose another --out."
             ) from error
 
     def undo(self) -> None:

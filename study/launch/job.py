@@ -124,13 +124,9 @@ class LaunchJob(pydantic.BaseModel):
             status = file.stat()
             if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
                 rule = "must belong to you, and nobody else may write it"
-                raise LaunchError(where=str(file), rule=rule, fix=again, code="launch-file-not-yours")
+                raise LaunchError(where=str(file), rule=rule, fix=again)
             return cls.model_validate_json(file.read_bytes())
         except (OSError, pydantic.ValidationError) as error:
             raise LaunchError(
-                where=str(file),
-                rule="must be a launch of this version",
-                got=str(error).splitlines()[0],
-                fix=again,
-                code="launch-file",
+                where=str(file), rule="must be a launch of this version", got=str(error).splitlines()[0], fix=again
             ) from error

@@ -22,5 +22,5 @@ def read_launcher(file: Path) -> Launcher:
     job = LaunchJob.read(file)
     if job.launcher not in LAUNCHERS:
         rule = f"must name a launcher, one of {', '.join(LAUNCHERS)}"
-        raise LaunchError(where=str(file), rule=rule, got=job.launcher, fix="Launch it again.", code="launch-file")
+        raise LaunchError(where=str(file), rule=rule, got=job.launcher, fix="Launch it again.")
     return LAUNCHERS[job.launcher](job, file.resolve().parent)

@@ -73,7 +73,7 @@ class RayUpOptions(HostOptions):
             ("--head-ip", self.head_ip, r"(\d+(\.\d+){3})?", "Give the address at which the others reach the head."),
         ):
             if not re.fullmatch(pattern, value, flags=re.ASCII):
-                raise wrong_option(option, rule=f"must match {pattern}", got=value, fix=fix, code="not-a-plain-name")
+                raise wrong_option(option, rule=f"must match {pattern}", got=value, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +93,11 @@ class KubeRayOptions(LaunchOptions):
         _check_no_secret(self)
         if self.deadline_s is not None and self.deadline_s < _LEAST_DEADLINE_S:
             rule = f"must be {_LEAST_DEADLINE_S} s or more"
-            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.", code="walltime")
+            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.")
         for word in self.run_arguments():
             if shlex.quote(word) != word:
                 rule = "must have no signs of a shell, because two shells read it"
-                raise wrong_option(
-                    "argument", rule=rule, got=word, fix="Write it into the space file.", code="shell-signs"
-                )
+                raise wrong_option("argument", rule=rule, got=word, fix="Write it into the space file.")
 
     @property
     def deadline_s(self) -> int | None:
@@ -118,7 +116,7 @@ def ray_up(options: RayUpOptions) -> Manifests:
     user = listed[0].name.rpartition("@")[0] or me
     if {each.name.rpartition("@")[0] for each in listed} - {user, ""}:
         rule, fix = f"must have one user, here {user}: `ray up` has the same for all", "Write it before the first host."
-        raise wrong_option("--hosts", rule=rule, got=options.hosts, fix=fix, code="users-of-hosts")
+        raise wrong_option("--hosts", rule=rule, got=options.hosts, fix=fix)
     name = plain_name(options.study_name, of=f"{me} {user}")  # its folder in /tmp is among those of other people
     hosts = [
         dataclasses.replace(host, name=host.name.rpartition("@")[2], num_cpus=options.cpus_per_node or host.num_cpus)
@@ -126,12 +124,12 @@ def ray_up(options: RayUpOptions) -> Manifests:
     ]
     if len({host.name for host in hosts}) < len(hosts):
         fix = "List each once."
-        raise wrong_option("--hosts", rule="must be different hosts", got=options.hosts, fix=fix, code="host-twice")
+        raise wrong_option("--hosts", rule="must be different hosts", got=options.hosts, fix=fix)
     head, *workers = hosts
     head_ip = options.head_ip or _address_of(head.name)
     if workers and head_ip.startswith("127."):
         rule = "must be an address that the other hosts reach, and not that of every machine itself"
-        raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.", code="head-on-loopback")
+        raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.")
     base = -(-(options.port_base or LOWEST_PORT) // CELL) * CELL
     dashboard = dashboard_line(head.name, base + 7, jump=options.jump, user=user) if options.dashboard else ""
     values = {
@@ -224,13 +222,13 @@ def _check_no_secret(options: LaunchOptions) -> None:
                 "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
             )
             rule = "must be a URI without a password, because others can read what is written"
-            raise wrong_option(place, rule=rule, got="one with it", fix=fix, code="password-in-uri")
+            raise wrong_option(place, rule=rule, got="one with it", fix=fix)
     given = {name: getattr(options.spec, name) for name in ("config_args", "config_kwargs")}
     for name, shown in mask_arguments(given).items():
         if shown != given[name]:
             rule = "must hold no secret: others can read the files that this command writes"
             fix = "Let the script read it from a variable of the environment, or from a file."
-            raise wrong_option(name, rule=rule, got=str(shown), fix=fix, code="secret-in-arguments")
+            raise wrong_option(name, rule=rule, got=str(shown), fix=fix)
 
 
 def _address_of(host: str) -> str:
@@ -238,4 +236,4 @@ def _address_of(host: str) -> str:
         return socket.gethostbyname(host)  # 127.0.1.1 for a Debian machine's own name: refused where others must join
     except OSError as error:
         rule, fix = "must begin with a host whose address is known here", "Give --head-ip."
-        raise wrong_option("--hosts", rule=rule, got=host, fix=fix, code="unknown-host") from error
+        raise wrong_option("--hosts", rule=rule, got=host, fix=fix) from error

@@ -183,7 +183,6 @@ def own_address(task: RayTask) -> str:
                 rule="must have an IPv4 address here",
                 got=f"interfaces {there}",
                 fix="Name one of these.",
-                code="no-interface",
             )
         return found[0].address
     if not task.peer:
@@ -200,7 +199,6 @@ def own_address(task: RayTask) -> str:
         where="network",
         rule=f"must have a route to {task.peer}",
         fix="Give --interface with the network that the hosts share.",
-        code="no-route",
     )
 
 
@@ -233,7 +231,6 @@ def _folder(temp_root: str, base: int) -> Path:
             rule="must be a folder that a launch made for you on this host",
             got="something else",
             fix="Choose another --temp-root.",
-            code="foreign-folder",
         ) from error
     except OSError as error:
         raise LaunchError(
@@ -241,7 +238,6 @@ def _folder(temp_root: str, base: int) -> Path:
             rule="must be a folder in which you can write",
             got=f"{temp_root} ({error.strerror})",
             fix="Choose a --temp-root on this host's own disk.",
-            code="temp-root",
         ) from error
     return folder
 

@@ -62,7 +62,6 @@ class Oar(BatchScheduler):
                 rule="must have no blanks, quotes or other signs of a shell, which OAR does not quote",
                 got=self.folder,
                 fix="Choose another --out, --workdir or --name.",
-                code="oar-folder",
             )
         cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
         # A second -l would be an alternative, and OAR takes the one that starts first.

@@ -85,7 +85,7 @@ class LaunchOptions:
         """Refuse control characters in a text of one line."""
         if not str(text).isprintable():
             rule, fix = "must be one line without control characters", "Remove them; join commands by &&."
-            raise wrong_option(option, rule=rule, got=repr(str(text)), fix=fix, code="control-characters")
+            raise wrong_option(option, rule=rule, got=repr(str(text)), fix=fix)
 
     @cached_property
     def space_file(self) -> Path:
@@ -157,7 +157,7 @@ class HostOptions(LaunchOptions):
         super().__post_init__()
         if self.jump and not re.fullmatch(TARGET, self.jump, flags=re.ASCII):
             fix = "Write it like me@front-end."
-            raise wrong_option("--jump", rule="must be [user@]name", got=self.jump, fix=fix, code="front-end")
+            raise wrong_option("--jump", rule="must be [user@]name", got=self.jump, fix=fix)
 
     @property
     def wait_s(self) -> float:
@@ -187,10 +187,10 @@ class JobOptions(HostOptions):
         if not self.temp_root.startswith("/") or len(os.fsencode(self.temp_root)) > LONGEST_TEMP_ROOT:
             rule = f"must be an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited)"
             fix = "Name /tmp, or a short folder on each node's own disk."
-            raise wrong_option("--temp-root", rule=rule, got=self.temp_root, fix=fix, code="temp-root-too-long")
+            raise wrong_option("--temp-root", rule=rule, got=self.temp_root, fix=fix)
         if not self.python_words:
             rule, fix = "must be words of a shell", "Name an interpreter that all nodes see."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="python-of-nodes")
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix)
 
     @property
     def python_words(self) -> list[str]:
@@ -222,7 +222,7 @@ class JobOptions(HostOptions):
         """Refuse to wait for more nodes than are asked for."""
         if self.min_nodes is not None and self.min_nodes > nodes:
             rule, fix = f"must be at most the {nodes} nodes that are asked for", "Lower it, or add nodes."
-            raise wrong_option("--min-nodes", rule=rule, got=self.min_nodes, fix=fix, code="min-nodes")
+            raise wrong_option("--min-nodes", rule=rule, got=self.min_nodes, fix=fix)
 
     def environment_to_copy(self) -> str:
         """Return the folder of the interpreter's environment, all of which is copied: never /usr.
@@ -237,7 +237,7 @@ class JobOptions(HostOptions):
         if not (program.is_absolute() and program.parent.name == "bin" and (is_one or is_elsewhere)):
             rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
             fix = "Name that of your environment, or drop --stage."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="environment-to-copy")
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix)
         return str(folder)
 
     @property
@@ -278,12 +278,12 @@ class BatchOptions(JobOptions):
         super().__post_init__()
         if self.walltime_s < LEAST_WALLTIME_S:
             rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
-            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.", code="walltime")
+            raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.")
         self.check_min_nodes(self.nodes)
         if len(self.python_words) > 1:
             rule = "must be one program: the job calls the scheduler's own commands, which a container does not have"
             fix = "Name an interpreter that all nodes see, with --activate before it, or use `launch ssh`."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix, code="python-of-nodes")
+            raise wrong_option("--python", rule=rule, got=self.python, fix=fix)
 
     @property
     def walltime_s(self) -> int:

@@ -85,7 +85,6 @@ def take_block(job: str, *, num_cpus: int, port_base: int | None = None) -> Port
         rule=f"{size} in a row must be free between {lowest} and {highest}",
         got="none",
         fix="Give --port-base, or use another host.",
-        code="no-ports",
     )
 
 

@@ -74,7 +74,6 @@ class RayCluster:
                 rule=f"must be at most the {len(allocation.hosts)} hosts of the job",
                 got=self._at_least(),
                 fix="Lower it, or ask for more nodes.",
-                code="too-few-hosts",
             )
         self._deadline = time.monotonic() + self._job.wait_s
         # Token and address are for people who want to look inside; no program reads them.
@@ -203,7 +202,6 @@ class RayCluster:
                 rule="a remote shell must start there",
                 got=error,
                 fix="Put its command on this host's PATH.",
-                code="no-remote-shell",
             ) from error
 
     def _line(self, host: Host) -> str:
@@ -244,19 +242,18 @@ class RayCluster:
                     where=missing,
                     rule=f"Ray must start there within {self._job.wait_s:.0f} s",
                     fix="Raise --wait where file systems are slow, or copy the environment to the hosts with --stage.",
-                    code="ray-starts-too-slowly",
                 )
             if event.kind == "again":
                 self._note(f"{event.agent.host}: Ray died while it started, and is started again: {event.reason}.")
             if event.agent in agents and event.is_end:
-                failed.setdefault(event.agent, event.error(rule="Ray must start there", code="ray-does-not-start"))
+                failed.setdefault(event.agent, event.error(rule="Ray must start there"))
                 self._early_losses.append(event)
 
     def _ended(self, event: AgentEvent, what: str) -> LaunchError:
         """Note how a node ended, before the others are taken down, which takes a while; return the error to raise."""
         self._note(f"{event.agent.host}: {what} has ended: {event.reason}.")
         rule = f"{what} must go on running there"
-        return LaunchError(where=event.agent.host, rule=rule, got="its end", fix=LOOK_AT_LINES, code="ray-died")
+        return LaunchError(where=event.agent.host, rule=rule, got="its end", fix=LOOK_AT_LINES)
 
     def _await_registered(self, agents: list[Agent]) -> str:
         """Wait until Ray's head has counted all, and say what is there.
@@ -278,9 +275,7 @@ class RayCluster:
                         return missing
                     break
                 elif event.agent is waiter and event.is_end:
-                    raise event.error(
-                        rule="a program that waits for all nodes must run there", code="ray-does-not-start"
-                    )
+                    raise event.error(rule="a program that waits for all nodes must run there")
                 elif event.is_end:
                     self._early_losses.append(event)
                     alive.discard(event.agent)
@@ -292,7 +287,6 @@ class RayCluster:
             where=missing,
             rule=f"must register with Ray's head {self.address} within --wait",
             fix="Check that these hosts reach each other (--interface), or raise --wait.",
-            code="node-not-registered",
         )
 
     def _next(self, grace_s: float = 0.0) -> AgentEvent | None:

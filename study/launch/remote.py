@@ -100,10 +100,10 @@ class AgentEvent:
         where = f". Its logs are in {self.agent.host}:{self.content['logs']}" if "logs" in self.content else ""
         return f"{(reason + lines).removesuffix('.')}{where}"
 
-    def error(self, *, rule: str, code: str = "", fix: str = LOOK_AT_LINES) -> LaunchError:
+    def error(self, *, rule: str, fix: str = LOOK_AT_LINES) -> LaunchError:
         """Return the error that the event is; a fix of the agent's own comes first."""
         fix = self.content.get("fix") or fix
-        return LaunchError(where=self.agent.host, rule=rule, got=self.reason, fix=fix, code=code)
+        return LaunchError(where=self.agent.host, rule=rule, got=self.reason, fix=fix)
 
 
 Inbox = queue.SimpleQueue[AgentEvent | str]

@@ -91,12 +91,12 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         match = re.fullmatch(r"((?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)(?::(\d+))?", each, flags=re.ASCII)
         if match is None or match[2] == "0":
             rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
-            raise wrong_option("--hosts", rule=rule, got=each, fix=fix, code="hosts")
+            raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
         hosts.append(Host(name=match[1], num_cpus=None if match[2] is None else int(match[2])))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
         rule, fix = "must be different hosts", "List each once."
-        raise wrong_option("--hosts", rule=rule, got=", ".join(names), fix=fix, code="host-twice")
+        raise wrong_option("--hosts", rule=rule, got=", ".join(names), fix=fix)
     return tuple(hosts)
 
 
@@ -116,7 +116,7 @@ def dashboard_line(head: str, port: int, *, jump: str = "", user: str = "") -> s
     for name in (target, way_in) if jump else (target,):
         if not re.fullmatch(TARGET, name, flags=re.ASCII):
             fix = "Name them like me@front-end."
-            raise LaunchError(where="ssh", rule="must be [user@]name", got=repr(name), fix=fix, code="ssh-host")
+            raise LaunchError(where="ssh", rule="must be [user@]name", got=repr(name), fix=fix)
     way = ["-J", way_in] if jump else []
     line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", *way, target])
     return f"{line}  # Ray dashboard: http://127.0.0.1:{DASHBOARD_PORT}"

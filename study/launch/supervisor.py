@@ -150,12 +150,12 @@ class Supervisor:
             case "exited":
                 return int(event.content["code"])
             case "failed":
-                raise event.error(rule="the study's driver must start there", code="driver-does-not-start")
+                raise event.error(rule="the study's driver must start there")
             case "gone" if self._signal:
                 return ExitCode.STOPPED
             case "gone":
                 rule, fix = "the connection to the study's driver must last", "Launch it again; no record is lost."
-                raise event.error(rule=rule, code="driver-connection-lost", fix=fix)
+                raise event.error(rule=rule, fix=fix)
         return None
 
     def _lost(self, event: AgentEvent, ray: RayCluster) -> None:
@@ -193,7 +193,6 @@ class Supervisor:
                 rule="a job must be long enough for one trial",
                 got="one in which no trial ended, so that it is not submitted again",
                 fix="Raise --walltime, or lower the space's budget.",
-                code="walltime-too-short",
             )
         if not (self._signal or self._out_of_time or (self._head_is_lost and has_ended_some)):
             return code  # the driver stopped for a reason of its own, such as a full disk, and would do so again

@@ -165,7 +165,7 @@ class Mirror(ABC):
         records = self.folder.records
         try:
             if self._offset > 0 and (not records.exists() or records.stat().st_size < self._offset):
-                raise RecordError(where=str(records), rule="must hold what was sent", got="less", code="records-cut")
+                raise RecordError(where=str(records), rule="must hold what was sent", got="less")
             return list(islice(read_lines(records, offset=self._offset, first_seq=self._seq), self._most))
         except RecordError as error:
             if self._offset == 0:
@@ -338,12 +338,12 @@ def sync(mirror: Mirror) -> Synced:
     if isinstance(follower.error, HeldError):
         rule, got = "only one mirror may send to it", "another one at work"
         fix = "None while the study runs, its own mirror keeps the place up to date; afterwards try again."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="mirror-at-work") from follower.error
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from follower.error
     if follower.error is not None:
         rule = f"{mirror.name} must take the study's records"
         got = f"{report.reason} for {SYNC_TIMEOUT_S:g} s; {report.behind} records are behind"
         fix = "See to it, then run the same command again; it goes on where it stopped."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="place-away") from follower.error
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from follower.error
     return Synced(records=follower.sent, trials=mirror.count_trials(), behind=report.behind)
 
 

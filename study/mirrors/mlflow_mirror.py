@@ -222,7 +222,7 @@ class MlflowMirror(Mirror):
         file = self._cursor_file
         if file.is_dir():
             rule, got, fix = "must be a file", "a folder", "Remove it; the file is made anew."
-            raise RecordError(where=str(file), rule=rule, got=got, fix=fix, code="cursor-not-a-file")
+            raise RecordError(where=str(file), rule=rule, got=got, fix=fix)
         content = {"format": _FORMAT, "tracking_uri": mask_credentials(self.address), **asdict(cursor)}
         write_atomically(file, json.dumps(content))
 

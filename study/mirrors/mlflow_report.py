@@ -80,11 +80,11 @@ def _run_of_study(tracking_uri: str, name: str, study_id: str, what: str) -> Ite
                 yield client, run_id
     except Exception as error:  # MLflow, its databases, proxies and artifact stores raise every kind
         rule, got, fix = f"MLflow must take {what}", reason_of(error), "See to MLflow, then run the same command again."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="place-away") from error
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from error
     if run_id is None:
         rule = f"must hold the study {name!r} ({study_id})"
         fix = "Send it there first, by `python -m study sync STUDY --tracking-uri URI`."
-        raise TrackingError(where=where, rule=rule, got="none", fix=fix, code="mlflow-lacks-study")
+        raise TrackingError(where=where, rule=rule, got="none", fix=fix)
 
 
 def _find_run(client: "MlflowClient", name: str, study_id: str) -> str | None:

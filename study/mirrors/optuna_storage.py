@@ -77,7 +77,7 @@ class OptunaMirror(Mirror):
                 "Restore the file from a backup; where the records are right, delete the study "
                 f"{name_in_storage(self._identity)!r} in the storage, and it is built anew."
             )
-            raise RecordError(where=str(self.folder.records), rule=rule, got=got, fix=fix, code="storage-knows-more")
+            raise RecordError(where=str(self.folder.records), rule=rule, got=got, fix=fix)
         return 0, 0
 
     def apply(self, line: Line) -> None:

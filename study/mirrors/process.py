@@ -98,7 +98,7 @@ class MirrorProcess:
             raise TrackingError(**error)
         where, rule = f"{self._kind.place} {mask_credentials(self.address)}", f"{self.name} must accept the study"
         fix = f"Start or correct it, or give another {self._kind.option}."
-        raise TrackingError(where=where, rule=rule, got=reason, fix=fix, code="place-away")
+        raise TrackingError(where=where, rule=rule, got=reason, fix=fix)
 
     def ask_to_finish(self, timeout_s: float) -> None:
         """Tell the process to send what is left within `timeout_s` seconds; `finish` waits for it."""
@@ -210,7 +210,7 @@ def _open_log(path: Path) -> IO[bytes]:
     except OSError as error:
         rule = f"must be a file that can be written ({error.strerror})"
         fix = "Check its permissions, or remove what is in its place."
-        raise RecordError(where=str(path), rule=rule, fix=fix, code="log-not-writable") from error
+        raise RecordError(where=str(path), rule=rule, fix=fix) from error
 
 
 # --- in the process ---------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _parts(error: Exception) -> dict[str, str] | None:
     """Return the parts of an error of this project, without credentials; None for any other."""
     if not isinstance(error, StudyError):
         return None
-    return {name: mask_credentials(getattr(error, name)) for name in ("where", "rule", "got", "fix", "code")}
+    return {name: mask_credentials(getattr(error, name)) for name in ("where", "rule", "got", "fix")}
 
 
 class _WithoutCredentials(logging.Formatter):

@@ -77,9 +77,7 @@ def check_asked_uri(given: str | None) -> str:
     except TrackingError as error:
         if given is None and asked_uri(None) is not None:
             where = f"{VARIABLE} (environment), {error.where}"
-            raise TrackingError(
-                where=where, rule=error.rule, got=error.got, fix=error.fix, code="bad-variable"
-            ) from error
+            raise TrackingError(where=where, rule=error.rule, got=error.got, fix=error.fix) from error
         raise
 
 
@@ -104,9 +102,9 @@ def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
         return uri
     if scheme in ("", "file"):
         rule, got = "must be a database or a server", f"the folder {uri!r}: no file store"
-        raise TrackingError(where=place, rule=rule, got=got, fix=fix, code="bad-tracking-uri")
+        raise TrackingError(where=place, rule=rule, got=got, fix=fix)
     rule, got = f"the scheme must be one of {', '.join(('sqlite', *_SERVERS, *_DATABASES))}", mask_credentials(uri)
-    raise TrackingError(where=place, rule=rule, got=repr(got), fix=fix, code="tracking-uri-without-scheme")
+    raise TrackingError(where=place, rule=rule, got=repr(got), fix=fix)
 
 
 def absolute_uri(uri: str) -> str:
@@ -123,9 +121,7 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
         return urlsplit(uri).scheme.split("+")[0].lower()
     except ValueError as error:
         got = f"{mask_credentials(uri)!r} ({error})"
-        raise TrackingError(
-            where=place, rule="must be a URI", got=got, fix="Check brackets.", code="bad-database-uri"
-        ) from error
+        raise TrackingError(where=place, rule="must be a URI", got=got, fix="Check brackets.") from error
 
 
 def is_uri(address: str) -> bool:
@@ -157,7 +153,7 @@ def check_optuna_storage(uri: str) -> str:
         return uri
     rule, got = f"must be a database, one of sqlite, {', '.join(_OPTUNA_DATABASES)}", mask_credentials(uri)
     fix = "Use postgresql://user@host/database; without the option trials are in optuna.journal in the study's folder."
-    raise TrackingError(where="Optuna storage", rule=rule, got=repr(got), fix=fix, code="optuna-storage-not-a-database")
+    raise TrackingError(where="Optuna storage", rule=rule, got=repr(got), fix=fix)
 
 
 def is_database_server(uri: str) -> bool:
@@ -196,16 +192,16 @@ def reach(uri: str, place: str) -> None:
         engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
     except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
         rule, got, fix = "Python must have the database's driver", f"none ({error})", f"{_DRIVERS[_dialect(uri)]}."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="no-database-driver") from None
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
         got, fix = "one that cannot be read", f"Write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
-        raise TrackingError(where=where, rule="must be a URI", got=got, fix=fix, code="bad-database-uri") from None
+        raise TrackingError(where=where, rule="must be a URI", got=got, fix=fix) from None
     try:
         with engine.connect():
             pass
     except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
         rule, fix = "the database must be encoded in UTF8", "Create it anew with `createdb -E UTF8 -T template0`."
-        raise TrackingError(where=where, rule=rule, got="another one", fix=fix, code="database-not-utf8") from None
+        raise TrackingError(where=where, rule=rule, got="another one", fix=fix) from None
 
 
 def _dialect(uri: str) -> str:
@@ -217,18 +213,18 @@ def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     path = sqlite_path(uri)
     if path is None:
         rule, got = "SQLite must keep its data in a file", repr(uri)
-        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX, code="sqlite-in-memory")
+        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX)
     absolute = path.absolute()
     if absolute.is_dir():
         rule, got = "must name a file", f"the folder {absolute}"
-        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX, code="sqlite-names-no-file")
+        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX)
     if not (parent := absolute.parent).is_dir():
         rule = "the database's folder must exist"
-        raise TrackingError(where=place, rule=rule, got=parent, fix="Create it.", code="no-folder-for-database")
+        raise TrackingError(where=place, rule=rule, got=parent, fix="Create it.")
     for each in (parent, *([absolute] if absolute.exists() else [])):
         if not os.access(each, os.W_OK):  # SQLite writes its journal beside the database
             fix = "chmod it, or choose another place."
-            raise TrackingError(where=place, rule="must be writable", got=each, fix=fix, code="database-not-writable")
+            raise TrackingError(where=place, rule="must be writable", got=each, fix=fix)
     return absolute_uri(uri)
 
 
@@ -258,7 +254,7 @@ def _probe(uri: str, timeout_s: float) -> None:
             return
         rule, got = f"a server must answer within {timeout_s:g} s", reason or type(error).__name__
         fix = "Start it with `mlflow server`, or correct host and port."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-does-not-answer") from error
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from error
     try:
         is_mlflow = "experiments" in json.loads(body)
     except (ValueError, TypeError):
@@ -283,25 +279,25 @@ def _refuse_status(where: str, status: int, body: str, location: str | None) -> 
         rule, place = "must be the address of the server itself", mask_credentials(location or "nowhere")
         got = f"a redirect ({got}) to {place}, which is not followed with your credentials"
         fix = "Name that address, without /api/…, if it is the one that you mean."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-redirects")
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
     if status == 403 and "Host header" in body:
         rule, got = "the server must accept this host name", f"{got} ({body.strip()[:200]})"
         fix = "Start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-refuses-host")
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
     if status == 403:
         rule = "you must be allowed to read experiments"
         fix = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="server-refuses-you")
+        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
     if status >= 500 and status != 501:  # MLflow knows the method that it is asked by
         fix = "See the server's log; often its database is away, or needs `mlflow db upgrade`."
-        raise TrackingError(where=where, rule="the server must be healthy", got=got, fix=fix, code="server-not-healthy")
+        raise TrackingError(where=where, rule="the server must be healthy", got=got, fix=fix)
     _refuse_stranger(where, got)
 
 
 def _refuse_stranger(where: str, got: str) -> None:
     rule, got = "must be an MLflow server", f"{got} from {_PROBE}"
     fix = "Correct host and port, and the path prefix if the server has one."
-    raise TrackingError(where=where, rule=rule, got=got, fix=fix, code="not-an-mlflow-server")
+    raise TrackingError(where=where, rule=rule, got=got, fix=fix)
 
 
 def _apart(uri: str) -> tuple[str, str]:

@@ -182,7 +182,6 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
             rule=f"seconds of emulated runners are not those of real ones, and {num_env_runners} runners would be "
             "emulated here",
             fix="Set budget.env_steps instead, or execution: real.",
-            code="time-budget-emulated",
         )
     wanted = processes(spec, num_env_runners, execution)
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
@@ -194,14 +193,12 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
     if gpus > cluster.num_gpus:
         where = "resources.num_gpus_per_learner"
         rule = f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({shape})"
-        raise ClusterError(where=where, rule=rule, fix="Lower it, or run where Ray finds GPUs.", code="too-few-gpus")
+        raise ClusterError(where=where, rule=rule, fix="Lower it, or run where Ray finds GPUs.")
     if cpus > cluster.num_cpus:
         rule = f"{what} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape})"
-        raise ClusterError(rule=rule, fix=ways, code="too-few-cpus")
+        raise ClusterError(rule=rule, fix=ways)
     if memory > cluster.memory_mb:
-        raise ClusterError(
-            rule=f"{what} need {memory} MB, the cluster has ({shape})", fix=ways, code="too-little-memory"
-        )
+        raise ClusterError(rule=f"{what} need {memory} MB, the cluster has ({shape})", fix=ways)
     rooms = [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     if not _placeable(wanted, rooms, spread=spec.resources.placement == "spread"):
         each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
@@ -209,7 +206,6 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
             rule=f"{what} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
             f"try: every process must sit on one node, and the main process, the runners and the learners need {each}",
             fix=ways,
-            code="no-node-large-enough",
         )
 
 

@@ -151,7 +151,7 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
         need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
         rule = f"{objective} {need}, and {emulated} runners would be emulated here"
         fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
-        raise ClusterError(where="search.objective", rule=rule, fix=fix, code="objective-needs-real-runners")
+        raise ClusterError(where="search.objective", rule=rule, fix=fix)
 
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:

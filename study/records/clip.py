@@ -72,6 +72,6 @@ class FilmFacts:
         except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             got = f"a damaged file ({' '.join(str(error).split())[:100]})"
             raise RecordError(
-                where=str(path), rule="must say what a film shows", got=got, fix="Film it again.", code="film-facts"
+                where=str(path), rule="must say what a film shows", got=got, fix="Film it again."
             ) from error
         return facts

@@ -54,10 +54,10 @@ def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the
             status = place.stat()
             if status.st_uid != os.getuid():
                 rule, got = f"must belong to you (uid {os.getuid()})", f"uid {status.st_uid}"
-                raise RecordError(where=str(place), rule=rule, got=got, fix=way_out, code="belongs-to-another-user")
+                raise RecordError(where=str(place), rule=rule, got=got, fix=way_out)
             if _others_may_write(status):
                 rule, fix = "must not be writable by others", f"Run `chmod go-w {shlex.quote(str(place))}`."
-                raise RecordError(where=str(place), rule=rule, fix=fix, code="writable-by-others")
+                raise RecordError(where=str(place), rule=rule, fix=fix)
 
 
 def check_size(file: Path, largest: int) -> None:
@@ -69,7 +69,7 @@ def check_size(file: Path, largest: int) -> None:
     size = file.stat().st_size if file.exists() else 0
     if size > largest:
         rule = f"must have at most {largest:,} bytes"
-        raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix="Remove it.", code="file-too-large")
+        raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix="Remove it.")
 
 
 def below(root: Path, name: str) -> Path:
@@ -86,7 +86,7 @@ def below(root: Path, name: str) -> Path:
     for part in PurePosixPath(name).parts:
         path = path / part
         if path.is_symlink():
-            raise RecordError(where=str(path), rule=_NO_LINK, fix=_WAY_OUT, code="symbolic-link")
+            raise RecordError(where=str(path), rule=_NO_LINK, fix=_WAY_OUT)
     return path
 
 
@@ -167,18 +167,16 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
         return
     except OSError as error:
         where, rule = str(folder), f"must be readable ({error.strerror})"
-        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="folder-unreadable") from error
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.") from error
 
 
 def _check_entry(entry: "os.DirEntry[str]") -> None:
     if entry.is_symlink():
-        raise RecordError(where=entry.path, rule=_NO_LINK, fix=_WAY_OUT, code="symbolic-link")
+        raise RecordError(where=entry.path, rule=_NO_LINK, fix=_WAY_OUT)
     if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
         return
     with contextlib.suppress(FileNotFoundError):  # a draft that was just renamed
         mode = entry.stat(follow_symlinks=False).st_mode
         kinds = {"a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
         kind = next((name for name, is_kind in kinds.items() if is_kind(mode)), "a device")
-        raise RecordError(
-            where=entry.path, rule="must be a file or a folder", got=kind, fix="Remove it.", code="not-a-file"
-        )
+        raise RecordError(where=entry.path, rule="must be a file or a folder", got=kind, fix="Remove it.")

@@ -193,7 +193,7 @@ class StudyFolder:
             )
             rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
             fix = f"{choose} another --name or --out."
-            raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix, code="folder-not-empty")
+            raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
 
     def make_tensorboard(self) -> None:
         """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
@@ -267,7 +267,7 @@ class StudyFolder:
             fix = "Restore it from a backup."
             if not self.records.exists():
                 fix = meant_by(self.path) or "Give for instance studies/quickstart."
-            raise RecordError(where=where, rule=rule, got=got, fix=fix, code="no-study") from error
+            raise RecordError(where=where, rule=rule, got=got, fix=fix) from error
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
             raise _unusable(file, "a file that you can read", error, fix) from error
@@ -275,7 +275,7 @@ class StudyFolder:
             raise
         except (ValueError, TypeError, RecursionError) as error:
             rule, got = "must be a study's identity", f"a damaged file ({error})"
-            raise RecordError(where=str(file), rule=rule, got=got, fix=fix, code="identity-damaged") from error
+            raise RecordError(where=str(file), rule=rule, got=got, fix=fix) from error
         return identity
 
     def check_owner(self) -> None:
@@ -334,14 +334,14 @@ def _studies(folder: Path) -> list[Path]:
 
 
 def _unusable(place: Path, rule: str, error: OSError, fix: str) -> RecordError:
-    return RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix, code="file-unusable")
+    return RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix)
 
 
 def _check_format(found: Any, file: Path) -> None:
     """Refuse the folder of another version, before its other fields seem wrong."""
     if type(found) is int and found != FORMAT:
         rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote the study."
-        raise RecordError(where=str(file), rule=rule, got=str(found)[:20], fix=fix, code="identity-format")
+        raise RecordError(where=str(file), rule=rule, got=str(found)[:20], fix=fix)
 
 
 def _check_names(identity: StudyIdentity) -> None:

@@ -288,9 +288,7 @@ class Ledger:
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
                     rule, got = "a trial must have started before", f"{record.kind} of trial {record.trial}"
-                    raise RecordError(
-                        where="records", rule=rule, got=got, fix=RESTORE, code="record-of-unstarted-trial"
-                    )
+                    raise RecordError(where="records", rule=rule, got=got, fix=RESTORE)
                 row.apply(record, moment)
                 return row
         return None

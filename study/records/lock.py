@@ -279,7 +279,7 @@ def _claim(folder: Path, mine: Owner, *, lock_is_free: bool) -> None:
             if not (lock_is_free and mount_of(path).locks_reach_all_hosts):
                 rule = "must say who works on the study"
                 fix = "Make sure that no driver works on it, on any host; then remove the file and try again."
-                raise RecordError(where=str(path), rule=rule, got=repr(text[:40]), fix=fix, code="owner-damaged")
+                raise RecordError(where=str(path), rule=rule, got=repr(text[:40]), fix=fix)
         elif not theirs.is_gone(mine, path, lock_is_free=lock_is_free):
             raise _uncertain(path, theirs, mine)
         _remove(path, text)
@@ -333,20 +333,18 @@ def _words(text: str | None) -> str:
 
 
 def _refusal(folder: Path, who: str) -> RecordError:
-    fix, code = "Wait for it or end it, or start your own study with --name.", "study-held"
-    return RecordError(where=str(folder), rule="one driver at a time may work on a study", got=who, fix=fix, code=code)
+    fix = "Wait for it or end it, or start your own study with --name."
+    return RecordError(where=str(folder), rule="one driver at a time may work on a study", got=who, fix=fix)
 
 
 def _uncertain(path: Path, theirs: Owner, mine: Owner) -> RecordError:
     look = f"`ssh -- {shlex.quote(theirs.host)} ps -fp {theirs.pid}`"
     where, got = str(path.parent), f"another driver, {theirs}; whether it is at work cannot be told from {mine.host}"
     fix = f"Look there, as by {look}; if it is gone, remove {path} and run the same command again."
-    return RecordError(
-        where=where, rule="one driver at a time may work on a study", got=got, fix=fix, code="study-perhaps-held"
-    )
+    return RecordError(where=where, rule="one driver at a time may work on a study", got=got, fix=fix)
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
     rule = f"must be a file of yours that can be written ({error.strerror})"
     fix = "Free some space, check the permissions of it and its folder, or remove what is in its place."
-    return RecordError(where=str(path), rule=rule, fix=fix, code="lock-unwritable")
+    return RecordError(where=str(path), rule=rule, fix=fix)

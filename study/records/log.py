@@ -54,7 +54,7 @@ class RecordLog:
             if self._is_closed:
                 rule = "a session that has ended must write no more"
                 fix = "Run the same command with --resume."
-                raise RecordError(where=str(self.path), rule=rule, got=f"{record.kind}", fix=fix, code="log-is-closed")
+                raise RecordError(where=str(self.path), rule=rule, got=f"{record.kind}", fix=fix)
             line = self._append(record)
             self._is_closed = isinstance(record, StudyClosed)
         return line
@@ -75,7 +75,7 @@ class RecordLog:
                 os.ftruncate(self._file, self._end)
             rule = f"the record could not be written ({error.strerror})"
             fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
-            raise RecordError(where=str(self.path), rule=rule, fix=fix, code="record-not-written") from error
+            raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
         self._end += len(raw)
         line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
         self._next_seq += 1
@@ -104,7 +104,6 @@ class RecordLog:
             rule=f"only one driver may write, and this one left it at {self._end} bytes",
             got=f"{got}: another driver has taken the study over, or the file was changed",
             fix="Let one driver alone go on, with --resume; nothing recorded is lost.",
-            code="another-driver-writes",
         )
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
     if folder.records == folder.packed_results:  # and trials.csv alone has what was added up from them
         rule, got = "must hold the training iterations", "a study that was packed with --results-only"
         fix = "Copy its folder as it is, or pack the study that it was made of."
-        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix, code="packed-already")
+        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
     # Masked, it would be another study than the certified one.
     for name, shown in mask_arguments(identity.spec).items():
         if shown != identity.spec[name]:
@@ -59,7 +59,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
             fix = (
                 "Publish the study's report or certificate, or let the environment of a new study read it from a file."
             )
-            raise RecordError(where=str(folder.identity_file), rule=rule, got=got, fix=fix, code="secret-to-publish")
+            raise RecordError(where=str(folder.identity_file), rule=rule, got=got, fix=fix)
     lines, space = list(read_lines(folder.records)), _space_of(folder)
     ledger = fold_lines(lines, folder.records)
     packed = StudyFolder(target)
@@ -84,7 +84,7 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         for written in (packed.identity_file, packed.space_file, file, packed.table):
             written.unlink(missing_ok=True)
         rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, then pack again."
-        raise RecordError(where=str(target), rule=rule, fix=fix, code="copy-not-written") from error
+        raise RecordError(where=str(target), rule=rule, fix=fix) from error
     return packed
 
 
@@ -113,7 +113,7 @@ def _space_of(folder: StudyFolder) -> str:
     except (OSError, UnicodeDecodeError) as error:
         rule, got = "must be the space as it was written", f"none that can be read ({error})"
         fix = "Put the space file that the study was started with in its place."
-        raise RecordError(where=str(folder.space_file), rule=rule, got=got, fix=fix, code="space-unreadable") from error
+        raise RecordError(where=str(folder.space_file), rule=rule, got=got, fix=fix) from error
 
 
 def unpacked(folder: StudyFolder) -> StudyFolder:
@@ -124,5 +124,5 @@ def unpacked(folder: StudyFolder) -> StudyFolder:
     """
     if folder.records.suffix == ".xz":
         fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
-        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix, code="packed")
+        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix)
     return folder

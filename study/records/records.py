@@ -290,12 +290,12 @@ def open_records(path: Path) -> IO[bytes]:
     """
     if not path.is_file():
         where, fix = str(path), "Restore it from a backup."
-        raise RecordError(where=where, rule="must be a file", got="something else", fix=fix, code="records-not-a-file")
+        raise RecordError(where=where, rule="must be a file", got="something else", fix=fix)
     try:
         return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
     except OSError as error:
         where, rule = str(path), f"must be readable ({error.strerror})"
-        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="records-not-readable") from error
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.") from error
 
 
 def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
@@ -309,16 +309,16 @@ def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         while raw := file.readline(MAX_LINE):
             if len(raw) == MAX_LINE:
                 rule = f"a record has fewer than {MAX_LINE} bytes"
-                raise RecordError(where=f"{path}: line {number + 1}", rule=rule, fix=RESTORE, code="record-too-long")
+                raise RecordError(where=f"{path}: line {number + 1}", rule=rule, fix=RESTORE)
             number += 1
             yield raw
     except (EOFError, lzma.LZMAError) as error:
         where = str(path)
         rule, got = "must be a complete compressed file", f"one that is cut or damaged after line {number} ({error})"
-        raise RecordError(where=where, rule=rule, got=got, fix="Copy it again.", code="compressed-file-cut") from error
+        raise RecordError(where=where, rule=rule, got=got, fix="Copy it again.") from error
     except OSError as error:
         where, rule = str(path), f"must be readable ({error.strerror})"
-        raise RecordError(where=where, rule=rule, fix="Check its permissions.", code="records-not-readable") from error
+        raise RecordError(where=where, rule=rule, fix="Check its permissions.") from error
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
@@ -359,9 +359,7 @@ def _check_seq(line: Line, expected: int, where: str) -> None:
     """
     if line.seq != expected:
         got = f"{line.seq}: lines are missing or doubled"
-        raise RecordError(
-            where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE, code="records-out-of-order"
-        )
+        raise RecordError(where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE)
 
 
 def torn_bytes(path: Path, end: int) -> int:
@@ -383,7 +381,7 @@ def _check_torn(torn: bytes, where: str, *, first: bool) -> None:
     written = torn if first else torn.rstrip(b"\0")  # a power cut leaves zeros in place of what was lost
     if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
         rule, got = "the last line must be a record or the beginning of one", f"{torn[:40]!r}"
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="last-line-not-a-record")
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
 
 
 def restore_returns(content: dict[str, Any]) -> None:
@@ -402,18 +400,18 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE, code="line-not-json") from error
+        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE) from error
     try:
         head = msgspec.convert(content, _Head)
     except msgspec.ValidationError as error:
         rule = "must be a record with schema, seq, time and kind"
-        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE, code="line-not-a-record") from error
+        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE) from error
     if head.schema != SCHEMA:
         rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
-        raise RecordError(where=where, rule=rule, got=f"{head.schema}", fix=fix, code="records-of-another-version")
+        raise RecordError(where=where, rule=rule, got=f"{head.schema}", fix=fix)
     if head.kind not in KINDS:
         got = f"kind {head.kind[:60]!r}"
-        raise RecordError(where=where, rule="unknown record", got=got, fix=RESTORE, code="unknown-record")
+        raise RecordError(where=where, rule="unknown record", got=got, fix=RESTORE)
     for name in _HEAD:
         del content[name]
     restore_returns(content)
@@ -423,4 +421,4 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
         return Line(seq=head.seq, time=head.time, record=read(KINDS[head.kind], content), end=end)
     except ValueError as error:
         rule, got = "a record must have the fields of its kind, each of its type", f"{head.kind}: {error}"
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE, code="malformed-record") from error
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error

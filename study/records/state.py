@@ -39,7 +39,6 @@ def check_files(folder: StudyFolder) -> None:
             got="; ".join(faults),
             fix="Correct the permissions, or move away what is in a file's place and restore the file from a backup "
             "(study.json, records.jsonl; the others are made anew).",
-            code="files-unusable",
         )
 
 
@@ -64,13 +63,11 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
             ledger.apply(line.record, line.time)
         except RecordError as error:
             where, parts = f"{records}: line {line.seq + 1}", {"rule": error.rule, "got": error.got, "fix": error.fix}
-            raise RecordError(where=where, **parts, code=error.code) from error
+            raise RecordError(where=where, **parts) from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             where = f"{records}: line {line.seq + 1}"
             rule = f"a {line.record.kind} record must follow on the lines before it"
-            raise RecordError(
-                where=where, rule=rule, got=f"{type(error).__name__}: {error}", fix=RESTORE, code="records-contradict"
-            ) from error
+            raise RecordError(where=where, rule=rule, got=f"{type(error).__name__}: {error}", fix=RESTORE) from error
     return ledger
 
 
@@ -83,11 +80,11 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0)
     for witness, evidence, missing in _witnesses(folder, ledger):
         shown = ", ".join(map(str, missing[:_SHOWN])) + ("…" if len(missing) > _SHOWN else "")
         where, got = str(folder.records), f"none of trial {shown}, which {witness}: the records were cut"
-        fix, code = f"{RESTORE} Where the records are right, move away {evidence}.", "records-cut"
-        raise RecordError(where=where, rule="must hold every trial that was recorded", got=got, fix=fix, code=code)
+        fix = f"{RESTORE} Where the records are right, move away {evidence}."
+        raise RecordError(where=where, rule="must hold every trial that was recorded", got=got, fix=fix)
     if num_mirrored > 0 and ledger.sessions == 0:
         where, rule = str(folder.records), f"must hold the {num_mirrored} records that MLflow has (mirror.json)"
-        raise RecordError(where=where, rule=rule, got="none: the file was emptied", fix=RESTORE, code="records-emptied")
+        raise RecordError(where=where, rule=rule, got="none: the file was emptied", fix=RESTORE)
 
 
 def _witnesses(folder: StudyFolder, ledger: Ledger) -> Iterator[tuple[str, str, list[int]]]:

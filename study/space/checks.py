@@ -65,20 +65,20 @@ def _algorithm(spec: StudySpec) -> Iterator[Fault]:
     for parameter in (each for each in (*PARAMETERS, *RULES) if each in spec.given_parameters and each not in taken):
         rule = f"{name} has no such parameter{_own_value(spec, parameter)}"
         fix = f"Remove it; {name} has: {', '.join(sorted(traits.parameters))}."
-        yield Fault(where=f"parameters.{parameter}", rule=rule, fix=fix, code="parameter-of-another-algorithm")
+        yield Fault(where=f"parameters.{parameter}", rule=rule, fix=fix)
     if spec.holdup is not None and name != "PPO":
         rule, fix = "a hold-up study needs PPO", "Remove holdup:, or set algorithm: PPO."
-        yield Fault(where="holdup", rule=rule, got=f"algorithm: {name}", fix=fix, code="holdup-without-ppo")
+        yield Fault(where="holdup", rule=rule, got=f"algorithm: {name}", fix=fix)
     if name != "PPO" and spec.standardization not in (None, "none"):
         rule, got = f"{name} standardises no advantages", str(spec.standardization)
-        yield Fault(where="standardization", rule=rule, got=got, fix="Remove it.", code="standardization-without-ppo")
+        yield Fault(where="standardization", rule=rule, got=got, fix="Remove it.")
     if traits.asynchronous and spec.learner == "fused":
         rule, fix = "learner: fused has the update of PPO", "Remove it, or set learner: rllib."
         yield Fault(where="learner", rule=rule, got=f"algorithm: {name}", fix=fix)
     if traits.asynchronous and spec.execution == "emulated":
         rule = f"how old a policy {name} learns from depends on the clock, and emulation has none"
         fix = "Set execution: real, or algorithm: PPO."
-        yield Fault(where="execution", rule=rule, fix=fix, code="asynchronous-emulated")
+        yield Fault(where="execution", rule=rule, fix=fix)
 
 
 def _own_value(spec: StudySpec, parameter: str) -> str:
@@ -97,7 +97,7 @@ def _procgen(spec: StudySpec) -> Iterator[Fault]:
     yield from faults_of_levels(spec.evaluation.kwargs, "evaluation.kwargs")
     if environment.backend != "envpool":
         rule, got = "Procgen needs backend: envpool", environment.backend
-        yield Fault(where="environment.backend", rule=rule, got=got, fix="Remove it.", code="procgen-needs-envpool")
+        yield Fault(where="environment.backend", rule=rule, got=got, fix="Remove it.")
 
 
 def _returns(spec: StudySpec) -> Iterator[Fault]:
@@ -106,15 +106,15 @@ def _returns(spec: StudySpec) -> Iterator[Fault]:
     for name, value in {"floor": floor, "reference": reference, "target": target}.items():
         if value is None and (what := _needs_return(spec, name)):
             rule, fix = f"{what} needs it: {_MEANING[name][0]}", f"Add it: {_MEANING[name][1]}."
-            yield Fault(where=f"environment.{name}", rule=rule, fix=fix, code="missing-return")
+            yield Fault(where=f"environment.{name}", rule=rule, fix=fix)
     if floor is not None and reference is not None and not floor < reference:
         rule, got = "`floor < reference` must hold", f"floor={floor}, reference={reference}"
         fix = "Set floor to what a policy gets that learnt nothing."
-        yield Fault(where="environment.reference", rule=rule, got=got, fix=fix, code="reference-below-floor")
+        yield Fault(where="environment.reference", rule=rule, got=got, fix=fix)
     elif floor is not None and target is not None and not floor < target:
         rule, got = "`floor < target` must hold", f"floor={floor}, target={target}"
         fix = "Set target to a return worth reaching."
-        yield Fault(where="environment.target", rule=rule, got=got, fix=fix, code="target-below-floor")
+        yield Fault(where="environment.target", rule=rule, got=got, fix=fix)
 
 
 def _needs_return(spec: StudySpec, name: str) -> str:
@@ -136,10 +136,10 @@ def _engine(spec: StudySpec) -> Iterator[Fault]:
     if spec.runner == "stock" and spec.execution == "emulated":
         rule, got = "`emulated` needs lanes that any process can step", "runner: stock"
         fix = "Set runner: batched, or execution: real."
-        yield Fault(where="execution", rule=rule, got=got, fix=fix, code="stock-emulated")
+        yield Fault(where="execution", rule=rule, got=got, fix=fix)
     if spec.runner == "stock" and spec.environment.backend == "envpool":
         rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
-        yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix, code="envpool-needs-batched")
+        yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix)
     # Where `fused` is asked for and cannot serve, a trial finds that.
     own = "learner: rllib is set" if spec.learner == "rllib" else spec.learner == "auto" and spec.fused_obstacle
     for where, what in fused_alone(spec) if own else ():
@@ -147,7 +147,7 @@ def _engine(spec: StudySpec) -> Iterator[Fault]:
     gpus = spec.resources.num_gpus_per_learner
     if gpus > 1 and not gpus.is_integer():
         where, rule = "resources.num_gpus_per_learner", "must be a whole number, or a share of one GPU"
-        yield Fault(where=where, rule=rule, got=f"{gpus:g}", fix=f"Write {math.ceil(gpus)}.", code="fraction-of-gpus")
+        yield Fault(where=where, rule=rule, got=f"{gpus:g}", fix=f"Write {math.ceil(gpus)}.")
 
 
 def fused_alone(spec: StudySpec) -> Iterator[tuple[str, str]]:
@@ -171,12 +171,12 @@ def _layers(spec: StudySpec) -> Iterator[Fault]:
         rule, got = "needs one learner, which sees all rewards", f"{spec.most_learners} learners"
         yield Fault(where="environment.normalize_rewards", rule=rule, got=got, fix="Remove it, or use one learner.")
     if environment.normalize_rewards and spec.runner != "batched":
-        where, rule, code = "environment.normalize_rewards", "needs runner: batched", "normalization-needs-batched"
-        yield Fault(where=where, rule=rule, got=spec.runner, fix="Set runner: batched.", code=code)
+        where, rule = "environment.normalize_rewards", "needs runner: batched"
+        yield Fault(where=where, rule=rule, got=spec.runner, fix="Set runner: batched.")
     for name, own in {"action_repeat": "frame_skip", "frame_stack": "stack_num"}.items():
         if getattr(environment, name) > 1 and environment.backend == "envpool":
             rule, fix = "needs backend: gymnasium", f"Remove it; EnvPool's Atari has {own} in environment.kwargs."
-            yield Fault(where=f"environment.{name}", rule=rule, got="envpool", fix=fix, code="layer-needs-gymnasium")
+            yield Fault(where=f"environment.{name}", rule=rule, got="envpool", fix=fix)
     if spec.model.conv_net is not None and spec.model.conv_filters is not None:
         yield one_of_two("model.conv_net", "conv_filters")
 
@@ -185,7 +185,7 @@ def _exclusive(spec: StudySpec) -> Iterator[Fault]:
     measures = spec.holdup is not None and spec.holdup.measure is not None
     if spec.exclusive and spec.execution == "emulated" and not measures:
         rule, fix = "protects a clock, and emulated trials have none", "Remove it, or set execution: real."
-        yield Fault(where="exclusive", rule=rule, fix=fix, code="exclusive-emulated")
+        yield Fault(where="exclusive", rule=rule, fix=fix)
 
 
 def _rules(spec: StudySpec) -> Iterator[Fault]:
@@ -199,11 +199,11 @@ def _rllib(spec: StudySpec) -> Iterator[Fault]:
     for section, arguments in spec.rllib.items():
         for name in sorted(set(_BY_SCHEMA.get(section, "").split()) & set(arguments)):
             where, rule, fix = f"rllib.{section}.{name}", "the schema names this value already", "Set it there."
-            yield Fault(where=where, rule=rule, fix=fix, code="rllib-names-schema-field")
+            yield Fault(where=where, rule=rule, fix=fix)
         for name in arguments:
             if reason := _REFUSED.get((section, name)):
                 where, rule = f"rllib.{section}.{name}", f"cannot be set: {reason}"
-                yield Fault(where=where, rule=rule, fix="Remove it.", code="rllib-argument-refused")
+                yield Fault(where=where, rule=rule, fix="Remove it.")
 
 
 def _finite(spec: StudySpec) -> Iterator[Fault]:
@@ -216,8 +216,8 @@ def _finite(spec: StudySpec) -> Iterator[Fault]:
     }
     for where, value in (each for place, content in free.items() for each in _numbers(place, content)):
         if not math.isfinite(value):
-            rule, fix, code = "must be a finite number", "Write a finite number.", "value-out-of-bounds"
-            yield Fault(where=where, rule=rule, got=str(value), fix=fix, code=code)
+            rule, fix = "must be a finite number", "Write a finite number."
+            yield Fault(where=where, rule=rule, got=str(value), fix=fix)
 
 
 def _numbers(where: str, content: Any) -> Iterator[tuple[str, float]]:
@@ -232,7 +232,7 @@ def _numbers(where: str, content: Any) -> Iterator[tuple[str, float]]:
 def one_of_two(where: str, other: str) -> Fault:
     """Return the fault of a key that stands for another one which is given too."""
     rule = f"takes the place of {other}, so that only one may be given"
-    return Fault(where=where, rule=rule, got="both", fix="Remove one of the two.", code="both-of-two")
+    return Fault(where=where, rule=rule, got="both", fix="Remove one of the two.")
 
 
 def batches(spec: StudySpec) -> Iterator[Fault]:
@@ -253,7 +253,7 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
     if minibatch > largest(batch) and "minibatch_size" in spec.parameter_names:
         rule, got = "`minibatch_size <= train_batch_size` must hold", f"{minibatch} > {largest(batch)}"
         fix = f"Lower minibatch_size or raise {key}."
-        yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=fix, code="minibatch-above-batch")
+        yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=fix)
     # Asynchronous runners fill a batch with fragments as they come; others step all lanes for each batch.
     lanes = 0 if spec.traits.asynchronous else last * int(largest(spec.domain("num_envs_per_env_runner")))
     # A sampled batch is raised to the number of lanes; one that a person wrote runs as it is, or is refused.
@@ -262,7 +262,7 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
         least = lanes if key == "train_batch_size" else lanes // last
         rule = "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale"
         got, fix = f"{lanes} lanes and {steps} steps", f"Raise it to {least} or more, or use fewer lanes."
-        yield Fault(where=f"parameters.{key}", rule=rule, got=got, fix=fix, code="batch-below-lanes")
+        yield Fault(where=f"parameters.{key}", rule=rule, got=got, fix=fix)
         return
     for scale in spec.scales:
         batch = batch_domain(spec, scale)
@@ -273,8 +273,8 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
         if unit := next((unit for unit in units if _holds_no_multiple(batch, unit)), None):
             also = ", and the runners" if spec.traits.asynchronous and key != "train_batch_size" else ""
             rule = f"the range must hold a multiple of {unit} ({_unit_is(spec, scale)}{also})"
-            where, got, code = f"parameters.{key}", f"{batch.low} to {batch.high}", "no-batch-for-all-lanes"
-            yield Fault(where=where, rule=rule, got=got, fix="Widen the range.", code=code)
+            where, got = f"parameters.{key}", f"{batch.low} to {batch.high}"
+            yield Fault(where=where, rule=rule, got=got, fix="Widen the range.")
             return
 
 
@@ -302,8 +302,8 @@ def _shares(spec: StudySpec) -> Iterator[Fault]:
         yield from shared_by_learners(spec, "parameters.minibatch_size", spec.domain("minibatch_size"))
     elif spec.resources.num_learners > 1 and not spec.traits.rules:
         rule, fix = "learners cannot share it evenly", "Give minibatch_size instead, or one learner."
-        got, code = f"{spec.resources.num_learners} learners", "num-minibatches-with-learners"
-        yield Fault(where="parameters.num_minibatches", rule=rule, got=got, fix=fix, code=code)
+        got = f"{spec.resources.num_learners} learners"
+        yield Fault(where="parameters.num_minibatches", rule=rule, got=got, fix=fix)
     yield from _first(made_of_fragments(spec, where, batch_domain(spec, scale), scale) for scale in spec.scales)
 
 
@@ -317,10 +317,10 @@ def shared_by_learners(spec: StudySpec, where: str, sizes: Domain) -> Iterator[F
     learners = max(spec.resources.num_learners, 1)
     if (size := _not_divisible(sizes, learners)) is not None:
         rule, got, fix = "every learner takes an equal share", f"{size} for {learners}", f"Use multiples of {learners}."
-        yield Fault(where=where, rule=rule, got=got, fix=fix, code="batch-not-shared-evenly")
+        yield Fault(where=where, rule=rule, got=got, fix=fix)
     elif isinstance(sizes, Range) and _holds_no_multiple(sizes, learners):
         rule, got = f"the range must hold a multiple of the {learners} learners", f"{sizes.low} to {sizes.high}"
-        yield Fault(where=where, rule=rule, got=got, fix="Widen the range.", code="no-batch-for-all-learners")
+        yield Fault(where=where, rule=rule, got=got, fix="Widen the range.")
 
 
 def made_of_fragments(
@@ -333,7 +333,7 @@ def made_of_fragments(
         if (size := _not_divisible(batch, unit)) is not None:
             rule = f"a batch holds whole fragments ({_unit_is(spec, scale)} = {unit} steps)"
             fix = f"Use multiples of {unit}, or a range without a step: it is rounded to them."
-            yield Fault(where=where, rule=rule, got=str(size), fix=fix, code="batch-not-of-fragments")
+            yield Fault(where=where, rule=rule, got=str(size), fix=fix)
             return
 
 

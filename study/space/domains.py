@@ -86,9 +86,9 @@ class Section(Model):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-def broken(*, rule: str, got: str, fix: str, code: str = "") -> PydanticCustomError:
+def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
     """Return the error by which a validator reports the parts of a `Fault`."""
-    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix, "code": code})
+    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix})
 
 
 class Choices(Model, Generic[T]):
@@ -100,7 +100,7 @@ class Choices(Model, Generic[T]):
     def _distinct(self) -> "Choices[T]":
         if len(set(self.choices)) != len(self.choices):
             rule = "every choice must differ"
-            raise broken(rule=rule, got=str(self.choices), fix="Name each value once.", code="choices-not-distinct")
+            raise broken(rule=rule, got=str(self.choices), fix="Name each value once.")
         return self
 
 
@@ -127,7 +127,7 @@ class Range(Model, Generic[T]):
         else:
             return content
         rule = "must be a value, a list or a range {low: …, high: …}"
-        raise broken(rule=rule, got=f"{{{keys}}}", fix=fix, code="not-a-range")
+        raise broken(rule=rule, got=f"{{{keys}}}", fix=fix)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Range[T]":
@@ -135,16 +135,16 @@ class Range(Model, Generic[T]):
         if not low < high:
             fix = "Swap the bounds." if low > high else "Give one value instead of a range."
             rule = "`low < high` must hold"
-            raise broken(rule=rule, got=f"low={low}, high={high}", fix=fix, code="low-not-below-high")
+            raise broken(rule=rule, got=f"low={low}, high={high}", fix=fix)
         if self.log and low <= 0:
             rule = "`low > 0` must hold with `log: true`"
-            raise broken(rule=rule, got=f"low={low}", fix="Raise `low` or drop `log`.", code="log-range-from-zero")
+            raise broken(rule=rule, got=f"low={low}", fix="Raise `low` or drop `log`.")
         if step is not None and (self.log or step <= 0):
             rule, got = "`step > 0` without `log: true` must hold", f"step={step}, log={self.log}"
-            raise broken(rule=rule, got=got, fix="Drop one of the two.", code="step-in-log-range")
+            raise broken(rule=rule, got=got, fix="Drop one of the two.")
         if step is not None and not is_multiple(high - low, step):
             rule, got = "`high` must be `low` plus a whole number of steps", f"low={low}, high={high}, step={step}"
-            raise broken(rule=rule, got=got, fix="Change one of the three.", code="range-not-whole-steps")
+            raise broken(rule=rule, got=got, fix="Change one of the three.")
         return self
 
 
@@ -157,7 +157,7 @@ def _listed(given: Range[int]) -> list[int]:
         count = (given.high - given.low) // given.step + 1
         if count > MAX_LISTED:
             fix = "Raise `step`, or leave it out: each value is then twice the last."
-            raise broken(rule=f"at most {MAX_LISTED} values", got=str(count), fix=fix, code="range-of-too-many-values")
+            raise broken(rule=f"at most {MAX_LISTED} values", got=str(count), fix=fix)
         return list(range(given.low, given.high + 1, given.step))
     values, value = [], given.low
     while value < given.high:

@@ -89,7 +89,7 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
             missed = [each["loc"] for each in items if each["type"] == "missing"]
             absent = [str(each[-1]) for each in missed if each[:-1] == item["loc"][:-1]]
             fix, named = _unknown_key(parts[-1], known, absent, item.get("input"))
-            fault = Fault(where=where, rule="unknown key", fix=fix, code="unknown-key")
+            fault = Fault(where=where, rule="unknown key", fix=fix)
             if named is not None:
                 meant |= {".".join([*parts[:-1], named])}
                 meant |= {".".join([*parts[:-1], each]) for each in ("low", "high") if named == "choices"}
@@ -98,7 +98,7 @@ def faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set[
         (missing if item["type"] == "missing" else faults).append(replace(fault, line=source.line_of(where)))
     faults = _once_each([*(fault for fault in missing if fault.where not in meant), *faults])
     if (more := len(items) - MAX_FAULTS) > 0:
-        faults.append(Fault(where="file", rule=f"{more} more faults", fix="Correct these first.", code="more-faults"))
+        faults.append(Fault(where="file", rule=f"{more} more faults", fix="Correct these first."))
     return faults, meant
 
 
@@ -224,10 +224,10 @@ def _fault_of(item: Any, where: str, parts: Sequence[str]) -> Fault:
     if kind == "rule":
         return Fault(where=where, **item["ctx"])
     if kind == "missing":
-        return Fault(where=where, rule="must be given", fix="Add it.", code="missing-key")
+        return Fault(where=where, rule="must be given", fix="Add it.")
     if kind in _TYPES:
         fix = _fix_of_type(kind, item.get("input"), parts)
-        return Fault(where=where, rule=f"must be {_TYPES[kind]}", got=got, fix=fix, code="wrong-type")
+        return Fault(where=where, rule=f"must be {_TYPES[kind]}", got=got, fix=fix)
     rule = message.split(" after validation")[0]
     for subject in ("Input should", "List should", "String should"):
         rule = rule.replace(subject, "must")
@@ -238,9 +238,9 @@ def _fault_of(item: Any, where: str, parts: Sequence[str]) -> Fault:
         fix = (
             f"Did you mean '{same}'?" if same else f"Write {options[0]}." if len(options) == 1 else "Use one of these."
         )
-        return Fault(where=where, rule=rule, got=got, fix=fix, code="not-an-option")
+        return Fault(where=where, rule=rule, got=got, fix=fix)
     fix = _FIXES.get(kind, "Change the value.")
-    return Fault(where=where, rule=rule, got=got, fix=fix, code="value-out-of-bounds")
+    return Fault(where=where, rule=rule, got=got, fix=fix)
 
 
 def _as_yaml(value: object) -> str:

@@ -29,31 +29,31 @@ def _scales(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     if target < min(searched):
         rule = f"must not lie below every searched scale ({searched})"
         fix = f"List {target} in parameters.num_env_runners, or raise it."
-        yield Fault(where=at_target, rule=rule, got=str(target), fix=fix, code="target-scale-below-all")
+        yield Fault(where=at_target, rule=rule, got=str(target), fix=fix)
     elif target not in searched:
         fix = f"List {target} there; other scales belong in holdup.unseen_scales."
-        yield Fault(where=at_target, rule=among, got=str(target), fix=fix, code="target-scale-not-searched")
+        yield Fault(where=at_target, rule=among, got=str(target), fix=fix)
     if small not in searched:
         fix = f"List {small} there."
-        yield Fault(where=at_small, rule=among, got=str(small), fix=fix, code="small-scale-not-searched")
+        yield Fault(where=at_small, rule=among, got=str(small), fix=fix)
     if not small < target:
         rule, got = "`small_scale < target_scale` must hold", f"{small} and {target}"
         fix = "Name the scale at which training is known to work."
-        yield Fault(where=at_small, rule=rule, got=got, fix=fix, code="small-scale-not-below-target")
+        yield Fault(where=at_small, rule=rule, got=got, fix=fix)
     if smaller := [scale for scale in searched if scale < small]:
         rule, got = "must be the smallest searched scale", f"{small} with {smaller} below it"
         fix = f"Set it to {min(smaller)}, or list no smaller scale."
-        yield Fault(where=at_small, rule=rule, got=got, fix=fix, code="small-scale-not-smallest")
+        yield Fault(where=at_small, rule=rule, got=got, fix=fix)
     lists: dict[str, Sequence[object]] = {"unseen_scales": section.unseen_scales, "baselines": section.baselines}
     if section.measure is not None:
         lists["measure.scales"] = section.measure.scales
     for name, each in lists.items():
         if len(set(each)) != len(each):
             rule, got, fix = "must be distinct", str(each), "Name each once."
-            yield Fault(where=f"holdup.{name}", rule=rule, got=got, fix=fix, code="holdup-list-not-distinct")
+            yield Fault(where=f"holdup.{name}", rule=rule, got=got, fix=fix)
     if seen := sorted(set(section.unseen_scales) & set(searched)):
         rule, fix = "must be scales that no earlier stage runs", "Remove them here or from parameters.num_env_runners."
-        yield Fault(where="holdup.unseen_scales", rule=rule, got=str(seen), fix=fix, code="unseen-scale-searched")
+        yield Fault(where="holdup.unseen_scales", rule=rule, got=str(seen), fix=fix)
 
 
 def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -63,11 +63,11 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
         if least < end:
             got = f"{least}{f' to {end - 1}' if end - least > 1 else ''}"
             rule, fix = f"must share no seed with {first}", f"Begin at {ours.first + ours.count} or later."
-            yield Fault(where=f"holdup.{second}", rule=rule, got=got, fix=fix, code="seeds-shared")
+            yield Fault(where=f"holdup.{second}", rule=rule, got=got, fix=fix)
     for name, each in sets.items():
         if (last := each.first + each.count - 1) > MAX_SEED:
             where, rule = f"holdup.{name}", f"seeds go up to {MAX_SEED}"
-            yield Fault(where=where, rule=rule, got=str(last), fix="Lower count.", code="seed-too-large")
+            yield Fault(where=where, rule=rule, got=str(last), fix="Lower count.")
     confirm = section.confirm
     needs = {
         "rank_seeds": (max(sum(section.race.blocks), section.stress.num_seeds), "race and stress"),
@@ -79,10 +79,10 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     for name, (least, purpose) in needs.items():
         if sets[name].count < least:
             where, rule, got = f"holdup.{name}", f"{purpose} needs {least}", str(sets[name].count)
-            yield Fault(where=where, rule=rule, got=got, fix=f"Set count: {least}.", code="too-few-seeds")
+            yield Fault(where=where, rule=rule, got=got, fix=f"Set count: {least}.")
     if spec.search.seeds != [1]:
         rule, fix = "a hold-up study has seeds of its own", "Use holdup.tune_seeds."
-        yield Fault(where="search.seeds", rule=rule, fix=fix, code="holdup-with-seeds")
+        yield Fault(where="search.seeds", rule=rule, fix=fix)
 
 
 def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -91,11 +91,11 @@ def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     if section.num_settings < race.num_settings:
         rule = f"the race needs {race.num_settings} settings to choose from"
         fix = f"Raise it to {race.num_settings}, or lower holdup.race.num_settings."
-        yield Fault(where=where, rule=rule, got=got, fix=fix, code="too-few-settings")
+        yield Fault(where=where, rule=rule, got=got, fix=fix)
     if stress.num_settings > race.num_settings:
         rule, compared = "must not exceed race.num_settings", f"{stress.num_settings} > {race.num_settings}"
-        at, code = "holdup.stress.num_settings", "stress-above-race"
-        yield Fault(where=at, rule=rule, got=compared, fix="Lower it.", code=code)
+        at = "holdup.stress.num_settings"
+        yield Fault(where=at, rule=rule, got=compared, fix="Lower it.")
 
 
 def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -103,11 +103,11 @@ def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     if evaluations < 2:
         rule = "a target is reached when two consecutive evaluations are at or above it, so that two are needed"
         fix = "Raise it; 10 gives a tenth of the budget as resolution."
-        where, code = "evaluation.num_evaluations", "holdup-evaluations"
-        yield Fault(where=where, rule=rule, got=str(evaluations), fix=fix, code=code)
+        where = "evaluation.num_evaluations"
+        yield Fault(where=where, rule=rule, got=str(evaluations), fix=fix)
     if spec.evaluation.stochastic:
-        where, rule, code = "evaluation.stochastic", "a hold-up study judges greedy policies", "holdup-stochastic"
-        yield Fault(where=where, rule=rule, got="true", fix="Remove it.", code=code)
+        where, rule = "evaluation.stochastic", "a hold-up study judges greedy policies"
+        yield Fault(where=where, rule=rule, got="true", fix="Remove it.")
 
 
 def _search(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -115,26 +115,26 @@ def _search(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     search = spec.search
     if search.sampler == "grid":
         rule, fix = "a hold-up study proposes settings", "Use tpe, gp, qmc or random."
-        yield Fault(where="search.sampler", rule=rule, got="grid", fix=fix, code="holdup-with-grid")
+        yield Fault(where="search.sampler", rule=rule, got="grid", fix=fix)
     if search.num_trials is not None:
         rule, fix = "a hold-up study counts its trials itself", "Use holdup.num_settings."
-        yield Fault(where="search.num_trials", rule=rule, fix=fix, code="holdup-with-num-trials")
+        yield Fault(where="search.num_trials", rule=rule, fix=fix)
     if search.baselines:
         rule, fix = "a hold-up study has baselines of its own", "Use holdup.baselines and holdup.published."
-        yield Fault(where="search.baselines", rule=rule, fix=fix, code="holdup-with-baselines")
+        yield Fault(where="search.baselines", rule=rule, fix=fix)
     if not spec.tuned:
         rule, fix = "a hold-up study needs something to tune", "Give lr a range."
-        yield Fault(where="parameters", rule=rule, got="one setting", fix=fix, code="holdup-without-tuning")
+        yield Fault(where="parameters", rule=rule, got="one setting", fix=fix)
     if spec.budget.iterations is not None:
         rule, fix = "iterations of settings differ in their batches", "Give budget.env_steps instead."
-        yield Fault(where="budget.iterations", rule=rule, fix=fix, code="holdup-with-iterations")
+        yield Fault(where="budget.iterations", rule=rule, fix=fix)
     if (learners := spec.resources.num_learners) > 1:
         rule, fix = "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."
-        where, code = "resources.num_learners", "holdup-with-learners"
-        yield Fault(where=where, rule=rule, got=f"{learners} learners", fix=fix, code=code)
+        where = "resources.num_learners"
+        yield Fault(where=where, rule=rule, got=f"{learners} learners", fix=fix)
     if spec.algorithm == "PPO" and spec.runner == "stock":
         rule = "a hold-up study confirms with RLlib's own runner at the end, and searches with the batched one"
-        yield Fault(where="runner", rule=rule, got="stock", fix="Remove it.", code="holdup-with-stock")
+        yield Fault(where="runner", rule=rule, got="stock", fix="Remove it.")
 
 
 def _stock(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -144,25 +144,25 @@ def _stock(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
         if seeds and getattr(spec.environment, name):
             rule = "must be left out where RLlib's own runner and learner confirm the winner"
             got, fix = f"true and {seeds} seeds of theirs", "Remove it, or set holdup.confirm.num_seeds_stock: 0."
-            yield Fault(where=f"environment.{name}", rule=rule, got=got, fix=fix, code="stock-cannot-normalize")
+            yield Fault(where=f"environment.{name}", rule=rule, got=got, fix=fix)
 
 
 def _published(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     if ("published" in section.baselines) != bool(section.published):
         rule, fix = "holdup.published and the baseline `published` belong together", "Give both, or neither."
-        yield Fault(where="holdup.published", rule=rule, got="one of the two", fix=fix, code="published-without-values")
+        yield Fault(where="holdup.published", rule=rule, got="one of the two", fix=fix)
     known = {name: parameter for name, parameter in {**PARAMETERS, **RULES}.items() if name != SCALE}
     for name, value in section.published.items():
         where, got = f"holdup.published.{name}", str(value)
         if name not in known:
             fix = f"Use one of: {', '.join(known)}."
-            yield Fault(where=where, rule="unknown parameter", fix=fix, code="unknown-parameter")
+            yield Fault(where=where, rule="unknown parameter", fix=fix)
         elif known[name].kind is int and not isinstance(value, int):
             rule, fix = "must be a whole number", "Write a whole number."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="not-a-whole-number")
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
         elif not known[name].allows(value):
             rule, fix = f"must be {known[name].bounds}", "Change the value."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="published-out-of-bounds")
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
         elif REPLACED.get(name) in section.published:
             yield one_of_two(where, REPLACED[name])
 
@@ -186,5 +186,4 @@ def baselines_fit(spec: StudySpec) -> Iterator[Fault]:
                 rule="the train batch of every baseline must fit into it, or a baseline trains once and loses",
                 got=f"{steps:,} steps and a batch of {batch:,} of {name}",
                 fix=f"Raise it to {batch} or more, change the baseline, or set allow_larger_batch: true.",
-                code="batch-above-budget",
             )

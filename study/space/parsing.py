@@ -68,17 +68,17 @@ def _not_for_people(source: Source) -> Iterator[Fault]:
     for old, new in RENAMED.items():
         if old in source.lines:
             rule, fix = f"is called {new} since version {VERSION} of space files", f"Write {new} in its place."
-            yield Fault(where=old, rule=rule, fix=fix, code="renamed-key")
+            yield Fault(where=old, rule=rule, fix=fix)
     if "script" in source.lines:
         rule, fix = "is found in the script, and not written", "Remove it; `config` names the script."
-        yield Fault(where="script", rule=rule, fix=fix, code="script-facts-written")
+        yield Fault(where="script", rule=rule, fix=fix)
 
 
 def _broken(spec: StudySpec, *, asked: bool) -> Iterator[Fault]:
     """Yield a fault for every rule between keys that the spec breaks."""
     if len(spec.scales) > MAX_LISTED:  # checks look at every scale with every number of environments
         where, rule = f"parameters.{SCALE}", f"at most {MAX_LISTED} scales"
-        yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.", code="too-many-scales")
+        yield Fault(where=where, rule=rule, got=str(len(spec.scales)), fix="List fewer.")
         return
     found = [fault for check in CHECKS.get(spec.kind, KINDS[spec.kind].checks) for fault in check(spec)]
     yield from found

@@ -39,26 +39,26 @@ def unfit(content: Mapping[Any, Any]) -> Iterator[Fault]:
         characters += len(value) if isinstance(value, str) else 0
         if seen > MAX_VALUES or characters > MAX_CHARACTERS:
             rule, fix = f"at most {MAX_VALUES} values and {MAX_CHARACTERS} characters", "Do not nest aliases."
-            yield Fault(where="file", rule=rule, fix=fix, code="too-many-values")
+            yield Fault(where="file", rule=rule, fix=fix)
             return
         if isinstance(value, (Mapping, list)):
             if len(place) >= MAX_DEPTH:
                 rule, fix = f"at most {MAX_DEPTH} levels", "Nest less, and do not nest aliases."
-                yield Fault(where=dotted(place[:3]), rule=rule, fix=fix, code="too-many-levels")
+                yield Fault(where=dotted(place[:3]), rule=rule, fix=fix)
                 continue
             inner = list(value.items() if isinstance(value, Mapping) else enumerate(value))
             for key in value if isinstance(value, Mapping) else ():
                 if not _fits(key):
                     rule = f"keys must be at most {MAX_KEY} printable characters"
                     got = shown(key) if isinstance(key, str) else "another"
-                    yield Fault(where=where, rule=rule, got=got, fix="Rename it.", code="unfit-key")
+                    yield Fault(where=where, rule=rule, got=got, fix="Rename it.")
             waiting.extend(((*place, key), each) for key, each in reversed(inner) if _fits(key))
         elif isinstance(value, str) and not _is_text(value):
             rule, got, fix = "must be text", "half of a surrogate pair", "Write the character itself."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="half-a-character")
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
         elif isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
             rule, fix = "whole numbers have at most 64 bits", "Write a smaller number."
-            yield Fault(where=where, rule=rule, fix=fix, code="number-too-large")
+            yield Fault(where=where, rule=rule, fix=fix)
 
 
 def dotted(place: Place) -> str:

@@ -40,7 +40,7 @@ def faults_of_game(env_id: str) -> Iterator[Fault]:
         near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
         fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
         rule = "must be a game of Procgen"
-        yield Fault(where="environment.id", rule=rule, got=f"'{env_id}'", fix=fix, code="unknown-procgen-game")
+        yield Fault(where="environment.id", rule=rule, got=f"'{env_id}'", fix=fix)
 
 
 def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
@@ -50,16 +50,16 @@ def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
     """
     if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
         place, rule = f"{where}.distribution_mode", "must be easy or hard"
-        yield Fault(where=place, rule=rule, got=f"'{mode}'", fix="Change it.", code="unknown-procgen-mode")
+        yield Fault(where=place, rule=rule, got=f"'{mode}'", fix="Change it.")
     for name in ("num_levels", "start_level"):
         value = kwargs.get(name, 0)
         if type(value) is not int or not 0 <= value <= MAX_LEVELS:
             place, rule = f"{where}.{name}", f"must be a whole number from 0 to {MAX_LEVELS}"
-            yield Fault(where=place, rule=rule, got=repr(value), fix="Change the value.", code="procgen-levels")
+            yield Fault(where=place, rule=rule, got=repr(value), fix="Change the value.")
     if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
         where = f"{where}.start_level"
         rule, fix = "has no effect where num_levels is 0, which means all levels", "Remove it, or set num_levels."
-        yield Fault(where=where, rule=rule, got=str(kwargs["start_level"]), fix=fix, code="start-level-without-levels")
+        yield Fault(where=where, rule=rule, got=str(kwargs["start_level"]), fix=fix)
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -18,14 +18,14 @@ def search(spec: StudySpec) -> Iterator[Fault]:
     if spec.execution == "emulated" and spec.search.objective == "time_to_target_s":
         rule, got = "in emulation only environment steps are a fact", "time_to_target_s"
         fix = "Use env_steps_to_target, or execution: real."
-        yield Fault(where="search.objective", rule=rule, got=got, fix=fix, code="objective-needs-clock")
+        yield Fault(where="search.objective", rule=rule, got=got, fix=fix)
     seeds, names = spec.search.seeds, [baseline.name for baseline in spec.search.baselines]
     if len(set(seeds)) != len(seeds):
         rule, got = "must be distinct", str(seeds)
-        yield Fault(where="search.seeds", rule=rule, got=got, fix="Name each seed once.", code="seeds-not-distinct")
+        yield Fault(where="search.seeds", rule=rule, got=got, fix="Name each seed once.")
     if len(set(names)) != len(names):
         where, rule = "search.baselines", "names must be distinct"
-        yield Fault(where=where, rule=rule, got=str(names), fix="Rename one.", code="baselines-not-distinct")
+        yield Fault(where=where, rule=rule, got=str(names), fix="Rename one.")
     for index, baseline in enumerate(spec.search.baselines):
         yield from _baseline(spec, f"search.baselines.{index}.parameters", baseline.parameters)
     if spec.search.sampler == "grid":
@@ -44,7 +44,6 @@ def larger_batch(spec: StudySpec) -> Iterator[Fault]:
             rule="the largest train batch must fit into it, or a trial ends after one batch",
             got=f"{spec.budget.env_steps:,} steps and a batch of {batch:,} at {scale} runners",
             fix=f"Raise it to {batch} or more, lower the batch, or set allow_larger_batch: true.",
-            code="batch-above-budget",
         )
 
 
@@ -57,8 +56,8 @@ def foreign_values(spec: StudySpec) -> Iterator[Fault]:
         given["holdup.published"] = spec.holdup.published
     own = {*spec.traits.parameters, *spec.parameter_names, *RULES}
     for place, name in ((place, name) for place, values in given.items() for name in values if name not in own):
-        rule, code = f"{spec.algorithm} has no such parameter", "parameter-of-another-algorithm"
-        yield Fault(where=f"{place}.{name}", rule=rule, fix="Remove it.", code=code)
+        rule = f"{spec.algorithm} has no such parameter"
+        yield Fault(where=f"{place}.{name}", rule=rule, fix="Remove it.")
 
 
 def baseline_fragments(spec: StudySpec) -> Iterator[Fault]:
@@ -73,19 +72,19 @@ def _budget(spec: StudySpec) -> Iterator[Fault]:
     budget = spec.budget
     if budget.env_steps is None and budget.iterations is None and budget.time_s is None:
         rule, fix = "one of env_steps, iterations, time_s must be given", "Add budget.env_steps."
-        yield Fault(where="budget", rule=rule, got="none", fix=fix, code="no-budget")
+        yield Fault(where="budget", rule=rule, got="none", fix=fix)
     iterations = [value for value in spec.iterations_axis if value is not None]
     if isinstance(budget.iterations, list) and not iterations:
         rule, fix = "the list must not be empty", "Add a number of iterations."
-        yield Fault(where="budget.iterations", rule=rule, fix=fix, code="empty-iterations")
+        yield Fault(where="budget.iterations", rule=rule, fix=fix)
     if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
         where, rule, got = "budget.iterations", "must be distinct and at least 1", str(iterations)
-        yield Fault(where=where, rule=rule, got=got, fix="Change the values.", code="bad-iterations")
+        yield Fault(where=where, rule=rule, got=got, fix="Change the values.")
     fraction = {**spec.fixed, **spec.tuned}.get(END_FRACTION, 1.0)
     if smallest(fraction) < 1 and budget.env_steps is None:
         rule, fix = "a learning rate falls over budget.env_steps", "Add budget.env_steps, or remove it."
-        where, code = f"parameters.{END_FRACTION}", "schedule-without-env-steps"
-        yield Fault(where=where, rule=rule, got="none", fix=fix, code=code)
+        where = f"parameters.{END_FRACTION}"
+        yield Fault(where=where, rule=rule, got="none", fix=fix)
 
 
 def _baseline(spec: StudySpec, place: str, given: Mapping[str, Value]) -> Iterator[Fault]:
@@ -104,45 +103,45 @@ def _baseline(spec: StudySpec, place: str, given: Mapping[str, Value]) -> Iterat
     if batch < lanes and not spec.traits.asynchronous:
         rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
         fix = "Raise it, or name a smaller num_env_runners in the baseline."
-        yield Fault(where=where, rule=rule, got=str(batch), fix=fix, code="baseline-batch-below-lanes")
+        yield Fault(where=where, rule=rule, got=str(batch), fix=fix)
 
 
 def _baseline_value(spec: StudySpec, where: str, name: str, value: Value) -> Iterator[Fault]:
     known = {**PARAMETERS, **RULES}
     fix = f"Use one of: {', '.join([SCALE, *spec.tuned])}."
     if name not in known:
-        yield Fault(where=where, rule="unknown parameter", fix=fix, code="unknown-parameter")
+        yield Fault(where=where, rule="unknown parameter", fix=fix)
         return
     domain = spec.rule(name) if name in RULES else spec.domain(name)
     replaced = next((rule for rule, parameter in REPLACED.items() if parameter == name and spec.rule(rule)), None)
     if domain is None or replaced is not None:
         rule = f"is not varied here{f': {replaced} is' if replaced else ''}"
-        yield Fault(where=where, rule=rule, fix=fix, code="baseline-parameter-not-varied")
+        yield Fault(where=where, rule=rule, fix=fix)
     elif not contains(domain, value):
         rule, fix = f"must lie in what parameters.{name} allows", f"Widen parameters.{name} or change the baseline."
-        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="baseline-outside-space")
+        yield Fault(where=where, rule=rule, got=str(value), fix=fix)
     elif known[name].kind is int and not isinstance(value, int):
         rule, fix = "must be a whole number", "Write a whole number."
-        yield Fault(where=where, rule=rule, got=str(value), fix=fix, code="not-a-whole-number")
+        yield Fault(where=where, rule=rule, got=str(value), fix=fix)
 
 
 def _num_trials(spec: StudySpec) -> Iterator[Fault]:
     section, where, num_iterations = spec.search, "search.num_trials", len(spec.iterations_axis)
     if section.num_trials is None:
         rule, fix = f"must be given with sampler {section.sampler}", "Add for instance num_trials: 40."
-        yield Fault(where=where, rule=rule, fix=fix, code="num-trials-missing")
+        yield Fault(where=where, rule=rule, fix=fix)
         return
     got, least = str(section.num_trials), len(spec.scales) * num_iterations
     runs_of = (1 if SCALE in baseline.parameters else len(spec.scales) for baseline in section.baselines)
     if (needed := num_iterations * sum(runs_of)) > section.num_trials:
         rule = f"must cover the baselines ({needed} trials, one for each scale where they name none)"
         fix = f"Raise it to {needed} or drop baselines."
-        yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-baselines")
+        yield Fault(where=where, rule=rule, got=got, fix=fix)
     elif section.num_trials < least:
         times = f" with each of {num_iterations} numbers of iterations" if num_iterations > 1 else ""
         rule = f"must give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
         fix = f"Raise it to {least} or list fewer scales."
-        yield Fault(where=where, rule=rule, got=got, fix=fix, code="num-trials-below-scales")
+        yield Fault(where=where, rule=rule, got=got, fix=fix)
 
 
 def _grid(spec: StudySpec) -> Iterator[Fault]:
@@ -152,19 +151,19 @@ def _grid(spec: StudySpec) -> Iterator[Fault]:
                 "must be a list, or a range with a step, with sampler grid",
                 f"low={domain.low}, high={domain.high}",
             )
-            where, code = f"parameters.{name}", "range-in-grid"
-            yield Fault(where=where, rule=rule, got=got, fix="List the values.", code=code)
+            where = f"parameters.{name}"
+            yield Fault(where=where, rule=rule, got=got, fix="List the values.")
     sizes = [_size(domain) for domain in spec.tuned.values()]
     total = math.prod([len(spec.scales), len(spec.iterations_axis), len(spec.search.seeds), *sizes])
     if total > MAX_TRIALS:
         where, rule, fix = "search.sampler", f"a grid has at most {MAX_TRIALS} trials", "List fewer values."
-        yield Fault(where=where, rule=rule, got=str(total), fix=fix, code="grid-too-large")
+        yield Fault(where=where, rule=rule, got=str(total), fix=fix)
     if spec.search.num_trials is not None:
         rule, fix = "a grid counts its trials itself", "Remove it, or use another sampler."
-        yield Fault(where="search.num_trials", rule=rule, fix=fix, code="num-trials-of-grid")
+        yield Fault(where="search.num_trials", rule=rule, fix=fix)
     if spec.search.baselines:
         rule, fix = "a grid has no baselines", "Remove them, or use another sampler."
-        yield Fault(where="search.baselines", rule=rule, fix=fix, code="baselines-of-grid")
+        yield Fault(where="search.baselines", rule=rule, fix=fix)
 
 
 def _size(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> int:

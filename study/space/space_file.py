@@ -93,7 +93,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
             rule, got = "must be a file", f"the folder '{path}'"
         if (given / "space.yaml").is_file():
             fix = f"Of that study it is {given / 'space.yaml'}; with --name {given.name} --resume the study goes on."
-    raise _error(str(path), where=place, rule=rule, got=got, fix=fix, code="no-such-space")
+    raise _error(str(path), where=place, rule=rule, got=got, fix=fix)
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
@@ -108,16 +108,16 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         rule, fix = f"cannot be read ({error.strerror})", "Check its permissions."
-        raise _error(str(file), rule=rule, fix=fix, code="unreadable-space") from error
+        raise _error(str(file), rule=rule, fix=fix) from error
     if len(raw) > MAX_BYTES:
         rule, fix = f"at most {MAX_BYTES} bytes", "Give a space file; this one is too large to be one."
-        raise _error(str(file), rule=rule, got="more", fix=fix, code="space-too-large")
+        raise _error(str(file), rule=rule, got="more", fix=fix)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         line, fix = error.object.count(b"\n", 0, error.start) + 1, "Save it as UTF-8 in your editor."
-        raise _error(str(file), rule="must be UTF-8 text", got=got, fix=fix, code="not-utf8", line=line) from error
+        raise _error(str(file), rule="must be UTF-8 text", got=got, fix=fix, line=line) from error
     source = read_text(text, name=str(file))
     return _override(source, overrides)
 
@@ -152,23 +152,23 @@ def read_text(text: str, *, name: str) -> Source:
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         problem = _printable(error.problem or "duplicate key").split(" with value")[0]
-        fix, code = "Remove one of the two.", "duplicate-key"
-        raise _error(name, rule=f"keys must be distinct ({problem})", fix=fix, code=code, line=line) from error
+        fix = "Remove one of the two."
+        raise _error(name, rule=f"keys must be distinct ({problem})", fix=fix, line=line) from error
     except MarkedYAMLError as error:
         line, fix = _place_and_fix(error, text)
         problem = _printable(error.problem or _first_line(error))
-        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, code="not-yaml", line=line) from error
+        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, line=line) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         number = error.character if isinstance(error.character, int) else ord(error.character)
-        got, code = f"the character U+{number:04X}", "character-not-in-yaml"
-        raise _error(name, rule="must be YAML", got=got, fix="Remove it.", code=code, line=line) from error
+        got = f"the character U+{number:04X}"
+        raise _error(name, rule="must be YAML", got=got, fix="Remove it.", line=line) from error
     except (YAMLError, *_STUMBLES) as error:
         rule = f"must be YAML ({_first_line(error)})"
-        raise _error(name, rule=rule, fix="Check the file.", code="malformed-yaml") from error
+        raise _error(name, rule=rule, fix="Check the file.") from error
     if not isinstance(tree, CommentedMap):
         rule, fix = "must be a mapping of keys to values", "Begin with one of search_spaces/, such as quickstart.yaml."
-        raise _error(name, rule=rule, got=_kind(tree), fix=fix, code="not-a-mapping")
+        raise _error(name, rule=rule, got=_kind(tree), fix=fix)
     plain = _Plain()
     if faults := list(unfit(tree))[:MAX_FAULTS]:  # before aliases are expanded
         raise SpaceError(name, faults)
@@ -190,7 +190,7 @@ class _Plain:
         tag = getattr(getattr(node, "tag", None), "value", None)
         if tag is not None and str(tag) not in PLAIN_TAGS:
             got, fix = _printable(repr(str(tag))), "Write a plain value."
-            self._refuse(place, rule="tags are not allowed", got=got, fix=fix, code="tag-in-space")
+            self._refuse(place, rule="tags are not allowed", got=got, fix=fix)
             return None
         if isinstance(node, CommentedMap):
             return self._mapping(node, place)
@@ -205,7 +205,7 @@ class _Plain:
             if (text := _key(key)) is None or text in result:
                 rule = "keys must be text" if text is None else "keys must be distinct as text"
                 got, fix = _printable(text or _kind(key)), "Write another key."
-                self._refuse(place, rule=rule, got=got, fix=fix, code="key-not-text")
+                self._refuse(place, rule=rule, got=got, fix=fix)
                 continue
             inner = (*place, text)
             self.lines[dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0
@@ -220,12 +220,12 @@ class _Plain:
                 return plain(node)  # ruamel's scalars remember their spelling
         if node is not None:
             rule, fix = "must be text, a number, true, false or null", "Put it in quotes."
-            self._refuse(place, rule=rule, got=_kind(node), fix=fix, code="not-plain")
+            self._refuse(place, rule=rule, got=_kind(node), fix=fix)
         return None
 
-    def _refuse(self, place: Place, *, rule: str, got: str, fix: str, code: str = "") -> None:
+    def _refuse(self, place: Place, *, rule: str, got: str, fix: str) -> None:
         where = dotted(place)
-        self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, code=code, line=self.lines.get(where)))
+        self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, line=self.lines.get(where)))
 
 
 _SCALARS = ((ScalarBoolean, bool), (bool, bool), (int, int), (float, float), (str, str))
@@ -308,7 +308,7 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
             rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
-            faults.append(Fault(where="--set", rule=rule, got=f"'{override}'", fix=fix, code="bad-override"))
+            faults.append(Fault(where="--set", rule=rule, got=f"'{override}'", fix=fix))
             continue
         value = read_text(f"value: {text}", name=f"--set {key}").content["value"]
         *parents, last = key.split(".")
@@ -327,6 +327,6 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
 
 
 def _error(
-    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, code: str = "", line: int | None = None
+    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, line: int | None = None
 ) -> SpaceError:
-    return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, code=code, line=line)
+    return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, line=line)

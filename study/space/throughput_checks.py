@@ -25,14 +25,14 @@ def throughput(spec: StudySpec) -> Iterator[Fault]:
     if spec.kind != "throughput":
         if section is not None:
             rule, fix = "needs kind: throughput", "Add kind: throughput, or remove it."
-            yield Fault(where=where, rule=rule, got=f"kind: {spec.kind}", fix=fix, code="throughput-of-another-kind")
+            yield Fault(where=where, rule=rule, got=f"kind: {spec.kind}", fix=fix)
     elif spec.traits.asynchronous:
         rule = f"a throughput study times the phases of an iteration, and those of {spec.algorithm} overlap"
         fix = "Use kind: search with budget.time_s, or algorithm: PPO."
-        yield Fault(where="algorithm", rule=rule, fix=fix, code="throughput-asynchronous")
+        yield Fault(where="algorithm", rule=rule, fix=fix)
     elif section is None:
         rule, fix = "must be given with kind: throughput", "Add throughput.grids."
-        yield Fault(where=where, rule=rule, fix=fix, code="throughput-missing")
+        yield Fault(where=where, rule=rule, fix=fix)
     else:
         yield from _foreign(spec)
         found = [*_base(spec), *_grids(section), *_allocation(spec, section), *_number(section)]
@@ -43,17 +43,17 @@ def _foreign(spec: StudySpec) -> Iterator[Fault]:
     """Check that nothing is given which only studies that learn have."""
     if spec.holdup is not None:
         rule, fix = "a throughput study has no stages", "Remove it, or remove kind: throughput."
-        yield Fault(where="holdup", rule=rule, fix=fix, code="throughput-with-holdup")
+        yield Fault(where="holdup", rule=rule, fix=fix)
     if any(limit is not None for limit in (spec.budget.env_steps, spec.budget.iterations, spec.budget.time_s)):
         rule, fix = "a throughput study counts its iterations itself", "Use throughput.iterations."
-        yield Fault(where="budget", rule=rule, fix=fix, code="throughput-with-budget")
+        yield Fault(where="budget", rule=rule, fix=fix)
     for name, info in type(spec.search).model_fields.items():
         if name != "sampler_seed" and getattr(spec.search, name) != info.default:
             where, rule = f"search.{name}", "a throughput study searches for nothing"
-            yield Fault(where=where, rule=rule, fix="Remove it.", code="throughput-with-search")
+            yield Fault(where=where, rule=rule, fix="Remove it.")
     if spec.evaluation != type(spec).model_fields["evaluation"].default:
         where, rule = "evaluation", "a throughput study evaluates nothing"
-        yield Fault(where=where, rule=rule, fix="Remove it.", code="throughput-with-evaluation")
+        yield Fault(where=where, rule=rule, fix="Remove it.")
 
 
 def _base(spec: StudySpec) -> Iterator[Fault]:
@@ -63,18 +63,18 @@ def _base(spec: StudySpec) -> Iterator[Fault]:
             where, got = f"parameters.{name}", "a list" if isinstance(domain, Choices) else "a range"
             listed = f"Give one value here and list others in throughput.grids.*.{name}."
             fix = listed if name in AXES else "Give one value: no time depends on it."
-            yield Fault(where=where, rule="the base cell has one value", got=got, fix=fix, code="base-cell-varied")
+            yield Fault(where=where, rule="the base cell has one value", got=got, fix=fix)
 
 
 def _grids(section: ThroughputSpec) -> Iterator[Fault]:
     if not section.grids and section.allocation is None:
         rule, got = "there must be something to compare", "no grid and no allocation"
-        yield Fault(where="throughput.grids", rule=rule, got=got, fix="Add a grid.", code="no-cells")
+        yield Fault(where="throughput.grids", rule=rule, got=got, fix="Add a grid.")
     for name, axes in section.axes().items():
         where = f"throughput.grids.{name}"
         if not axes:
             rule, got, fix = "must vary something", f"no axis of {', '.join(AXES)}", "Add one, or remove the grid."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="empty-grid")
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
         yield from (
             one_of_two(f"{where}.{rule}", parameter)
             for rule, parameter in REPLACED.items()
@@ -88,10 +88,10 @@ def _number(section: ThroughputSpec) -> Iterator[Fault]:
         sizes["throughput.allocation.trials"] = len(section.allocation.trials)
     if (total := sum(sizes.values())) > MAX_CELLS:
         where, rule = max(sizes, key=lambda place: sizes[place]), f"at most {MAX_CELLS} cells in all"
-        yield Fault(where=where, rule=rule, got=str(total), fix="List fewer values.", code="too-many-cells")
+        yield Fault(where=where, rule=rule, got=str(total), fix="List fewer values.")
     elif total * section.blocks > MAX_TRIALS:
         rule, got = f"at most {MAX_TRIALS} trials in all", f"{section.blocks} blocks of {total} cells"
-        yield Fault(where="throughput.blocks", rule=rule, got=got, fix="Lower it.", code="too-many-blocks")
+        yield Fault(where="throughput.blocks", rule=rule, got=got, fix="Lower it.")
 
 
 def _allocation(spec: StudySpec, section: ThroughputSpec) -> Iterator[Fault]:
@@ -100,15 +100,15 @@ def _allocation(spec: StudySpec, section: ThroughputSpec) -> Iterator[Fault]:
         return
     if len(set(allocation.trials)) != len(allocation.trials):
         rule, got, fix = "must be distinct", str(allocation.trials), "Name each number once."
-        yield Fault(where=where, rule=rule, got=got, fix=fix, code="allocation-not-distinct")
+        yield Fault(where=where, rule=rule, got=got, fix=fix)
     for name, value in allocation.parameters.items():
         place = f"throughput.allocation.parameters.{name}"
         if name not in AXES or name == SCALE:
             fix = f"Use one of: {', '.join(axis for axis in AXES if axis != SCALE)}."
-            yield Fault(where=place, rule="is not varied here", fix=fix, code="allocation-parameter-not-varied")
+            yield Fault(where=place, rule="is not varied here", fix=fix)
         elif not AXES[name].allows(value):
             rule, fix = f"must be {AXES[name].bounds}", "Change the value."
-            yield Fault(where=place, rule=rule, got=str(value), fix=fix, code="allocation-parameter-out-of-bounds")
+            yield Fault(where=place, rule=rule, got=str(value), fix=fix)
         elif REPLACED.get(name) in allocation.parameters:
             yield one_of_two(place, REPLACED[name])
     resources = spec.resources
@@ -120,7 +120,7 @@ def _allocation(spec: StudySpec, section: ThroughputSpec) -> Iterator[Fault]:
             rule = f"every trial needs {overhead} CPUs and those of a runner"
             got = f"{trials} trials for the {cpus} CPUs of {allocation.num_env_runners} runners"
             fix = "Name fewer trials, or raise num_env_runners."
-            yield Fault(where=where, rule=rule, got=got, fix=fix, code="allocation-too-small")
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
             return
 
 
@@ -135,7 +135,7 @@ def _cells(spec: StudySpec) -> Iterator[Fault]:
             name, given = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
             rule = f"{name} in cell {_name(cell)}: must be a value that the parameter may have"
             fix = "Change the rule, or list other values."
-            yield Fault(where=grid, rule=rule, got=str(given[name]), fix=fix, code="cell-out-of-bounds")
+            yield Fault(where=grid, rule=rule, got=str(given[name]), fix=fix)
             return
         for fault in batches(alone):
             if (grid, fault.where) in reported:

@@ -36,13 +36,7 @@ def better_with_permutation(
     one, two = as_sample("first", first), as_sample("second", second)
     if min(one.size, two.size) < 2:
         got = f"{one.size} and {two.size}"
-        raise AnalysisError(
-            where="first, second",
-            rule="each must hold two runs",
-            got=got,
-            fix="Run more seeds.",
-            code="too-few-runs-to-compare",
-        )
+        raise AnalysisError(where="first, second", rule="each must hold two runs", got=got, fix="Run more seeds.")
     # The mean of the first orders the assignments as the difference does (the total is fixed). From the least value
     # on, it is a sum of no negative terms, so that SciPy's relative tolerance recognises equal assignments.
     least = min(one.min(), two.min())

@@ -57,7 +57,6 @@ class Estimate:
                 rule="`low <= high`, a finite value and `n >= 1` must hold",
                 got=got,
                 fix="Check the values and the level that it was computed from.",
-                code="inconsistent-estimate",
             )
 
     @property
@@ -96,18 +95,11 @@ def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
             rule="must hold at least one number in 1 dimension",
             got=f"shape {numbers.shape}",
             fix="Pass one number per run.",
-            code="bad-sample-shape",
         )
     finite = np.isfinite(numbers)
     if not finite.all():
         fix = "Write a failed run as score 0, or as a time that is not reached."
-        raise AnalysisError(
-            where=where,
-            rule="every value must be finite",
-            got=numbers[~finite][0],
-            fix=fix,
-            code="value-not-finite",
-        )
+        raise AnalysisError(where=where, rule="every value must be finite", got=numbers[~finite][0], fix=fix)
     return numbers
 
 

@@ -174,7 +174,6 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
             rule="`0 <= successes <= n` and `n >= 1` must hold",
             got=f"{successes} of {n}",
             fix="Count the runs again.",
-            code="bad-number-of-successes",
         )
     interval = stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="exact")
     return Estimate(

@@ -159,13 +159,7 @@ def _earliest(where: str, since: npt.ArrayLike | None, times: FloatArray, reache
     seen = as_sample(where, since)
     if seen.shape != times.shape or seen.min() < 0 or (seen > times).any():
         rule = "must be one time >= 0 for each run, at most its own"
-        raise AnalysisError(
-            where=where,
-            rule=rule,
-            got=seen.tolist(),
-            fix="Pass the time of the evaluation before.",
-            code="bad-evaluation-before",
-        )
+        raise AnalysisError(where=where, rule=rule, got=seen.tolist(), fix="Pass the time of the evaluation before.")
     return seen, reached | (seen < times)
 
 
@@ -173,11 +167,7 @@ def _censored(where: str, times: npt.ArrayLike, reached: npt.ArrayLike) -> _Samp
     ends, events = as_sample(where, times), np.asarray(reached, dtype=np.bool_)
     if ends.min() <= 0:
         raise AnalysisError(
-            where=where,
-            rule="every time must be > 0",
-            got=ends.min(),
-            fix="Measure from the run's start.",
-            code="time-not-positive",
+            where=where, rule="every time must be > 0", got=ends.min(), fix="Measure from the run's start."
         )
     return ends, events
 
@@ -185,15 +175,9 @@ def _censored(where: str, times: npt.ArrayLike, reached: npt.ArrayLike) -> _Samp
 def _check_horizon(where: str, times: FloatArray, reached: BoolArray, horizon: float) -> None:
     if not (np.isfinite(horizon) and horizon > 0):
         raise AnalysisError(
-            where="horizon",
-            rule="must be finite and > 0",
-            got=horizon,
-            fix="Pass the budget of the runs.",
-            code="bad-horizon",
+            where="horizon", rule="must be finite and > 0", got=horizon, fix="Pass the budget of the runs."
         )
     last = times.max()
     if last < horizon and not reached[times == last].all():
         rule = f"must not lie behind the end of {where} ({last}) while a run is still without the target"
-        raise AnalysisError(
-            where="horizon", rule=rule, got=horizon, fix=f"Pass at most {last}.", code="horizon-behind-end"
-        )
+        raise AnalysisError(where="horizon", rule=rule, got=horizon, fix=f"Pass at most {last}.")

@@ -112,8 +112,8 @@ def build_config(
     changed = [name for name in ours if getattr(config, name) is not ours[name] and getattr(config, name) != ours[name]]
     if changed:
         got = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
-        rule, code = "must leave what the study itself sets", "rllib-sets-what-the-study-sets"
-        raise SpaceError.of("space", where="rllib", rule=rule, got=str(got), fix="Remove it.", code=code)
+        rule = "must leave what the study itself sets"
+        raise SpaceError.of("space", where="rllib", rule=rule, got=str(got), fix="Remove it.")
     _choose_runner(config, spec, execution)
     _choose_learner(config, spec)
     try:
@@ -121,7 +121,7 @@ def build_config(
     except Exception as error:
         where, rule = "rllib" if spec.rllib else "parameters", "RLlib must accept the values"
         got, fix = f"{type(error).__name__}: {' '.join(str(error).split())}", "Change the value that it names."
-        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-values") from error
+        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix) from error
     return config
 
 
@@ -173,14 +173,14 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
     if obstacle and execution == "emulated":
         fix = "Set execution: real, or remove what it names."
         rule = f"emulation needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where="execution", rule=rule, fix=fix, code="emulation-without-batched-runner")
+        raise SpaceError.of("space", where="execution", rule=rule, fix=fix)
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
         where, rule = "environment.backend", f"envpool needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where=where, rule=rule, fix=fix, code="envpool-without-batched-runner")
+        raise SpaceError.of("space", where=where, rule=rule, fix=fix)
     if obstacle and spec.environment.normalize_rewards:
         where, rule = "environment.normalize_rewards", f"needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where=where, rule=rule, fix=_WITHOUT, code="normalization-without-batched-runner")
+        raise SpaceError.of("space", where=where, rule=rule, fix=_WITHOUT)
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
     batched = spec.runner == "batched" and not obstacle
@@ -314,18 +314,18 @@ def _apply(config: StudyConfig, method: str, arguments: Mapping[str, Any]) -> No
     place, kind = f"rllib.{method}", _rllib_class(config).__name__
     if method not in _METHODS:
         rule, fix = f"must be a method of {kind}", _nearest(method, _METHODS)
-        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix, code="unknown-rllib-method")
+        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix)
     known = _parameters_of(config, method)
     for name in arguments:
         if name not in known:
             rule, fix = f"unknown argument of {kind}.{method}", _nearest(name, known)
-            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix, code="unknown-rllib-argument")
+            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix)
     try:
         getattr(config, method)(**arguments)
     except Exception as error:
         rule = f"RLlib must accept {dict(arguments)}"
-        got, code = f"{type(error).__name__}: {' '.join(str(error).split())}", "rllib-refuses-arguments"
-        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.", code=code) from error
+        got = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.") from error
 
 
 def _parameters_of(config: StudyConfig, method: str) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[R
     if len(reports) != expected:
         rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
         fix = "Raise resources.startup_timeout_s, or look at the nodes."
-        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix, code="runners-not-up")
+        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
     return tuple(sorted(reports, key=lambda report: report.place.number))
 
 

@@ -149,7 +149,6 @@ def played_apart(play: Callable[[], Result], spec: StudySpec) -> Result:
         rule=f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
         fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
         "an environment that hangs.",
-        code="evaluation-late",
     )
     with _undisturbed_randomness():
         return within(timeout_s, play, otherwise=late)
@@ -284,7 +283,7 @@ def _inputs(forward: Callable[[dict[str, Any]], dict[str, Any]], observations: F
         inputs: Floats = forward({Columns.OBS: torch.from_numpy(observations)})[Columns.ACTION_DIST_INPUTS].numpy()
     if not np.isfinite(inputs).all():
         where, rule = "evaluation", "the policy must answer finite numbers, it does not: the training diverged"
-        raise TrialError(where=where, rule=rule, fix="Lower lr, clip_param or num_epochs.", code="policy-not-finite")
+        raise TrialError(where=where, rule=rule, fix="Lower lr, clip_param or num_epochs.")
     return inputs
 
 

@@ -103,7 +103,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
     if phases is not None and step.num_gradient_updates == 0:
         rule = "an iteration must change the weights"
         got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
-        raise TrialError(where="learner", rule=rule, got=got, fix=fix, code="training-diverged")
+        raise TrialError(where="learner", rule=rule, got=got, fix=fix)
     per_runner = _total_time_by_runner(step.rounds)
     last = {sample.runner: sample for runners in (step.latest, *step.rounds) for sample in runners}
     samples = [sample for runners in step.rounds for sample in runners]
@@ -180,7 +180,7 @@ def check_learning(learner: Mapping[str, float]) -> None:
         if name != "vf_explained_var" and value is not None and not math.isfinite(value):
             got = f"{name}={value}: the training diverged"
             fix = "Lower lr, clip_param or num_epochs, or raise entropy_coeff."
-            raise TrialError(where="learner", rule="losses must be finite", got=got, fix=fix, code="training-diverged")
+            raise TrialError(where="learner", rule="losses must be finite", got=got, fix=fix)
 
 
 def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:

@@ -103,7 +103,7 @@ class MeasuredAlgorithm(Algorithm):
     def _check_learners(self, num_answers: int) -> None:
         if num_answers < max(self.config.num_learners, 1):
             got, fix = f"{num_answers} answers", "Look for memory shortage, or a crash, on their nodes."
-            raise TrialLostError(where="learners", rule=self._all_learners, got=got, fix=fix, code="learner-lost")
+            raise TrialLostError(where="learners", rule=self._all_learners, got=got, fix=fix)
 
     def _dead(self, error: ray.exceptions.RayError, where: str, rule: str = "must stay alive") -> TrialError:
         """Return the error for a runner or learner that died, alone or with its node."""
@@ -112,7 +112,7 @@ class MeasuredAlgorithm(Algorithm):
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
         what = f"{gone}: its node has died" if gone else described(original(error))
         fix = "See why that node went." if gone else "Look for memory shortage, or a crash, on that node."
-        return TrialError(where=where, rule=rule, got=what, fix=fix, code="process-lost")
+        return TrialError(where=where, rule=rule, got=what, fix=fix)
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
@@ -177,8 +177,8 @@ def check_runner(measurement: RunnerMeasurement) -> None:
     """Raise what happened in a runner as `TrialError`, with the runner's own traceback as a note."""
     if measurement.error:
         where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
-        rule, code = "sampling must not fail", "sampling-failed"
-        error = TrialError(where=where, rule=rule, got=measurement.error, fix=measurement.fix, code=code)
+        rule = "sampling must not fail"
+        error = TrialError(where=where, rule=rule, got=measurement.error, fix=measurement.fix)
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
         error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
         raise error

@@ -70,7 +70,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         if not all(self.ask_learners(lambda learner: learner.finish(timeout_s))):
             rule = f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not"
             fix = "Raise resources.sample_timeout_s, or give the learner more cores or a GPU."
-            raise TrialError(where="learner", rule=rule, fix=fix, code="batches-not-learnt")
+            raise TrialError(where="learner", rule=rule, fix=fix)
         self.last_step = self._measured()
 
     def _measured(self) -> StepMeasurement:
@@ -79,7 +79,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
             where, rule = "learner", "an update must not fail"
-            raise TrialError(where=where, rule=rule, got=failure, fix="See the learner's log.", code="update-failed")
+            raise TrialError(where=where, rule=rule, got=failure, fix="See the learner's log.")
         pairs = list(zip(self._learnt, self._learnt_before, strict=True))
         updates = self._learnt[0].num_updates - self._learnt_before[0].num_updates
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()
@@ -163,8 +163,8 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         late = sorted(number for number, moment in waiting if time.monotonic() - moment > timeout_s)
         if late:
             rule, got = f"a sample must come within sample_timeout_s={timeout_s:g} s", "no answer"
-            fix, code = "Raise resources.sample_timeout_s, or look for an environment that hangs.", "sample-late"
-            raise TrialError(where=f"env runner {', '.join(map(str, late))}", rule=rule, got=got, fix=fix, code=code)
+            fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
+            raise TrialError(where=f"env runner {', '.join(map(str, late))}", rule=rule, got=got, fix=fix)
 
     # --- the policy --------------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             gained = sum(self._counted(sample) for sample in samples)
             if gained == 0:
                 where, rule = "env runners", "a round of sampling must bring steps"
-                raise TrialError(where=where, rule=rule, got="0", fix="Check the environment.", code="no-steps-sampled")
+                raise TrialError(where=where, rule=rule, got="0", fix="Check the environment.")
             steps += gained
             rounds.append(samples)
         return rounds
@@ -130,7 +130,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
         def late(where: str) -> TrialError:
             rule = f"a round of sampling must end within sample_timeout_s={timeout_s:g} s"
             fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
-            return TrialError(where=where, rule=rule, got="no answer", fix=fix, code="sample-late")
+            return TrialError(where=where, rule=rule, got="no answer", fix=fix)
 
         if not self.config.num_env_runners:
             # The main process steps the lanes itself; RLlib sets no limit to that.

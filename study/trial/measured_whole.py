@@ -57,5 +57,5 @@ class MeasuredWhole(MeasuredAlgorithm):
         if len(taken) != expected:
             rule = f"all {expected} must answer within sample_timeout_s={timeout_s:g} s"
             fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
-            raise TrialError(where="env runners", rule=rule, got=str(len(taken)), fix=fix, code="sample-late")
+            raise TrialError(where="env runners", rule=rule, got=str(len(taken)), fix=fix)
         return tuple(sorted(taken, key=lambda each: each.runner))

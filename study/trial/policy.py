@@ -84,7 +84,7 @@ def _check_fit(checkpoint: Path, wanted: Mapping[str, tuple[int, ...]], weights:
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         rule = f"the policy must fit {spec.environment.id} and the network of the space"
         got, fix = f"another one: {'; '.join(differing[:_SHOWN])}{more}", "Name the space that it was trained in."
-        raise RecordError(where=str(checkpoint), rule=rule, got=got, fix=fix, code="policy-does-not-fit")
+        raise RecordError(where=str(checkpoint), rule=rule, got=got, fix=fix)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

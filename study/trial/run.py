@@ -248,7 +248,7 @@ def _configured(trial: TrialConfig) -> AlgorithmConfig:
         place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
         got = f"main process on {place.address} ({place.host}): {described(error)}"
         fix = "Install what it imports on every node, or put it beside the script."
-        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="script-fails-on-node") from error
+        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
     try:
         return adopted_config(spec, base, setting=trial.setting, seed=trial.seed, execution=trial.execution)
     except StudyError:
@@ -256,7 +256,7 @@ def _configured(trial: TrialConfig) -> AlgorithmConfig:
     except Exception as error:
         rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
         fix = "Change the value that it names."
-        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="rllib-refuses-script") from error
+        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
 
 
 def _probed(environment: EnvironmentSpec) -> Spaces:
@@ -267,7 +267,7 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
         place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
         where, rule = "start-up", "the environment must work on every node"
         got = f"main process on {place.address} ({place.host}): {reason.rstrip('.')}"
-        raise TrialError(where=where, rule=rule, got=got, fix=fix, code="environment-fails-on-node") from error
+        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
 
 
 def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
@@ -286,7 +286,6 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
         where="start-up",
         rule=f"{rule} within startup_timeout_s={timeout_s:g} s, they are not",
         fix="Raise resources.startup_timeout_s, or look at the nodes.",
-        code="runners-not-up",
     )
     try:
         return thread.within(timeout_s, build, otherwise=late)
@@ -294,7 +293,7 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
         raise
     except Exception as error:
         what = of_runner(error) or f"{described(original(error))}. Fix: Make the environment work on every node"
-        raise TrialError(where="start-up", rule=rule, got=what.rstrip("."), code="runners-not-built") from error
+        raise TrialError(where="start-up", rule=rule, got=what.rstrip(".")) from error
 
 
 def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> None:
@@ -302,7 +301,7 @@ def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> 
     if wrong:
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Remove what `rllib:` changes, or set the parameter in the space."
-        raise TrialError(where=where, rule=rule, got=f"{'; '.join(wrong)}", fix=fix, code="built-differs-from-asked")
+        raise TrialError(where=where, rule=rule, got=f"{'; '.join(wrong)}", fix=fix)
 
 
 def pack_policy(module: RLModule) -> bytes:

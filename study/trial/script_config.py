@@ -244,7 +244,7 @@ def _check_difference(found: Mapping[str, Any], spec: StudySpec, setting: Mappin
             "a trial differs from the script in what the space says alone",
             "Report this as a fault of the program.",
         )
-        raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix, code="differs-from-script")
+        raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix)
 
 
 SET_ALWAYS = names(

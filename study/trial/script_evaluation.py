@@ -128,7 +128,7 @@ def _play(
         if isinstance(original(error), AttributeError):
             fix += " What an algorithm of the script's own gives to its runners is here only while it trains, and only "
             fix += "if it gives it to those of its `eval_env_runner_group` too."
-        raise TrialError(where="evaluation", rule=rule, got=got, fix=fix, code="evaluation-failed") from error
+        raise TrialError(where="evaluation", rule=rule, got=got, fix=fix) from error
 
 
 @contextlib.contextmanager
@@ -253,8 +253,8 @@ class _Games:
             game.actions.append(copy.deepcopy(action))
         game.total += counted(reward, self.agent)
         if not np.isfinite(game.total):
-            rule, code = "rewards must be finite", "evaluation-not-finite"
-            raise self.failed(game, rule=rule, got=str(reward), fix="Correct the environment.", code=code)
+            rule = "rewards must be finite"
+            raise self.failed(game, rule=rule, got=str(reward), fix="Correct the environment.")
         game.cut = not ended and game.steps >= self.limit
         if ended or game.cut:
             self.played[game.episode] = game
@@ -264,21 +264,21 @@ class _Games:
         if self.agent is not None and self.agent not in map(str, agents):
             known = ", ".join(map(str, agents)) or "none: one agent acts"
             rule, fix = f"must be one of the agents ({known})", "Name one, or leave it out for the sum over all."
-            raise TrialError(where="evaluation.agent", rule=rule, got=repr(self.agent), fix=fix, code="agent-not-there")
+            raise TrialError(where="evaluation.agent", rule=rule, got=repr(self.agent), fix=fix)
 
     def call(self, what: str, game: _Game, function: Callable[[], Any]) -> Any:
         """Return what a function of the environment returns."""
         try:
             return function()
         except Exception as error:
-            rule, code = f"`{what}` must not fail", "evaluation-environment-failed"
+            rule = f"`{what}` must not fail"
             got, fix = described(error), "Correct the environment."
-            raise self.failed(game, rule=rule, got=got, fix=fix, code=code) from error
+            raise self.failed(game, rule=rule, got=got, fix=fix) from error
 
-    def failed(self, game: _Game, *, rule: str, got: str, fix: str, code: str = "") -> TrialError:
+    def failed(self, game: _Game, *, rule: str, got: str, fix: str) -> TrialError:
         """Keep what went wrong, and return it."""
         got = f"{got} at step {game.steps} of episode {self.first_episode + game.episode}"
-        self.fault = TrialError(where="evaluation", rule=rule, got=got, fix=fix, code=code)
+        self.fault = TrialError(where="evaluation", rule=rule, got=got, fix=fix)
         return self.fault
 
 

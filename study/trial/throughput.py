@@ -44,7 +44,7 @@ def meet(name: str, size: int, *, trial: int, timeout_s: float) -> Any:
         if time.monotonic() > end:
             rule = f"all {size} trials must be up within startup_timeout_s={timeout_s:g} s to run side by side"
             fix = "See why the others failed, or raise resources.startup_timeout_s."
-            raise TrialError(where="allocation", rule=rule, got=there, fix=fix, code="group-not-up")
+            raise TrialError(where="allocation", rule=rule, got=there, fix=fix)
         time.sleep(POLL_S)
     return meeting
 

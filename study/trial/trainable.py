@@ -63,7 +63,7 @@ class StudyTrial(Trainable):
         try:
             if self._ended:
                 rule, fix = "has ended, and must not be stepped again", "Report this as a fault of the program."
-                raise TrialError(where="trial", rule=rule, fix=fix, code="trial-has-ended")
+                raise TrialError(where="trial", rule=rule, fix=fix)
             if self._run is None:
                 from study.trial.run import TrialRun
 
@@ -82,11 +82,7 @@ class StudyTrial(Trainable):
             if isinstance(error, StudyError):
                 raise _as(kind, error) from error
             raise kind(
-                where="trial",
-                rule="must not fail",
-                got=f"{described(original(error))}",
-                fix="See the traceback.",
-                code="trial-failed",
+                where="trial", rule="must not fail", got=f"{described(original(error))}", fix="See the traceback."
             ) from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -111,6 +107,4 @@ class StudyTrial(Trainable):
 
 def _as(kind: type[TrialError], error: StudyError) -> TrialError:
     """Return an error of another class with the same parts, on one line."""
-    return kind(
-        " ".join(str(error).split()), where=error.where, rule=error.rule, got=error.got, fix=error.fix, code=error.code
-    )
+    return kind(" ".join(str(error).split()), where=error.where, rule=error.rule, got=error.got, fix=error.fix)

@@ -90,11 +90,11 @@ def read_weights(checkpoint: Path) -> Weights:
     state = read_values(file)
     if not isinstance(state, dict):
         where, rule = str(file), "must map parameters to arrays"
-        raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX, code="checkpoint-not-arrays")
+        raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX)
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
             rule, got = "must map parameters to arrays", f"{type(value).__name__} for {name!r}"
-            raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays")
+            raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX)
     return dict(state)
 
 
@@ -107,13 +107,13 @@ def read_values(file: Path) -> Any:
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
             rule = f"must have at most {MAX_BYTES:,} bytes"
-            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX, code="checkpoint-too-large")
+            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX)
         with file.open("rb") as stream:
             return _Reader(stream).load()
     except OSError as error:
         rule = f"must be a file that you can read ({error.strerror})"
-        raise RecordError(where=str(file), rule=rule, fix=_FIX, code="checkpoint-unreadable") from error
+        raise RecordError(where=str(file), rule=rule, fix=_FIX) from error
     except _DAMAGED as error:
         why = " ".join(str(error).split())[:200]
         rule, got = "must hold arrays of numbers and nothing else", f"another file ({why})"
-        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX, code="checkpoint-not-arrays") from error
+        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX) from error

@@ -66,7 +66,6 @@ def decide(
             rule="all trials must have ended",
             got=f"{open_ones[:5]} open",
             fix="Restore the records from a backup.",
-            code="decision-with-open-trials",
         )
     known = Evidence(spec, {number: rows[number] for number in run}, decisions)
     every, index = phases(known.holdup), len(decisions)

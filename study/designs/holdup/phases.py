@@ -67,7 +67,6 @@ def check_version(decisions: Sequence[StageDecided]) -> None:
             rule=f"this version knows version {PROTOCOL} of the hold-up protocol",
             got=", ".join(map(str, others)),
             fix="Use the version of this project that wrote the study.",
-            code="records-of-another-version",
         )
 
 
@@ -176,5 +175,4 @@ def too_few_cpu_hours(holdup: HoldUpSpec, why: str, fix: str) -> ClusterError:
         rule="must pay for the smallest search, race, stress and confirmation",
         got=f"{holdup.cpu_hours:g}; {why}",
         fix=fix,
-        code="cpu-hours-too-few",
     )

@@ -109,7 +109,6 @@ class StageKeeper(Course):
                 rule=f"test seed {started.seed} is for settings that are frozen",
                 got=f"{started.digest} in stage {started.stage}",
                 fix="This is a fault of this program; please report it.",
-                code="test-seed-before-freeze",
             )
 
     def _check_episodes(self, started: TrialStarted) -> None:
@@ -127,7 +126,6 @@ class StageKeeper(Course):
                 rule=rule,
                 got=f"{first} to {first + size - 1}",
                 fix="This is a fault of this program; please report it.",
-                code="confirmation-episodes-shared",
             )
 
     def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:

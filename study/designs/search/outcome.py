@@ -120,7 +120,6 @@ class Outcomes:
                 rule="what was proposed must lie in the space",
                 got=f"another value ({error})",
                 fix="Restore records.jsonl and study.json from a backup.",
-                code="proposal-outside-space",
             ) from error
         trial.datetime_start = datetime.fromtimestamp(row.started)
         if row.ended and row.ended_at is not None:

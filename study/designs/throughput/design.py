@@ -146,7 +146,6 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
             rule=f"{cell.num_trials} trials of {scale} runners need {together} CPUs at once, the cluster has "
             f"{cluster.num_cpus}",
             fix="Lower num_env_runners there, or add nodes.",
-            code="allocation-does-not-fit",
         )
     execution = needs.execution
     label = label_at_start(alone, cluster, num_env_runners=scale, execution=execution, beside=together - needs.num_cpus)
@@ -171,7 +170,6 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
             fix="Run where the CPUs are (--address), list fewer runners, or set environment.step_wait_ms; "
             "execution: real times them all the same, labelled oversubscribed; execution: emulated runs them "
             "without a clock.",
-            code="cells-share-cores",
         )
 
 

@@ -139,5 +139,4 @@ class Certificate:
                 where=str(folder.path),
                 rule=f"must be writable ({error.strerror})",
                 fix="Free some space, or check its permissions.",
-                code="certificate-not-writable",
             ) from error

@@ -88,7 +88,7 @@ def verify(path: str | Path) -> StudyFolder:
     if differing:
         number = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         rule = f"must say what the records say, {number}:\n{_listed(differing)}\n"
-        raise RecordError(where=str(file), rule=rule, fix=fix, code="certificate-differs-from-records")
+        raise RecordError(where=str(file), rule=rule, fix=fix)
     return folder
 
 
@@ -131,21 +131,19 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
     where = str(file)
     try:
         if below(file.parent, file.name).exists() and not file.is_file():
-            raise RecordError(where=where, rule="must be a file", fix=fix, code="certificate-not-a-file")
+            raise RecordError(where=where, rule="must be a file", fix=fix)
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
-        raise RecordError(where=where, rule="no certificate here", fix=fix, code="no-certificate") from error
+        raise RecordError(where=where, rule="no certificate here", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, RecordError):
             raise
         got = f"a damaged file ({error})"
-        raise RecordError(
-            where=where, rule="must be a certificate", got=got, fix=fix, code="certificate-damaged"
-        ) from error
+        raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
     found = written.get("format") if isinstance(written, dict) else type(written).__name__
     if found != FORMAT:
         rule = f"this version reads format {FORMAT}"
-        raise RecordError(where=where, rule=rule, got=f"{found!r}", fix=fix, code="certificate-of-another-format")
+        raise RecordError(where=where, rule=rule, got=f"{found!r}", fix=fix)
     return dict(written)
 
 
@@ -202,7 +200,6 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line]]:
             rule="a certificate needs a hold-up study",
             got="a space without `holdup`",
             fix="Add the section and start a new study.",
-            code="certificate-of-another-kind",
         )
     if folder.records == folder.packed_results:
         raise RecordError(
@@ -210,7 +207,6 @@ def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line]]:
             rule="a certificate rests on the training iterations too",
             got="a study packed without them",
             fix="Pack it without --results-only.",
-            code="certificate-without-iterations",
         )
     lines = list(read_lines(folder.records))
     check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
@@ -234,5 +230,4 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
         rule="a certificate needs a confirmed study",
         got=f"one at the stage {stage}{progress}",
         fix=f"Go on with `{command}`.",
-        code="study-not-confirmed",
     )

@@ -86,10 +86,10 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = str(getattr(maker, "__name__", type(maker).__name__))
         fix = "Name a class that is derived from gymnasium.Env."
-        raise Unusable(where=ID, rule="must make a gymnasium.Env", got=got, fix=fix, code="not-a-gymnasium-env")
+        raise Unusable(where=ID, rule="must make a gymnasium.Env", got=got, fix=fix)
     if any(base.__name__ == "MultiAgentEnv" for base in maker.__mro__):  # RLlib's, which nothing here imports
         rule, got = "must be for one agent", f"the MultiAgentEnv {maker.__name__}"
-        raise Unusable(where=ID, rule=rule, got=got, fix="Use an environment for one agent.", code="several-agents")
+        raise Unusable(where=ID, rule=rule, got=got, fix="Use an environment for one agent.")
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
@@ -140,7 +140,7 @@ def _find(env_id: str) -> Any:
     if not all(part.isidentifier() for part in module_name.split(".")):
         rule = "what is before the colon must be a module's name"
         fix = "Write module:Class, or package.module:Class; start the study in the module's folder."
-        raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix, code="bad-module-name")
+        raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -148,16 +148,16 @@ def _find(env_id: str) -> Any:
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling; it is imported from the directory in which the study was started."
             rule, fix = "the module must exist", package_of(env_id) or _procgen_meant(env_id) or fix
-            raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix, code="no-such-module") from error
-        rule, code = f"module '{module_name}' needs '{missing}', which is not installed", "module-needs-another"
-        raise Unusable(where=ID, rule=rule, fix=f"Install {missing} on every node.", code=code) from error
+            raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=fix) from error
+        rule = f"module '{module_name}' needs '{missing}', which is not installed"
+        raise Unusable(where=ID, rule=rule, fix=f"Install {missing} on every node.") from error
     if hasattr(module, name):
         return getattr(module, name)
     if env_id in gymnasium.registry or name in gymnasium.registry:
         return None  # Gymnasium's own `module:Id`: import the module, then look up the id
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
-    raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix, code="module-without-class")
+    raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix)
 
 
 def _check_registered(env_id: str) -> None:
@@ -173,7 +173,7 @@ def _check_registered(env_id: str) -> None:
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
             fix = _procgen_meant(env_id) or fix
         rule, fix = "no such environment", package_of(env_id) or fix
-        raise Unusable(where=ID, rule=rule, got=f"'{env_id}'", fix=fix, code="no-such-environment") from error
+        raise Unusable(where=ID, rule=rule, got=f"'{env_id}'", fix=fix) from error
 
 
 def _procgen_meant(env_id: str) -> str | None:

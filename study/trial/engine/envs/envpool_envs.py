@@ -60,14 +60,14 @@ class PoolTask:
             qt = is_procgen(spec.id) or "libQt5" in missing
             fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
             where, rule = "environment.id", f"'{spec.id}' needs a library of the system"
-            raise Unusable(where=where, rule=rule, got=str(missing), fix=fix, code="system-library-missing") from error
+            raise Unusable(where=where, rule=rule, got=str(missing), fix=fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
             where, got = "environment.kwargs", f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}"
-            fix, code = "Change the arguments.", "envpool-refuses-kwargs"
-            raise Unusable(where=where, rule=f"must suit '{spec.id}'", got=got, fix=fix, code=code) from error
+            fix = "Change the arguments."
+            raise Unusable(where=where, rule=f"must suit '{spec.id}'", got=got, fix=fix) from error
         if task.config.max_num_players != 1:
             where, rule, got = "environment.id", f"'{spec.id}' must have one player", str(task.config.max_num_players)
-            raise Unusable(where=where, rule=rule, got=got, fix="Use a task for one player.", code="several-players")
+            raise Unusable(where=where, rule=rule, got=got, fix="Use a task for one player.")
         with _lowered_precision():
             self.observations = PoolObservations(task.gymnasium_observation_space)
             self.action_space: gymnasium.Space = task.gymnasium_action_space
@@ -97,11 +97,11 @@ class PoolTask:
             near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
             where, rule = "environment.id", "EnvPool has no such environment"
-            raise Unusable(where=where, rule=rule, got=f"'{self._id}'", fix=fix, code="no-such-envpool-environment")
+            raise Unusable(where=where, rule=rule, got=f"'{self._id}'", fix=fix)
         taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
             where, rule, got = "environment.kwargs", f"the study sets {', '.join(taken)} itself", str(self._kwargs)
-            raise Unusable(where=where, rule=rule, got=got, fix="Leave them out.", code="kwargs-of-the-study")
+            raise Unusable(where=where, rule=rule, got=got, fix="Leave them out.")
 
 
 @contextmanager

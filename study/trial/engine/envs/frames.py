@@ -66,8 +66,8 @@ class Scene:
             return function()
         except Exception as error:
             where = _PLACES[self.mode]
-            rule, got, code = f"`{what}` must not fail where the environment draws", described(error), "drawing-fails"
-            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
+            rule, got = f"`{what}` must not fail where the environment draws", described(error)
+            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE) from error
 
     def _picture(self, observation: Any) -> Frame | None:
         if self.from_observations:
@@ -79,7 +79,7 @@ class Scene:
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"shape {frame.shape} of {frame.dtype}"
             where, rule, got = _PLACES[self.mode], "a picture must have the shape (height, width, 3) of uint8", str(got)
-            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code="bad-picture")
+            raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE)
         return frame
 
     @property
@@ -130,7 +130,7 @@ def see_to_display(mode: Mode) -> None:
     elif not _has_display():
         rule = "a window needs a display"
         got, fix = "none (DISPLAY and WAYLAND_DISPLAY are not set)", "Use --video, or work where there is a screen."
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=got, fix=fix, code="no-display")
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=got, fix=fix)
 
 
 def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
@@ -140,8 +140,8 @@ def _drawing(spec: EnvironmentSpec, mode: Mode) -> Scene:
         raise
     except Exception as error:
         where = _PLACES[mode]
-        rule, got, code = f"'{spec.id}' must take render_mode={mode!r}", described(error), "render-mode-refused"
-        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE, code=code) from error
+        rule, got = f"'{spec.id}' must take render_mode={mode!r}", described(error)
+        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=_NO_PICTURE) from error
     return _in_mode(env, spec.id, mode)
 
 
@@ -149,8 +149,8 @@ def _in_mode(env: gymnasium.Env, env_id: str, mode: Mode) -> Scene:
     if env.render_mode != mode or mode not in (env.metadata.get("render_modes") or ()):
         env.close()
         known = ", ".join(env.metadata.get("render_modes") or ()) or "none"
-        rule, code = f"'{env_id}' must have the render mode {mode}", "no-such-render-mode"
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=str(known), fix=_NO_PICTURE, code=code)
+        rule = f"'{env_id}' must have the render mode {mode}"
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got=str(known), fix=_NO_PICTURE)
     return Scene(env=env, fps=_fps(env), from_observations=False)
 
 
@@ -172,12 +172,12 @@ def _of_observations(spec: EnvironmentSpec, mode: Mode) -> Scene:
     shape = env.observation_space.shape
     if mode == "human":
         rule = "EnvPool opens no window"
-        fix, code = "Use --video where observations are images.", "envpool-without-window"
-        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got="backend envpool", fix=fix, code=code)
+        fix = "Use --video where observations are images."
+        raise SpaceError.of("command line", where=_PLACES[mode], rule=rule, got="backend envpool", fix=fix)
     if len(shape or ()) != 3:
         where, rule, got = _PLACES[mode], "EnvPool draws nothing, so observations must be images", f"shape {shape}"
         fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
-        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=fix, code="envpool-without-pictures")
+        raise SpaceError.of("command line", where=where, rule=rule, got=got, fix=fix)
     return Scene(env=env, fps=_fps(env), from_observations=True)
 
 

@@ -49,21 +49,21 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
     """
     trying = "Try it in Python: make the environment and reset it."
     rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
-    slow = Unusable(where=ID, rule=rule, fix=trying, code="environment-too-slow")
+    slow = Unusable(where=ID, rule=rule, fix=trying)
     try:
         return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
-        rule, code = f"a dependency of '{spec.id}' is missing: {error}", "environment-lacks-dependency"
-        raise SpaceError.of(source_name, where=ID, rule=rule, fix="Install it on every node.", code=code) from None
+        rule = f"a dependency of '{spec.id}' is missing: {error}"
+        raise SpaceError.of(source_name, where=ID, rule=rule, fix="Install it on every node.") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
             rule, got = f"must suit the constructor of '{spec.id}'", f"{spec.kwargs}: {described(error)}"
-            fix, code = "Change the arguments.", "environment-refuses-kwargs"
-            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix=fix, code=code) from error
-        rule, code = f"'{spec.id}' must be made with {spec.kwargs}", "environment-cannot-be-made"
-        raise SpaceError.of(source_name, where=ID, rule=rule, got=described(error), fix=trying, code=code) from error
+            fix = "Change the arguments."
+            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix=fix) from error
+        rule = f"'{spec.id}' must be made with {spec.kwargs}"
+        raise SpaceError.of(source_name, where=ID, rule=rule, got=described(error), fix=trying) from error
 
 
 def probe_study(spec: StudySpec, source_name: str) -> Spaces:
@@ -85,7 +85,7 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     if trained_on != judged_on:
         rule = f"must leave observations and actions what they are in training, {trained_on}"
         got, fix = str(judged_on), "Change the arguments."
-        raise SpaceError.of(source_name, where=place, rule=rule, got=got, fix=fix, code="evaluation-changes-spaces")
+        raise SpaceError.of(source_name, where=place, rule=rule, got=got, fix=fix)
     return spaces
 
 
@@ -106,20 +106,20 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         for name in ("conv_net", "conv_filters"):
             if getattr(spec, name) is not None:
                 where, rule, fix = f"model.{name}", "convolutions are for images", "Remove it."
-                got, code = f"observations of shape {shape}", "convolutions-without-images"
-                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix, code=code)
+                got = f"observations of shape {shape}"
+                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix)
         return
     if spec.conv_filters is not None:
         return
     if shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
         rule = "images must have their channels last, (height, width, channels)"
-        raise SpaceError.of(source_name, where=ID, rule=rule, got=f"shape {shape}", fix=fix, code="channels-first")
+        raise SpaceError.of(source_name, where=ID, rule=rule, got=f"shape {shape}", fix=fix)
     if spec.conv_net is None and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
-        where, code = "model.conv_filters", "images-without-convolutions"
+        where = "model.conv_filters"
         rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
-        raise SpaceError.of(source_name, where=where, rule=rule, fix=fix, code=code)
+        raise SpaceError.of(source_name, where=where, rule=rule, fix=fix)
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -141,7 +141,7 @@ def _check_action_space(space: Any) -> None:
         return
     rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
     fix = "Wrap the environment so that it takes such actions."
-    raise Unusable(where=ID, rule=rule, got=str(space), fix=fix, code="unsupported-actions")
+    raise Unusable(where=ID, rule=rule, got=str(space), fix=fix)
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -155,23 +155,23 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
         fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
         rule = f"`{what}` of '{env_id}' must work"
-        raise Unusable(where=ID, rule=rule, got=str(described(error)), fix=fix, code="environment-fails") from error
+        raise Unusable(where=ID, rule=rule, got=str(described(error)), fix=fix) from error
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
         rule = f"an observation must have the shape {shape} of its space"
         got, fix = str(np.shape(observation)), "Correct `observation_space`."
-        raise Unusable(where=ID, rule=rule, got=got, fix=fix, code="observation-of-another-shape")
+        raise Unusable(where=ID, rule=rule, got=got, fix=fix)
     if not np.all(np.isfinite(observation)):
         rule = f"observations of '{env_id}' must be finite, the first one is not"
-        raise Unusable(where=ID, rule=rule, fix="Correct the environment.", code="observed-values-not-finite")
+        raise Unusable(where=ID, rule=rule, fix="Correct the environment.")
     try:
         finite = np.isfinite(checked_reward(reward, 0, 1))
     except LaneError as error:
-        got, fix, code = f"{reward!r} of shape {np.shape(reward)}", "Correct the environment.", "reward-not-a-number"
-        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix, code=code) from error
+        got, fix = f"{reward!r} of shape {np.shape(reward)}", "Correct the environment."
+        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix) from error
     if not finite:
         rule = f"rewards of '{env_id}' must be finite"
-        raise Unusable(where=ID, rule=rule, got=str(reward), fix="Correct the environment.", code="reward-not-finite")
+        raise Unusable(where=ID, rule=rule, got=str(reward), fix="Correct the environment.")
 
 
 # --- an environment that works in the driver and not on a node -------------------------------------------------------

@@ -29,7 +29,7 @@ class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that 
     @property
     def fault(self) -> Fault:
         """The same as a fault of the space."""
-        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix, code=self.code)
+        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix)
 
 
 def observed(env: gymnasium.Env) -> gymnasium.Env:
@@ -45,7 +45,7 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     if not isinstance(space, gymnasium.Space):
         rule = "must have an `observation_space` once it is made"
         fix = "Set it in the environment's class or constructor, and `action_space`."
-        raise Unusable(where="environment.id", rule=rule, got=str(space), fix=fix, code="no-observation-space")
+        raise Unusable(where="environment.id", rule=rule, got=str(space), fix=fix)
     if is_image(space):
         return _Image(env)
     if not (isinstance(space, Box) and (len(space.shape) == 1 or _is_block(space))):
@@ -75,7 +75,7 @@ def _flattens(space: gymnasium.Space) -> bool:
 
 def _no_array(space: gymnasium.Space) -> Unusable:
     rule, fix = "observations must be arrays of a fixed size", "Wrap the environment so that it returns a Box."
-    return Unusable(where="environment.id", rule=rule, got=str(space), fix=fix, code="unsupported-observations")
+    return Unusable(where="environment.id", rule=rule, got=str(space), fix=fix)
 
 
 def scaled(images: npt.NDArray[np.uint8]) -> Floats:
