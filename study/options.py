@@ -353,8 +353,7 @@ def seconds(text: str, place: str) -> float:
     match = clock or words
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
-        fix = f"Write {text}s, {text}m or {text}h."
-        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=fix)
+        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=f"Write {text}s, {text}m or {text}h.")
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
         raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix)

@@ -151,8 +151,7 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
         fix = "Call `.environment(...)` in the script."
         if config.env_runner_cls is not None:
             fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
-        rule = "must name its environment"
-        yield Fault(where="config", rule=rule, got="none", fix=fix)
+        yield Fault(where="config", rule="must name its environment", got="none", fix=fix)
     elif config.env_runner_cls is not None:
         plain = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
         if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, plain)):

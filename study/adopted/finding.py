@@ -200,8 +200,7 @@ class _Search:
         elif isinstance(problem, ImportError) and "relative import" in str(problem):
             fix = "Name it as its package does, in the folder of the package: --config PACKAGE.MODULE:FUNCTION."
         got = f"{type(problem).__name__}: {problem}"
-        where, rule = self._place(problem), "must come to its training"
-        raise MistakeError(rule=rule, where=where, got=got, fix=fix) from problem
+        raise MistakeError(rule="must come to its training", where=self._place(problem), got=got, fix=fix) from problem
 
     def _last_line(self) -> str:
         """Return what the script wrote last; empty where it wrote nothing."""
@@ -262,8 +261,7 @@ class _Search:
         ):
             if len(launches) > 1:
                 rule, got = f"the function '{name}' must train with one configuration", "; ".join(_lines(launches))
-                fix = "Write a function that returns one of them, and name it."
-                raise MistakeError(rule=rule, got=got, fix=fix)
+                raise MistakeError(rule=rule, got=got, fix="Write a function that returns one of them, and name it.")
             return launches[0]
         if not isinstance(result, AlgorithmConfig):
             rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"

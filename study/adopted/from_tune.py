@@ -36,8 +36,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
         return _of_class(config, trainable), {name.strip("_"): domain for name, domain in searched.items()}
     if not isinstance(content, Mapping):
         rule, got = "the parameters of a training must be an AlgorithmConfig", type(content).__name__
-        fix = "Give Tune an AlgorithmConfig or a dictionary."
-        raise MistakeError(rule=rule, got=got, fix=fix)
+        raise MistakeError(rule=rule, got=got, fix="Give Tune an AlgorithmConfig or a dictionary.")
     values = dict(content)
     searched = searched_in(values)
     values.update({name: _one_of(name, domain) for name, domain in searched.items()})
@@ -47,8 +46,7 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
         config = default.update_from_dict(values)
     except Exception as error:
         rule, got = "RLlib must accept the dictionary of settings", f"{type(error).__name__}: {error}"
-        fix = "Write it as an AlgorithmConfig, such as PPOConfig()."
-        raise MistakeError(rule=rule, got=got, fix=fix) from error
+        raise MistakeError(rule=rule, got=got, fix="Write it as an AlgorithmConfig, such as PPOConfig().") from error
     return config, searched
 
 

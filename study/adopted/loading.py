@@ -86,5 +86,4 @@ def words(arguments: str, where: str) -> list[str]:
         return shlex.split(arguments)
     except ValueError as error:
         rule, fix = "must be words", "Close the quotes, or write a backslash before the quote."
-        got = f"{arguments} ({error})"
-        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix) from error
+        raise SpaceError.of("space", where=where, rule=rule, got=f"{arguments} ({error})", fix=fix) from error

@@ -50,8 +50,7 @@ class Surroundings:
         for folder in filter(None, [launch.folder, ran.folder]):
             if folder != self._began_in:
                 rule = "must train in the folder in which the command is typed: trials and evaluations run there"
-                fix = f"Type the command in {folder}."
-                raise MistakeError(rule=rule, got=folder, fix=fix)
+                raise MistakeError(rule=rule, got=folder, fix=f"Type the command in {folder}.")
         if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self._own()})) is not None:
             rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
             fix = "Derive a class of your own, and give it to the configuration."

@@ -84,8 +84,7 @@ def report(
     say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
     say(console, attached)
     if open_ and page is not None and not webbrowser.open(page.absolute().as_uri()):
-        fix = f"Open {page} on another machine."
-        raise wrong_option("--open", rule="needs a browser", got="none here", fix=fix)
+        raise wrong_option("--open", rule="needs a browser", got="none here", fix=f"Open {page} on another machine.")
 
 
 def folder_of_experiment(name: str) -> Path:

@@ -163,13 +163,11 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         if gone := [key for key in different if key in GONE]:
             rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
             fix = "Resume it with the version that started it, or start a new study with --name."
-            where = str(folder.path)
-            raise RecordError(where=where, rule=rule, got=got, fix=fix)
+            raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
         rule = "a resume needs the space that the study was started with"
         got = f"other values of {', '.join(different) or 'defaults of another version'}"
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
-        fix = f"{noted}, or start a new study with --name."
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=f"{noted}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:

@@ -90,8 +90,7 @@ def evaluate_policy(
         asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
     if request.best_and_worst and request.video is None:
-        fix = "Add --video."
-        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix=fix)
+        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix="Add --video.")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)

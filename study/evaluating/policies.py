@@ -136,8 +136,7 @@ def random_policy(path: Path) -> ChosenPolicy:
     if path.is_dir():
         got = "a checkpoint" if _holds_policy(path) else "another folder"
         rule = "with --random it must be a space or the folder of a study (with study.json)"
-        fix = "Name one, such as quickstart.yaml."
-        raise RecordError(where=str(path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=str(path), rule=rule, got=got, fix="Name one, such as quickstart.yaml.")
     spec = parse_space(_with_script(read_space(find_space(path, place="SPACE"))), scored=False)
     return ChosenPolicy(title=f"{path}: random policy", checkpoint=None, spec=spec)
 
@@ -219,6 +218,5 @@ def _with_policy(study: StudyFolder, row: TrialRow) -> TrialRow:
     if row.checkpoint is None:
         got = f"{row.status}: {row.reason}" if row.reason else row.status
         rule = f"trial {row.trial} must have finished to leave a policy"
-        fix = "Name another one with --trial."
-        raise RecordError(where=str(study.path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=str(study.path), rule=rule, got=got, fix="Name another one with --trial.")
     return row

@@ -68,8 +68,7 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
         raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix)
     if (row := rows.get(trial)) is None:
         rule = f"must be a trial of {study.path} ({spans(sorted(rows))})"
-        text, fix = "command line", "Name one."
-        raise SpaceError.of(text, where="--trial", rule=rule, got=str(trial), fix=fix)
+        raise SpaceError.of("command line", where="--trial", rule=rule, got=str(trial), fix="Name one.")
     learners = row.setting.get(LEARNERS)
     ran = spec_of(spec_of(spec, row.variant), "study", num_learners=None if learners is None else int(learners))
     setting = {name: value for name, value in row.setting.items() if name != LEARNERS}
@@ -95,8 +94,7 @@ def trial_as_space(trial: ExportedTrial) -> str:
     row = trial.row
     if not trial.spec.learns:
         rule, got = "a space of one trial must learn", "a throughput study"
-        fix = "Use `export --format python`."
-        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix=fix)
+        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix="Use `export --format python`.")
     budget = trial.spec.budget.model_copy(update={"iterations": row.iterations})
     name = trial.study.identity().name
     return space_file(

@@ -123,8 +123,7 @@ class LaunchJob(pydantic.BaseModel):
         try:
             status = file.stat()
             if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
-                rule = "must belong to you, and nobody else may write it"
-                raise LaunchError(where=str(file), rule=rule, fix=again)
+                raise LaunchError(where=str(file), rule="must belong to you, and nobody else may write it", fix=again)
             return cls.model_validate_json(file.read_bytes())
         except (OSError, pydantic.ValidationError) as error:
             raise LaunchError(

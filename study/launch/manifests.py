@@ -123,8 +123,7 @@ def ray_up(options: RayUpOptions) -> Manifests:
         for host in listed
     ]
     if len({host.name for host in hosts}) < len(hosts):
-        fix = "List each once."
-        raise wrong_option("--hosts", rule="must be different hosts", got=options.hosts, fix=fix)
+        raise wrong_option("--hosts", rule="must be different hosts", got=options.hosts, fix="List each once.")
     head, *workers = hosts
     head_ip = options.head_ip or _address_of(head.name)
     if workers and head_ip.startswith("127."):

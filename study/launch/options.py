@@ -156,8 +156,7 @@ class HostOptions(LaunchOptions):
         """Refuse a front-end that ssh would read as an option."""
         super().__post_init__()
         if self.jump and not re.fullmatch(TARGET, self.jump, flags=re.ASCII):
-            fix = "Write it like me@front-end."
-            raise wrong_option("--jump", rule="must be [user@]name", got=self.jump, fix=fix)
+            raise wrong_option("--jump", rule="must be [user@]name", got=self.jump, fix="Write it like me@front-end.")
 
     @property
     def wait_s(self) -> float:

@@ -95,8 +95,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         hosts.append(Host(name=match[1], num_cpus=None if match[2] is None else int(match[2])))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
-        rule, fix = "must be different hosts", "List each once."
-        raise wrong_option("--hosts", rule=rule, got=", ".join(names), fix=fix)
+        raise wrong_option("--hosts", rule="must be different hosts", got=", ".join(names), fix="List each once.")
     return tuple(hosts)
 
 

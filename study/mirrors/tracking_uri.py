@@ -212,15 +212,12 @@ def _dialect(uri: str) -> str:
 def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     path = sqlite_path(uri)
     if path is None:
-        rule, got = "SQLite must keep its data in a file", repr(uri)
-        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX)
+        raise TrackingError(where=place, rule="SQLite must keep its data in a file", got=repr(uri), fix=_DATABASE_FIX)
     absolute = path.absolute()
     if absolute.is_dir():
-        rule, got = "must name a file", f"the folder {absolute}"
-        raise TrackingError(where=place, rule=rule, got=got, fix=_DATABASE_FIX)
+        raise TrackingError(where=place, rule="must name a file", got=f"the folder {absolute}", fix=_DATABASE_FIX)
     if not (parent := absolute.parent).is_dir():
-        rule = "the database's folder must exist"
-        raise TrackingError(where=place, rule=rule, got=parent, fix="Create it.")
+        raise TrackingError(where=place, rule="the database's folder must exist", got=parent, fix="Create it.")
     for each in (parent, *([absolute] if absolute.exists() else [])):
         if not os.access(each, os.W_OK):  # SQLite writes its journal beside the database
             fix = "chmod it, or choose another place."

@@ -192,8 +192,7 @@ class StudyFolder:
                 "Restore study.json from a backup to resume, or choose" if self.records.name in foreign else "Choose"
             )
             rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
-            fix = f"{choose} another --name or --out."
-            raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
+            raise RecordError(where=str(self.path), rule=rule, got=got, fix=f"{choose} another --name or --out.")
 
     def make_tensorboard(self) -> None:
         """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.

@@ -289,8 +289,7 @@ def open_records(path: Path) -> IO[bytes]:
         RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
     """
     if not path.is_file():
-        where, fix = str(path), "Restore it from a backup."
-        raise RecordError(where=where, rule="must be a file", got="something else", fix=fix)
+        raise RecordError(where=str(path), rule="must be a file", got="something else", fix="Restore it from a backup.")
     try:
         return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
     except OSError as error:
@@ -410,8 +409,7 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
         rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
         raise RecordError(where=where, rule=rule, got=f"{head.schema}", fix=fix)
     if head.kind not in KINDS:
-        got = f"kind {head.kind[:60]!r}"
-        raise RecordError(where=where, rule="unknown record", got=got, fix=RESTORE)
+        raise RecordError(where=where, rule="unknown record", got=f"kind {head.kind[:60]!r}", fix=RESTORE)
     for name in _HEAD:
         del content[name]
     restore_returns(content)

@@ -77,8 +77,7 @@ def _algorithm(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="learner", rule=rule, got=f"algorithm: {name}", fix=fix)
     if traits.asynchronous and spec.execution == "emulated":
         rule = f"how old a policy {name} learns from depends on the clock, and emulation has none"
-        fix = "Set execution: real, or algorithm: PPO."
-        yield Fault(where="execution", rule=rule, fix=fix)
+        yield Fault(where="execution", rule=rule, fix="Set execution: real, or algorithm: PPO.")
 
 
 def _own_value(spec: StudySpec, parameter: str) -> str:
@@ -113,8 +112,7 @@ def _returns(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="environment.reference", rule=rule, got=got, fix=fix)
     elif floor is not None and target is not None and not floor < target:
         rule, got = "`floor < target` must hold", f"floor={floor}, target={target}"
-        fix = "Set target to a return worth reaching."
-        yield Fault(where="environment.target", rule=rule, got=got, fix=fix)
+        yield Fault(where="environment.target", rule=rule, got=got, fix="Set target to a return worth reaching.")
 
 
 def _needs_return(spec: StudySpec, name: str) -> str:
@@ -135,8 +133,7 @@ def _engine(spec: StudySpec) -> Iterator[Fault]:
     """Check that this combination of runner, learner and execution exists."""
     if spec.runner == "stock" and spec.execution == "emulated":
         rule, got = "`emulated` needs lanes that any process can step", "runner: stock"
-        fix = "Set runner: batched, or execution: real."
-        yield Fault(where="execution", rule=rule, got=got, fix=fix)
+        yield Fault(where="execution", rule=rule, got=got, fix="Set runner: batched, or execution: real.")
     if spec.runner == "stock" and spec.environment.backend == "envpool":
         rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
         yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix)
@@ -202,8 +199,7 @@ def _rllib(spec: StudySpec) -> Iterator[Fault]:
             yield Fault(where=where, rule=rule, fix=fix)
         for name in arguments:
             if reason := _REFUSED.get((section, name)):
-                where, rule = f"rllib.{section}.{name}", f"cannot be set: {reason}"
-                yield Fault(where=where, rule=rule, fix="Remove it.")
+                yield Fault(where=f"rllib.{section}.{name}", rule=f"cannot be set: {reason}", fix="Remove it.")
 
 
 def _finite(spec: StudySpec) -> Iterator[Fault]:
@@ -216,8 +212,7 @@ def _finite(spec: StudySpec) -> Iterator[Fault]:
     }
     for where, value in (each for place, content in free.items() for each in _numbers(place, content)):
         if not math.isfinite(value):
-            rule, fix = "must be a finite number", "Write a finite number."
-            yield Fault(where=where, rule=rule, got=str(value), fix=fix)
+            yield Fault(where=where, rule="must be a finite number", got=str(value), fix="Write a finite number.")
 
 
 def _numbers(where: str, content: Any) -> Iterator[tuple[str, float]]:
@@ -252,8 +247,7 @@ def _sizes(spec: StudySpec) -> Iterator[Fault]:
     batch, minibatch = batch_domain(spec, last), minibatch_bounds(spec, last)[0]
     if minibatch > largest(batch) and "minibatch_size" in spec.parameter_names:
         rule, got = "`minibatch_size <= train_batch_size` must hold", f"{minibatch} > {largest(batch)}"
-        fix = f"Lower minibatch_size or raise {key}."
-        yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=fix)
+        yield Fault(where="parameters.minibatch_size", rule=rule, got=got, fix=f"Lower minibatch_size or raise {key}.")
     # Asynchronous runners fill a batch with fragments as they come; others step all lanes for each batch.
     lanes = 0 if spec.traits.asynchronous else last * int(largest(spec.domain("num_envs_per_env_runner")))
     # A sampled batch is raised to the number of lanes; one that a person wrote runs as it is, or is refused.

@@ -99,8 +99,7 @@ class Choices(Model, Generic[T]):
     @model_validator(mode="after")
     def _distinct(self) -> "Choices[T]":
         if len(set(self.choices)) != len(self.choices):
-            rule = "every choice must differ"
-            raise broken(rule=rule, got=str(self.choices), fix="Name each value once.")
+            raise broken(rule="every choice must differ", got=str(self.choices), fix="Name each value once.")
         return self
 
 
@@ -126,16 +125,14 @@ class Range(Model, Generic[T]):
             fix = "Write decimals with a point: a comma separates keys."
         else:
             return content
-        rule = "must be a value, a list or a range {low: …, high: …}"
-        raise broken(rule=rule, got=f"{{{keys}}}", fix=fix)
+        raise broken(rule="must be a value, a list or a range {low: …, high: …}", got=f"{{{keys}}}", fix=fix)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Range[T]":
         low, high, step = self.low, self.high, self.step
         if not low < high:
             fix = "Swap the bounds." if low > high else "Give one value instead of a range."
-            rule = "`low < high` must hold"
-            raise broken(rule=rule, got=f"low={low}, high={high}", fix=fix)
+            raise broken(rule="`low < high` must hold", got=f"low={low}, high={high}", fix=fix)
         if self.log and low <= 0:
             rule = "`low > 0` must hold with `log: true`"
             raise broken(rule=rule, got=f"low={low}", fix="Raise `low` or drop `log`.")

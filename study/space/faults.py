@@ -239,8 +239,7 @@ def _fault_of(item: Any, where: str, parts: Sequence[str]) -> Fault:
             f"Did you mean '{same}'?" if same else f"Write {options[0]}." if len(options) == 1 else "Use one of these."
         )
         return Fault(where=where, rule=rule, got=got, fix=fix)
-    fix = _FIXES.get(kind, "Change the value.")
-    return Fault(where=where, rule=rule, got=got, fix=fix)
+    return Fault(where=where, rule=rule, got=got, fix=_FIXES.get(kind, "Change the value."))
 
 
 def _as_yaml(value: object) -> str:

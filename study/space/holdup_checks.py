@@ -34,23 +34,19 @@ def _scales(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
         fix = f"List {target} there; other scales belong in holdup.unseen_scales."
         yield Fault(where=at_target, rule=among, got=str(target), fix=fix)
     if small not in searched:
-        fix = f"List {small} there."
-        yield Fault(where=at_small, rule=among, got=str(small), fix=fix)
+        yield Fault(where=at_small, rule=among, got=str(small), fix=f"List {small} there.")
     if not small < target:
         rule, got = "`small_scale < target_scale` must hold", f"{small} and {target}"
-        fix = "Name the scale at which training is known to work."
-        yield Fault(where=at_small, rule=rule, got=got, fix=fix)
+        yield Fault(where=at_small, rule=rule, got=got, fix="Name the scale at which training is known to work.")
     if smaller := [scale for scale in searched if scale < small]:
         rule, got = "must be the smallest searched scale", f"{small} with {smaller} below it"
-        fix = f"Set it to {min(smaller)}, or list no smaller scale."
-        yield Fault(where=at_small, rule=rule, got=got, fix=fix)
+        yield Fault(where=at_small, rule=rule, got=got, fix=f"Set it to {min(smaller)}, or list no smaller scale.")
     lists: dict[str, Sequence[object]] = {"unseen_scales": section.unseen_scales, "baselines": section.baselines}
     if section.measure is not None:
         lists["measure.scales"] = section.measure.scales
     for name, each in lists.items():
         if len(set(each)) != len(each):
-            rule, got, fix = "must be distinct", str(each), "Name each once."
-            yield Fault(where=f"holdup.{name}", rule=rule, got=got, fix=fix)
+            yield Fault(where=f"holdup.{name}", rule="must be distinct", got=str(each), fix="Name each once.")
     if seen := sorted(set(section.unseen_scales) & set(searched)):
         rule, fix = "must be scales that no earlier stage runs", "Remove them here or from parameters.num_env_runners."
         yield Fault(where="holdup.unseen_scales", rule=rule, got=str(seen), fix=fix)
@@ -66,8 +62,7 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
             yield Fault(where=f"holdup.{second}", rule=rule, got=got, fix=fix)
     for name, each in sets.items():
         if (last := each.first + each.count - 1) > MAX_SEED:
-            where, rule = f"holdup.{name}", f"seeds go up to {MAX_SEED}"
-            yield Fault(where=where, rule=rule, got=str(last), fix="Lower count.")
+            yield Fault(where=f"holdup.{name}", rule=f"seeds go up to {MAX_SEED}", got=str(last), fix="Lower count.")
     confirm = section.confirm
     needs = {
         "rank_seeds": (max(sum(section.race.blocks), section.stress.num_seeds), "race and stress"),
@@ -81,8 +76,7 @@ def _seeds(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
             where, rule, got = f"holdup.{name}", f"{purpose} needs {least}", str(sets[name].count)
             yield Fault(where=where, rule=rule, got=got, fix=f"Set count: {least}.")
     if spec.search.seeds != [1]:
-        rule, fix = "a hold-up study has seeds of its own", "Use holdup.tune_seeds."
-        yield Fault(where="search.seeds", rule=rule, fix=fix)
+        yield Fault(where="search.seeds", rule="a hold-up study has seeds of its own", fix="Use holdup.tune_seeds.")
 
 
 def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -94,8 +88,7 @@ def _sizes(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
         yield Fault(where=where, rule=rule, got=got, fix=fix)
     if stress.num_settings > race.num_settings:
         rule, compared = "must not exceed race.num_settings", f"{stress.num_settings} > {race.num_settings}"
-        at = "holdup.stress.num_settings"
-        yield Fault(where=at, rule=rule, got=compared, fix="Lower it.")
+        yield Fault(where="holdup.stress.num_settings", rule=rule, got=compared, fix="Lower it.")
 
 
 def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
@@ -103,8 +96,7 @@ def _evaluation(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     if evaluations < 2:
         rule = "a target is reached when two consecutive evaluations are at or above it, so that two are needed"
         fix = "Raise it; 10 gives a tenth of the budget as resolution."
-        where = "evaluation.num_evaluations"
-        yield Fault(where=where, rule=rule, got=str(evaluations), fix=fix)
+        yield Fault(where="evaluation.num_evaluations", rule=rule, got=str(evaluations), fix=fix)
     if spec.evaluation.stochastic:
         where, rule = "evaluation.stochastic", "a hold-up study judges greedy policies"
         yield Fault(where=where, rule=rule, got="true", fix="Remove it.")
@@ -130,8 +122,7 @@ def _search(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
         yield Fault(where="budget.iterations", rule=rule, fix=fix)
     if (learners := spec.resources.num_learners) > 1:
         rule, fix = "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."
-        where = "resources.num_learners"
-        yield Fault(where=where, rule=rule, got=f"{learners} learners", fix=fix)
+        yield Fault(where="resources.num_learners", rule=rule, got=f"{learners} learners", fix=fix)
     if spec.algorithm == "PPO" and spec.runner == "stock":
         rule = "a hold-up study confirms with RLlib's own runner at the end, and searches with the batched one"
         yield Fault(where="runner", rule=rule, got="stock", fix="Remove it.")
@@ -155,14 +146,11 @@ def _published(spec: StudySpec, section: HoldUpSpec) -> Iterator[Fault]:
     for name, value in section.published.items():
         where, got = f"holdup.published.{name}", str(value)
         if name not in known:
-            fix = f"Use one of: {', '.join(known)}."
-            yield Fault(where=where, rule="unknown parameter", fix=fix)
+            yield Fault(where=where, rule="unknown parameter", fix=f"Use one of: {', '.join(known)}.")
         elif known[name].kind is int and not isinstance(value, int):
-            rule, fix = "must be a whole number", "Write a whole number."
-            yield Fault(where=where, rule=rule, got=got, fix=fix)
+            yield Fault(where=where, rule="must be a whole number", got=got, fix="Write a whole number.")
         elif not known[name].allows(value):
-            rule, fix = f"must be {known[name].bounds}", "Change the value."
-            yield Fault(where=where, rule=rule, got=got, fix=fix)
+            yield Fault(where=where, rule=f"must be {known[name].bounds}", got=got, fix="Change the value.")
         elif REPLACED.get(name) in section.published:
             yield one_of_two(where, REPLACED[name])
 

@@ -57,8 +57,7 @@ def unfit(content: Mapping[Any, Any]) -> Iterator[Fault]:
             rule, got, fix = "must be text", "half of a surrogate pair", "Write the character itself."
             yield Fault(where=where, rule=rule, got=got, fix=fix)
         elif isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            rule, fix = "whole numbers have at most 64 bits", "Write a smaller number."
-            yield Fault(where=where, rule=rule, fix=fix)
+            yield Fault(where=where, rule="whole numbers have at most 64 bits", fix="Write a smaller number.")
 
 
 def dotted(place: Place) -> str:

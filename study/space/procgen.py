@@ -39,8 +39,7 @@ def faults_of_game(env_id: str) -> Iterator[Fault]:
     if (game := _game(env_id)) not in GAMES:
         near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
         fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
-        rule = "must be a game of Procgen"
-        yield Fault(where="environment.id", rule=rule, got=f"'{env_id}'", fix=fix)
+        yield Fault(where="environment.id", rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
 
 
 def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
@@ -49,8 +48,7 @@ def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
     EnvPool takes a `num_levels` of 0 or less for all levels, and then ignores `start_level`.
     """
     if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
-        place, rule = f"{where}.distribution_mode", "must be easy or hard"
-        yield Fault(where=place, rule=rule, got=f"'{mode}'", fix="Change it.")
+        yield Fault(where=f"{where}.distribution_mode", rule="must be easy or hard", got=f"'{mode}'", fix="Change it.")
     for name in ("num_levels", "start_level"):
         value = kwargs.get(name, 0)
         if type(value) is not int or not 0 <= value <= MAX_LEVELS:

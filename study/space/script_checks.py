@@ -47,8 +47,7 @@ def _of_the_script(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
     }
     for where, (got, said) in own.items():
         if got != said:
-            rule, fix = f"is the script's, {said}", "Remove it, or change the script."
-            yield Fault(where=where, rule=rule, got=got, fix=fix)
+            yield Fault(where=where, rule=f"is the script's, {said}", got=got, fix="Remove it, or change the script.")
     plain = EnvironmentSpec.model_validate({"id": spec.environment.id})
     for name in EnvironmentSpec.model_fields:
         if name not in ("id", *_SCORES) and getattr(spec.environment, name) != getattr(plain, name):
@@ -78,8 +77,7 @@ def _without_effect(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
             rule, got = f"needs one value of {listed(missing)}", "none in the script"
             if follows := sorted(set(missing) & set(facts.schedules)):
                 got = f"the script's schedule of {listed(follows)}"
-            fix = f"Add parameters.{missing[0]}."
-            yield Fault(where=where, rule=rule, got=got, fix=fix)
+            yield Fault(where=where, rule=rule, got=got, fix=f"Add parameters.{missing[0]}.")
 
 
 def _needs(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:

@@ -17,15 +17,12 @@ def search(spec: StudySpec) -> Iterator[Fault]:
     yield from _budget(spec)
     if spec.execution == "emulated" and spec.search.objective == "time_to_target_s":
         rule, got = "in emulation only environment steps are a fact", "time_to_target_s"
-        fix = "Use env_steps_to_target, or execution: real."
-        yield Fault(where="search.objective", rule=rule, got=got, fix=fix)
+        yield Fault(where="search.objective", rule=rule, got=got, fix="Use env_steps_to_target, or execution: real.")
     seeds, names = spec.search.seeds, [baseline.name for baseline in spec.search.baselines]
     if len(set(seeds)) != len(seeds):
-        rule, got = "must be distinct", str(seeds)
-        yield Fault(where="search.seeds", rule=rule, got=got, fix="Name each seed once.")
+        yield Fault(where="search.seeds", rule="must be distinct", got=str(seeds), fix="Name each seed once.")
     if len(set(names)) != len(names):
-        where, rule = "search.baselines", "names must be distinct"
-        yield Fault(where=where, rule=rule, got=str(names), fix="Rename one.")
+        yield Fault(where="search.baselines", rule="names must be distinct", got=str(names), fix="Rename one.")
     for index, baseline in enumerate(spec.search.baselines):
         yield from _baseline(spec, f"search.baselines.{index}.parameters", baseline.parameters)
     if spec.search.sampler == "grid":
@@ -56,8 +53,7 @@ def foreign_values(spec: StudySpec) -> Iterator[Fault]:
         given["holdup.published"] = spec.holdup.published
     own = {*spec.traits.parameters, *spec.parameter_names, *RULES}
     for place, name in ((place, name) for place, values in given.items() for name in values if name not in own):
-        rule = f"{spec.algorithm} has no such parameter"
-        yield Fault(where=f"{place}.{name}", rule=rule, fix="Remove it.")
+        yield Fault(where=f"{place}.{name}", rule=f"{spec.algorithm} has no such parameter", fix="Remove it.")
 
 
 def baseline_fragments(spec: StudySpec) -> Iterator[Fault]:
@@ -75,16 +71,14 @@ def _budget(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="budget", rule=rule, got="none", fix=fix)
     iterations = [value for value in spec.iterations_axis if value is not None]
     if isinstance(budget.iterations, list) and not iterations:
-        rule, fix = "the list must not be empty", "Add a number of iterations."
-        yield Fault(where="budget.iterations", rule=rule, fix=fix)
+        yield Fault(where="budget.iterations", rule="the list must not be empty", fix="Add a number of iterations.")
     if any(value < 1 for value in iterations) or len(set(iterations)) != len(iterations):
         where, rule, got = "budget.iterations", "must be distinct and at least 1", str(iterations)
         yield Fault(where=where, rule=rule, got=got, fix="Change the values.")
     fraction = {**spec.fixed, **spec.tuned}.get(END_FRACTION, 1.0)
     if smallest(fraction) < 1 and budget.env_steps is None:
         rule, fix = "a learning rate falls over budget.env_steps", "Add budget.env_steps, or remove it."
-        where = f"parameters.{END_FRACTION}"
-        yield Fault(where=where, rule=rule, got="none", fix=fix)
+        yield Fault(where=f"parameters.{END_FRACTION}", rule=rule, got="none", fix=fix)
 
 
 def _baseline(spec: StudySpec, place: str, given: Mapping[str, Value]) -> Iterator[Fault]:
@@ -135,13 +129,11 @@ def _num_trials(spec: StudySpec) -> Iterator[Fault]:
     runs_of = (1 if SCALE in baseline.parameters else len(spec.scales) for baseline in section.baselines)
     if (needed := num_iterations * sum(runs_of)) > section.num_trials:
         rule = f"must cover the baselines ({needed} trials, one for each scale where they name none)"
-        fix = f"Raise it to {needed} or drop baselines."
-        yield Fault(where=where, rule=rule, got=got, fix=fix)
+        yield Fault(where=where, rule=rule, got=got, fix=f"Raise it to {needed} or drop baselines.")
     elif section.num_trials < least:
         times = f" with each of {num_iterations} numbers of iterations" if num_iterations > 1 else ""
         rule = f"must give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
-        fix = f"Raise it to {least} or list fewer scales."
-        yield Fault(where=where, rule=rule, got=got, fix=fix)
+        yield Fault(where=where, rule=rule, got=got, fix=f"Raise it to {least} or list fewer scales.")
 
 
 def _grid(spec: StudySpec) -> Iterator[Fault]:
@@ -151,8 +143,7 @@ def _grid(spec: StudySpec) -> Iterator[Fault]:
                 "must be a list, or a range with a step, with sampler grid",
                 f"low={domain.low}, high={domain.high}",
             )
-            where = f"parameters.{name}"
-            yield Fault(where=where, rule=rule, got=got, fix="List the values.")
+            yield Fault(where=f"parameters.{name}", rule=rule, got=got, fix="List the values.")
     sizes = [_size(domain) for domain in spec.tuned.values()]
     total = math.prod([len(spec.scales), len(spec.iterations_axis), len(spec.search.seeds), *sizes])
     if total > MAX_TRIALS:

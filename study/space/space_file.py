@@ -107,8 +107,7 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
         with file.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        rule, fix = f"cannot be read ({error.strerror})", "Check its permissions."
-        raise _error(str(file), rule=rule, fix=fix) from error
+        raise _error(str(file), rule=f"cannot be read ({error.strerror})", fix="Check its permissions.") from error
     if len(raw) > MAX_BYTES:
         rule, fix = f"at most {MAX_BYTES} bytes", "Give a space file; this one is too large to be one."
         raise _error(str(file), rule=rule, got="more", fix=fix)
@@ -164,8 +163,7 @@ def read_text(text: str, *, name: str) -> Source:
         got = f"the character U+{number:04X}"
         raise _error(name, rule="must be YAML", got=got, fix="Remove it.", line=line) from error
     except (YAMLError, *_STUMBLES) as error:
-        rule = f"must be YAML ({_first_line(error)})"
-        raise _error(name, rule=rule, fix="Check the file.") from error
+        raise _error(name, rule=f"must be YAML ({_first_line(error)})", fix="Check the file.") from error
     if not isinstance(tree, CommentedMap):
         rule, fix = "must be a mapping of keys to values", "Begin with one of search_spaces/, such as quickstart.yaml."
         raise _error(name, rule=rule, got=_kind(tree), fix=fix)
@@ -189,8 +187,7 @@ class _Plain:
         """Return `node` as plain Python values."""
         tag = getattr(getattr(node, "tag", None), "value", None)
         if tag is not None and str(tag) not in PLAIN_TAGS:
-            got, fix = _printable(repr(str(tag))), "Write a plain value."
-            self._refuse(place, rule="tags are not allowed", got=got, fix=fix)
+            self._refuse(place, rule="tags are not allowed", got=_printable(repr(str(tag))), fix="Write a plain value.")
             return None
         if isinstance(node, CommentedMap):
             return self._mapping(node, place)
@@ -204,8 +201,7 @@ class _Plain:
         for key, value in node.items():
             if (text := _key(key)) is None or text in result:
                 rule = "keys must be text" if text is None else "keys must be distinct as text"
-                got, fix = _printable(text or _kind(key)), "Write another key."
-                self._refuse(place, rule=rule, got=got, fix=fix)
+                self._refuse(place, rule=rule, got=_printable(text or _kind(key)), fix="Write another key.")
                 continue
             inner = (*place, text)
             self.lines[dotted(inner)] = node.lc.key(key)[0] + 1 if key in own else 0

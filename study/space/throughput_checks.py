@@ -28,11 +28,9 @@ def throughput(spec: StudySpec) -> Iterator[Fault]:
             yield Fault(where=where, rule=rule, got=f"kind: {spec.kind}", fix=fix)
     elif spec.traits.asynchronous:
         rule = f"a throughput study times the phases of an iteration, and those of {spec.algorithm} overlap"
-        fix = "Use kind: search with budget.time_s, or algorithm: PPO."
-        yield Fault(where="algorithm", rule=rule, fix=fix)
+        yield Fault(where="algorithm", rule=rule, fix="Use kind: search with budget.time_s, or algorithm: PPO.")
     elif section is None:
-        rule, fix = "must be given with kind: throughput", "Add throughput.grids."
-        yield Fault(where=where, rule=rule, fix=fix)
+        yield Fault(where=where, rule="must be given with kind: throughput", fix="Add throughput.grids.")
     else:
         yield from _foreign(spec)
         found = [*_base(spec), *_grids(section), *_allocation(spec, section), *_number(section)]
@@ -49,11 +47,9 @@ def _foreign(spec: StudySpec) -> Iterator[Fault]:
         yield Fault(where="budget", rule=rule, fix=fix)
     for name, info in type(spec.search).model_fields.items():
         if name != "sampler_seed" and getattr(spec.search, name) != info.default:
-            where, rule = f"search.{name}", "a throughput study searches for nothing"
-            yield Fault(where=where, rule=rule, fix="Remove it.")
+            yield Fault(where=f"search.{name}", rule="a throughput study searches for nothing", fix="Remove it.")
     if spec.evaluation != type(spec).model_fields["evaluation"].default:
-        where, rule = "evaluation", "a throughput study evaluates nothing"
-        yield Fault(where=where, rule=rule, fix="Remove it.")
+        yield Fault(where="evaluation", rule="a throughput study evaluates nothing", fix="Remove it.")
 
 
 def _base(spec: StudySpec) -> Iterator[Fault]:
@@ -99,16 +95,14 @@ def _allocation(spec: StudySpec, section: ThroughputSpec) -> Iterator[Fault]:
     if allocation is None:
         return
     if len(set(allocation.trials)) != len(allocation.trials):
-        rule, got, fix = "must be distinct", str(allocation.trials), "Name each number once."
-        yield Fault(where=where, rule=rule, got=got, fix=fix)
+        yield Fault(where=where, rule="must be distinct", got=str(allocation.trials), fix="Name each number once.")
     for name, value in allocation.parameters.items():
         place = f"throughput.allocation.parameters.{name}"
         if name not in AXES or name == SCALE:
             fix = f"Use one of: {', '.join(axis for axis in AXES if axis != SCALE)}."
             yield Fault(where=place, rule="is not varied here", fix=fix)
         elif not AXES[name].allows(value):
-            rule, fix = f"must be {AXES[name].bounds}", "Change the value."
-            yield Fault(where=place, rule=rule, got=str(value), fix=fix)
+            yield Fault(where=place, rule=f"must be {AXES[name].bounds}", got=str(value), fix="Change the value.")
         elif REPLACED.get(name) in allocation.parameters:
             yield one_of_two(place, REPLACED[name])
     resources = spec.resources
@@ -119,8 +113,7 @@ def _allocation(spec: StudySpec, section: ThroughputSpec) -> Iterator[Fault]:
         if shares(cpus, trials, overhead=overhead, each=resources.num_cpus_per_env_runner) < 1:
             rule = f"every trial needs {overhead} CPUs and those of a runner"
             got = f"{trials} trials for the {cpus} CPUs of {allocation.num_env_runners} runners"
-            fix = "Name fewer trials, or raise num_env_runners."
-            yield Fault(where=where, rule=rule, got=got, fix=fix)
+            yield Fault(where=where, rule=rule, got=got, fix="Name fewer trials, or raise num_env_runners.")
             return
 
 
@@ -134,8 +127,7 @@ def _cells(spec: StudySpec) -> Iterator[Fault]:
         except ValidationError as error:  # a rule can lead to a value that a parameter may not have
             name, given = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
             rule = f"{name} in cell {_name(cell)}: must be a value that the parameter may have"
-            fix = "Change the rule, or list other values."
-            yield Fault(where=grid, rule=rule, got=str(given[name]), fix=fix)
+            yield Fault(where=grid, rule=rule, got=str(given[name]), fix="Change the rule, or list other values.")
             return
         for fault in batches(alone):
             if (grid, fault.where) in reported:

@@ -78,8 +78,7 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
         self._learnt = self.ask_learners(CountingLearner.learnt_so_far)
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
-            where, rule = "learner", "an update must not fail"
-            raise TrialError(where=where, rule=rule, got=failure, fix="See the learner's log.")
+            raise TrialError(where="learner", rule="an update must not fail", got=failure, fix="See the learner's log.")
         pairs = list(zip(self._learnt, self._learnt_before, strict=True))
         updates = self._learnt[0].num_updates - self._learnt_before[0].num_updates
         learners_cpu_time_s, learners_peak_rss_mb = self.learners_used()

@@ -255,8 +255,7 @@ def _configured(trial: TrialConfig) -> AlgorithmConfig:
         raise
     except Exception as error:
         rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
-        fix = "Change the value that it names."
-        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
+        raise TrialError(where=where, rule=rule, got=got, fix="Change the value that it names.") from error
 
 
 def _probed(environment: EnvironmentSpec) -> Spaces:

@@ -253,8 +253,7 @@ class _Games:
             game.actions.append(copy.deepcopy(action))
         game.total += counted(reward, self.agent)
         if not np.isfinite(game.total):
-            rule = "rewards must be finite"
-            raise self.failed(game, rule=rule, got=str(reward), fix="Correct the environment.")
+            raise self.failed(game, rule="rewards must be finite", got=str(reward), fix="Correct the environment.")
         game.cut = not ended and game.steps >= self.limit
         if ended or game.cut:
             self.played[game.episode] = game
@@ -272,8 +271,7 @@ class _Games:
             return function()
         except Exception as error:
             rule = f"`{what}` must not fail"
-            got, fix = described(error), "Correct the environment."
-            raise self.failed(game, rule=rule, got=got, fix=fix) from error
+            raise self.failed(game, rule=rule, got=described(error), fix="Correct the environment.") from error
 
     def failed(self, game: _Game, *, rule: str, got: str, fix: str) -> TrialError:
         """Keep what went wrong, and return it."""

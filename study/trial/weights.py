@@ -106,8 +106,7 @@ def read_values(file: Path) -> Any:
     """
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
-            rule = f"must have at most {MAX_BYTES:,} bytes"
-            raise RecordError(where=str(file), rule=rule, got=f"{size:,}", fix=_FIX)
+            raise RecordError(where=str(file), rule=f"must have at most {MAX_BYTES:,} bytes", got=f"{size:,}", fix=_FIX)
         with file.open("rb") as stream:
             return _Reader(stream).load()
     except OSError as error:

@@ -142,8 +142,7 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
         raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
     found = written.get("format") if isinstance(written, dict) else type(written).__name__
     if found != FORMAT:
-        rule = f"this version reads format {FORMAT}"
-        raise RecordError(where=where, rule=rule, got=f"{found!r}", fix=fix)
+        raise RecordError(where=where, rule=f"this version reads format {FORMAT}", got=f"{found!r}", fix=fix)
     return dict(written)
 
 

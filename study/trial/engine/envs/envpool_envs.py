@@ -63,8 +63,7 @@ class PoolTask:
             raise Unusable(where=where, rule=rule, got=str(missing), fix=fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
             where, got = "environment.kwargs", f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}"
-            fix = "Change the arguments."
-            raise Unusable(where=where, rule=f"must suit '{spec.id}'", got=got, fix=fix) from error
+            raise Unusable(where=where, rule=f"must suit '{spec.id}'", got=got, fix="Change the arguments.") from error
         if task.config.max_num_players != 1:
             where, rule, got = "environment.id", f"'{spec.id}' must have one player", str(task.config.max_num_players)
             raise Unusable(where=where, rule=rule, got=got, fix="Use a task for one player.")
@@ -96,8 +95,7 @@ class PoolTask:
         if self._id not in known:
             near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            where, rule = "environment.id", "EnvPool has no such environment"
-            raise Unusable(where=where, rule=rule, got=f"'{self._id}'", fix=fix)
+            raise Unusable(where="environment.id", rule="EnvPool has no such environment", got=f"'{self._id}'", fix=fix)
         taken = sorted(set(self._kwargs) & set(_OURS))
         if taken:
             where, rule, got = "environment.kwargs", f"the study sets {', '.join(taken)} itself", str(self._kwargs)

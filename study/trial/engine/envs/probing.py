@@ -60,8 +60,7 @@ def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
             rule, got = f"must suit the constructor of '{spec.id}'", f"{spec.kwargs}: {described(error)}"
-            fix = "Change the arguments."
-            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix=fix) from error
+            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix="Change the arguments.") from error
         rule = f"'{spec.id}' must be made with {spec.kwargs}"
         raise SpaceError.of(source_name, where=ID, rule=rule, got=described(error), fix=trying) from error
 
@@ -84,8 +83,7 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
     if trained_on != judged_on:
         rule = f"must leave observations and actions what they are in training, {trained_on}"
-        got, fix = str(judged_on), "Change the arguments."
-        raise SpaceError.of(source_name, where=place, rule=rule, got=got, fix=fix)
+        raise SpaceError.of(source_name, where=place, rule=rule, got=str(judged_on), fix="Change the arguments.")
     return spaces
 
 
@@ -106,8 +104,7 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         for name in ("conv_net", "conv_filters"):
             if getattr(spec, name) is not None:
                 where, rule, fix = f"model.{name}", "convolutions are for images", "Remove it."
-                got = f"observations of shape {shape}"
-                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix)
+                raise SpaceError.of(source_name, where=where, rule=rule, got=f"observations of shape {shape}", fix=fix)
         return
     if spec.conv_filters is not None:
         return
@@ -140,8 +137,7 @@ def _check_action_space(space: Any) -> None:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return
     rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
-    fix = "Wrap the environment so that it takes such actions."
-    raise Unusable(where=ID, rule=rule, got=str(space), fix=fix)
+    raise Unusable(where=ID, rule=rule, got=str(space), fix="Wrap the environment so that it takes such actions.")
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -159,8 +155,7 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
     if np.shape(observation) != env.observation_space.shape:
         shape = env.observation_space.shape
         rule = f"an observation must have the shape {shape} of its space"
-        got, fix = str(np.shape(observation)), "Correct `observation_space`."
-        raise Unusable(where=ID, rule=rule, got=got, fix=fix)
+        raise Unusable(where=ID, rule=rule, got=str(np.shape(observation)), fix="Correct `observation_space`.")
     if not np.all(np.isfinite(observation)):
         rule = f"observations of '{env_id}' must be finite, the first one is not"
         raise Unusable(where=ID, rule=rule, fix="Correct the environment.")
