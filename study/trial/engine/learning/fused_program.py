@@ -92,8 +92,8 @@ class Architecture:
 class Coefficients(NamedTuple):
     """What may change from one update to the next without a new compilation."""
 
-    lr: float
-    grad_clip: float
+    lr: Array | float
+    grad_clip: Array | float
     """The limit of what `clip_by` names; inf without one."""
     clip_param: float
     vf_clip_param: float
@@ -346,7 +346,7 @@ def _stepped(
     return (_rmsprop if architecture.optimizer == "rmsprop" else _adam)(weights, clipped, coefficients.lr)
 
 
-def _clipped(by: str, gradients: Sequence[Array], norm: Array, limit: Array) -> tuple[Array, ...]:
+def _clipped(by: str, gradients: Sequence[Array], norm: Array, limit: Array | float) -> tuple[Array, ...]:
     if by == "value":
         return tuple(jnp.clip(gradient, -limit, limit) for gradient in gradients)
     if by == "norm":
@@ -367,7 +367,7 @@ def _adam(weights: Weights, gradients: Sequence[Array], lr: Array) -> Weights:
     return Weights(parameters, first, second, steps)
 
 
-def _rmsprop(weights: Weights, gradients: Sequence[Array], lr: Array) -> Weights:
+def _rmsprop(weights: Weights, gradients: Sequence[Array], lr: Array | float) -> Weights:
     second = tuple(
         RMSPROP_ALPHA * v + (1 - RMSPROP_ALPHA) * g**2 for v, g in zip(weights.second, gradients, strict=True)
     )
