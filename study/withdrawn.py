@@ -17,6 +17,20 @@ VALUES: Mapping[tuple[str, str], str] = {
     ("learner", "lean"): "Remove it: the fused learner serves where it can, else RLlib's own.",
 }
 """Key of a space, and a value that it had -> what to do instead."""
+NAMES: Mapping[str, str] = {
+    "table not_measured": "Read the trials, which name each clock.",
+    "table pop_tree": "Read the phases.",
+    "table recommendation": "Read the answer, its price list, and the phases.",
+    "figure throughput": "Plot the efficiency, or read the price list.",
+    "figure time_to_target": "Plot the steps to the target, or read its table.",
+    **{f"quantity {name}": "Ask for steps_to_target." for name in ("goodput", "statistical_efficiency")},
+    **{f"quantity {name}": "Ask for share_runners, or load_balance." for name in ("transfer", "useful_share")},
+    "quantity share_unexplained": "Ask for share_rest.",
+    "quantity best_train_batch_size": "Ask for steps_to_target, by batch.",
+    "quantity knee_num_env_runners": "Ask for limit_num_env_runners.",
+    "quantity ceiling_of_all_batches_env_steps_per_s": "Ask for ceiling_env_steps_per_s.",
+}
+"""Table, figure or quantity of `analysis` -> what to do instead."""
 
 
 def refuse_withdrawn(words: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from analysis.scaling.blocks import in_frame
 from analysis.scaling.results import PhaseRow, ScalingRow, TargetRow
 from study.errors import AnalysisError
 from study.statistics import Estimate
+from study.withdrawn import NAMES
 
 Basis = Literal["measured", "predicted", "extrapolated", "emulated"]
 """From runs of these runners; by a model, between measured scales; by a model, beyond them; from emulated runners."""
@@ -140,6 +141,8 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
 
 def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant."""
+    if (instead := NAMES.get(f"{what} {name}")) is not None:
+        return AnalysisError(where=what, rule="was withdrawn in version 0.13.0", got=f"{name!r}", fix=instead)
     choices = list(known)
     near = difflib.get_close_matches(str(name), choices, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."

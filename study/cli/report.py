@@ -59,7 +59,7 @@ def report(
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow whose run of the study gets them; also MLFLOW_TRACKING_URI.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--study", help="Study or experiment in MLflow, by name or id.")] = None,
+    name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
     price_per_cpu_hour: Annotated[
         float | None,
         typer.Option(min=0, help="What a CPU-hour costs, in any currency: the price list then has costs."),
@@ -88,7 +88,7 @@ def report(
 
 
 def folder_of_experiment(name: str) -> Path:
-    """Return the folder for the report of an experiment in MLflow, whose name may be anything, such as `..`."""
+    """Return the folder for the report of a study in MLflow, whose experiment may have any name, such as `..`."""
     return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
 
 
@@ -114,14 +114,12 @@ def _importance(data: StudyData) -> Importance | str:
 
 
 def _attach(report: Report, data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:
-    study_id = data.sheet.get("study_id")
+    study_id = str(data.sheet["study_id"])
     if uri is None:
         return NOT_ASKED
-    if not study_id:
-        return "Not attached to MLflow: the experiment was not written by this project, so it has no run of a study."
     try:
-        run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=str(study_id))
-        publish_answer(report.answer.to_markdown(), tracking_uri=uri, name=data.name, study_id=str(study_id))
+        run_id = attach_files(files, out, tracking_uri=uri, name=data.name, study_id=study_id)
+        publish_answer(report.answer.to_markdown(), tracking_uri=uri, name=data.name, study_id=study_id)
     except StudyError as error:
         return f"Not attached to MLflow: {error}"
     return f"Attached to MLflow: {ARTIFACTS}/ of run {run_id} at {mask_credentials(uri)}"

@@ -22,6 +22,7 @@ from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
+from study.withdrawn import NAMES
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit import tables_data
@@ -286,6 +287,15 @@ def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
 def test_a_wrong_name_is_answered_with_the_right_ones(studies, ask, problem):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: \w"):
         ask(studies["example_throughput"])
+
+
+def test_a_name_that_is_gone_is_answered_with_what_to_ask_instead(studies):
+    study = studies["example_throughput"]
+    asks = {"table": study.table, "figure": study.plot, "quantity": study.estimates}
+    for words in NAMES:
+        what, name = words.split()
+        with pytest.raises(AnalysisError, match=r"withdrawn in version 0\.13\.0"):
+            asks[what](name)
 
 
 def test_a_study_is_one_value(studies):

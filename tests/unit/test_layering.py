@@ -27,7 +27,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """From the bottom; those of one layer do not import each other. `study.x` is called x."""
 
-OF_ANALYSIS = {"statistics", "space", "records", "metrics", "engine", "errors", "harmless", "text", "mirrors"}
+OF_ANALYSIS = {
+    "statistics",
+    "space",
+    "records",
+    "metrics",
+    "engine",
+    "errors",
+    "harmless",
+    "text",
+    "mirrors",
+    "withdrawn",
+}
 """What `analysis` may import of `study`."""
 
 STILL: Mapping[tuple[str, str], str] = {
