@@ -73,7 +73,7 @@ def configured(
     model: dict[str, Any] | None = None,
     normalized: tuple[str, ...] = (),
     standardization: str = "steps",
-    optimizer: str = "adam",
+    optimizer: str | None = None,
     seed: int | None = 3,
     **training: Any,
 ) -> PPOConfig:
@@ -86,7 +86,9 @@ def configured(
         config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
     if "rewards" in normalized and kind is PPOTorchLearner:
         config.learners(learner_connector=ScaledRewards)
-    config.standardization, config.optimizer = standardization, optimizer
+    config.standardization = standardization
+    if optimizer is not None:
+        config.optimizer = optimizer
     return config
 
 

@@ -184,7 +184,7 @@ class FusedPPOLearner(PPOTorchLearner):
 
     def configure_optimizers_for_module(self, module_id: str, config: PPOConfig | None = None) -> None:
         """Register RLlib's Adam, or A2C's RMSprop; RLlib controls the learning rate."""
-        if getattr(self.config, "optimizer", "adam") == "adam":
+        if not self._takes_rmsprop:
             super().configure_optimizers_for_module(module_id, config)
             return
         assert config is not None
@@ -193,6 +193,11 @@ class FusedPPOLearner(PPOTorchLearner):
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )
+
+    @property
+    def _takes_rmsprop(self) -> bool:
+        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
+        return getattr(self.config, "optimizer", None) == "rmsprop"
 
     def update(
         self,
@@ -367,7 +372,7 @@ class FusedPPOLearner(PPOTorchLearner):
             entropy=entropy,
             divergence=bool(config.use_kl_loss),
             clip_by=config.grad_clip_by if config.grad_clip else "global_norm",
-            optimizer=getattr(config, "optimizer", "adam"),
+            optimizer="rmsprop" if self._takes_rmsprop else "adam",
         )
 
     @torch.no_grad()
