@@ -90,7 +90,7 @@ def test_a_study_on_record_stays_what_it_was():
     assert before.digest() == allowed.digest()
 
 
-@pytest.mark.parametrize(("changes", "kb_per_step"), [({}, 1.2), ({"model__conv_net": "nature"}, 50)])
+@pytest.mark.parametrize(("changes", "kb_per_step"), [({}, 1.2), ({"model__conv_net": "nature"}, 500)])
 def test_the_memory_of_a_trial_holds_its_largest_batch(changes, kb_per_step):
     small, large = (
         spec(**changes, parameters__train_batch_size={"low": 200, "high": high}) for high in (1_000, 1_001_000)
