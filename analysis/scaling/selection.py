@@ -126,7 +126,7 @@ def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.boo
 def at_their_scale(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the runners that each stands for as their number of runners.
 
-    What a stock runner with the lanes of 46 runners learns is what 46 learn; its clock is not, and is never `measured`.
+    A stock runner may have the environments of 46: it is shown beside them, says so, and its clock is never `measured`.
     """
     return runs.assign(num_env_runners=runs["stands_for_runners"].fillna(runs["num_env_runners"]))
 

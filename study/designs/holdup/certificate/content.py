@@ -26,6 +26,8 @@ class Point:
     """Median over the runs: batches differ between settings, and so do the moments of evaluation."""
     iqm_return: Estimate
     """Of the greedy evaluation; a run that has failed counts as the environment's floor from then on."""
+    at_target: int
+    """Runs whose mean return at this evaluation alone reaches the target, of `iqm_return.n`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class ArmFigures:
     timing: Mapping[str, int]
     """Label -> runs."""
     folded: bool
-    """Whether one runner steps the lanes of all: then the learning is that of the scale, and the clock is not."""
+    """Whether one runner of RLlib has the environments of all: neither learning nor clock are those of the scale."""
     n: int
     n_failed: int
     seeds: tuple[int, ...]

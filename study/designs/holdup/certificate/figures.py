@@ -215,8 +215,14 @@ class Maker:
                 for trial, returns in zip(trials, at, strict=True)
                 if number in returns or (trial.row.status == "failed" and number > max(returns, default=0))
             ]
-            iqm = iqm_interval(values)
-            yield f"{number}/{count}", Point(env_steps=int(np.median(steps[number])), iqm_return=iqm)
+            yield (
+                f"{number}/{count}",
+                Point(
+                    env_steps=int(np.median(steps[number])),
+                    iqm_return=iqm_interval(values),
+                    at_target=sum(value >= self._spec.target for value in values),
+                ),
+            )
 
     # --- the study ---------------------------------------------------------------------------------------------
 

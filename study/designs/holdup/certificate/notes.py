@@ -55,8 +55,8 @@ def notes(
         )
     if any(row.stage == "confirm" and row.scale is not None for row in ledger.rows.values()):
         yield (
-            f"`{WINNER_STOCK}` ran folded: one of RLlib's own runners with the lanes of all. Its learning is that "
-            "of the scale; its clock is not."
+            f"`{WINNER_STOCK}` is one of RLlib's own runners with the environments of all: not so many runners of RLlib, "
+            "which append more rows to a batch and take more gradient steps. Its clock is not that of the scale either."
         )
     if ("naive_growth", target) not in arms:
         yield "naive_growth is no arm of this study: its rule is not required."

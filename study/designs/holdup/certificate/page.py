@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Content = Mapping[str, Any]
+_LAST = 4
+"""Evaluations of which each is shown alone."""
 
 
 def page(content: Content) -> str:
@@ -68,7 +70,7 @@ def _arms(content: Content) -> Iterator[str]:
         steps = arm["env_steps_to_target"]
         rows.append(
             [
-                f"{name}, folded" if arm["folded"] else name,
+                f"{name}, as one RLlib runner" if arm["folded"] else name,
                 f"`{arm['digest']}`",
                 arm["n"],
                 arm["n_failed"],
@@ -104,14 +106,25 @@ def _arms(content: Content) -> Iterator[str]:
             f"{max(apart):,.0f} after the one before: a run got there at some time in between."
         )
         yield ""
-    yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
-    yield ""
     shares = list(dict.fromkeys(share for arm in content["arms"].values() for share in arm["curve"]))
     shares.sort(key=lambda share: int(share.partition("/")[0]))
+    yield "Runs at the target at each of the last evaluations; `solved` is of the mean of those in the last tenth:"
+    yield ""
+    last = shares[-_LAST:]
+    yield from _table(
+        ["arm", *last],
+        ([name, *(_at_target(arm["curve"].get(share)) for share in last)] for name, arm in content["arms"].items()),
+    )
+    yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
+    yield ""
     yield from _table(
         ["arm", *shares],
         ([name, *(_point(arm["curve"].get(share)) for share in shares)] for name, arm in content["arms"].items()),
     )
+
+
+def _at_target(point: Content | None) -> str:
+    return "-" if point is None else f"{point['at_target']}/{point['iqm_return']['n']}"
 
 
 def _point(point: Content | None) -> str:
