@@ -55,7 +55,7 @@ def notes(
         )
     if any(row.stage == "confirm" and row.scale is not None for row in ledger.rows.values()):
         yield (
-            f"`{WINNER_STOCK}` is one of RLlib's own runners with the environments of all: not so many runners of RLlib, "
+            f"`{WINNER_STOCK}` is one of RLlib's own runners with the environments of all: not as many of its runners, "
             "which append more rows to a batch and take more gradient steps. Its clock is not that of the scale either."
         )
     if ("naive_growth", target) not in arms:
