@@ -355,7 +355,7 @@ def _clipped(by: str, gradients: Sequence[Array], norm: Array, limit: Array | fl
     return tuple(scale * gradient for gradient in gradients)
 
 
-def _adam(weights: Weights, gradients: Sequence[Array], lr: Array) -> Weights:
+def _adam(weights: Weights, gradients: Sequence[Array], lr: Array | float) -> Weights:
     steps = weights.steps + 1
     rate = lr / (1 - _BETA1**steps)
     root = jnp.sqrt(1 - _BETA2**steps)
