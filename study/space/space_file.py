@@ -172,7 +172,7 @@ def read_text(text: str, *, name: str) -> Source:
         raise SpaceError(name, faults)
     content = plain.of(tree)
     if plain.faults:
-        raise SpaceError(name, plain.faults)
+        raise SpaceError(name, plain.faults[:MAX_FAULTS])
     return Source(name=name, content=content, lines=plain.lines)
 
 

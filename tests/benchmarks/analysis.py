@@ -1,19 +1,16 @@
-"""How long `analysis.open` takes on a large study, and how much memory: 100,000 trials on record, 10,000 in MLflow.
+"""How long `analysis.open` takes on a large study of 100,000 trials, and how much memory.
 
 Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
-by orjson and without syncing. The MLflow store is SQLite with the tables that MLflow's own client makes; runs,
-parameters, tags, latest metrics and (with `--history 1`) metric histories are inserted by SQL, with the keys and texts
-of `study.mirrors.mlflow_content`. Each measurement is a fresh process: its wall time from the import to the frame of
-trials, then to the estimates and the answer, and its largest resident size.
+by orjson and without syncing. The measurement is a fresh process: its wall time from the import to the frame of trials,
+then to the estimates and the answer, and its largest resident size.
 
-    python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--runs 10000] [--history 0] [--folder DIR]
+    python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--folder DIR]
 """
 
 import argparse
 import json
 import random
 import resource
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -26,8 +23,6 @@ from typing import Any
 import orjson
 
 from study.metrics import METRICS
-from study.mirrors import mlflow_content as content
-from study.records.folder import StudyIdentity
 from study.records.records import (
     SCHEMA,
     Iteration,
@@ -114,79 +109,6 @@ def write_records(folder: Path, trials: int, iterations: int) -> Path:
     return study.path
 
 
-def write_store(folder: Path, runs: int, iterations: int, *, history: bool) -> str:
-    """Write an MLflow store with one study."""
-    from tests.synthetic import sync_mlflow
-
-    study = synthetic.make_folder(folder / "mirrored", f"sqlite:///{folder}/mlflow.db", name="large")
-    synthetic.append(study, synthetic.opened())
-    sync_mlflow(study)  # makes the tables, the experiment and the parent run, as a study does
-    rng = random.Random(0)
-    database = sqlite3.connect(folder / "mlflow.db")
-    parent, experiment = database.execute("select run_uuid, experiment_id from runs").fetchone()
-    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in COLUMNS}
-    for trial in range(runs):
-        begun = int(1000 * (BEGUN + trial))
-        run = f"{trial:032x}"
-        rows["runs"].append((run, f"trial {trial}", "FINISHED", begun, begun + 30_000, "active", experiment, "me", ""))
-        rows["tags"] += [(run, content.PARENT, parent), (run, "mlflow.runName", f"trial {trial}")]
-        add_run(rows, run, list(one_trial(trial, iterations, rng)), study.identity(), begun, history=history)
-    for name, (table, columns) in COLUMNS.items():
-        marks = ", ".join("?" * (columns.count(",") + 1))
-        database.executemany(f"insert into {table} ({columns}) values ({marks})", rows[name])
-    database.commit()
-    database.close()
-    return f"sqlite:///{folder}/mlflow.db"
-
-
-COLUMNS = {
-    "runs": (
-        "runs",
-        "run_uuid, name, status, start_time, end_time, lifecycle_stage, experiment_id, user_id, artifact_uri",
-    ),
-    "params": ("params", "run_uuid, key, value"),
-    "tags": ("tags", "run_uuid, key, value"),
-    "latest": ("latest_metrics", "run_uuid, key, value, timestamp, step, is_nan"),
-    "metrics": ("metrics", "run_uuid, key, value, timestamp, step, is_nan"),
-}
-
-
-def add_run(
-    rows: dict[str, list[tuple[Any, ...]]],
-    run: str,
-    records: list[Record],
-    identity: StudyIdentity,
-    begun: int,
-    *,
-    history: bool,
-) -> None:
-    """Add the rows of one run to those of each table."""
-    latest: dict[str, content.Point] = {}
-    for record in records:
-        points: list[content.Point] = []
-        match record:
-            case TrialStarted():
-                tags = content.trial_key(identity, record.trial, 1)
-                rows["params"] += [(run, key, value) for key, value in content.trial_params(record, SPEC).items()]
-            case TrialBuilt():
-                tags |= content.built_tags(record)
-                points = content.built_points(record, begun)
-            case Iteration():
-                points = content.iteration_points(record, begun + record.iteration * 1000)
-            case TrialEnded():
-                tags |= content.ended_tags(record)
-                points = content.ended_points(record, begun + 30_000, points_step(latest))
-        latest |= {each.key: each for each in points}
-        if history:
-            rows["metrics"] += [(run, each.key, each.value, each.time_ms, each.step, False) for each in points]
-    rows["latest"] += [(run, each.key, each.value, each.time_ms, each.step, False) for each in latest.values()]
-    rows["tags"] += [(run, key, value) for key, value in tags.items()]
-
-
-def points_step(latest: dict[str, content.Point]) -> int:
-    return max(each.step for each in latest.values())
-
-
 def measure(source: str) -> dict[str, Any]:
     """Open a study, then compute its estimates and its answer; meant for a process of its own."""
     begun = time.perf_counter()
@@ -230,33 +152,24 @@ def in_a_process(source: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100_000, help="of the records; 0 leaves them out")
+    parser.add_argument("--trials", type=int, default=100_000)
     parser.add_argument("--iterations", type=int, default=10, help="of each trial")
-    parser.add_argument("--runs", type=int, default=10_000, help="of the MLflow store; 0 leaves it out")
-    parser.add_argument("--history", type=int, default=0, help="1: metric histories too")
     parser.add_argument("--folder", type=Path, help="for what is generated; it is removed")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return
-    result: dict[str, Any] = {"benchmark": "analysis", "targets": {"records_s": 30, "records_gb": 4, "mlflow_s": 60}}
     with tempfile.TemporaryDirectory(prefix="analysis-", dir=options.folder) as base:
-        if options.trials:
-            begun = time.perf_counter()
-            path = write_records(Path(base), options.trials, options.iterations)
-            result["records"] = {
-                "written_s": round(time.perf_counter() - begun, 1),
-                "file_gb": round((path / "records.jsonl").stat().st_size / 1e9, 2),
-                "metric_values": options.trials * options.iterations * len(NAMES),
-                **in_a_process(str(path)),
-            }
-            (path / "records.jsonl").unlink()
-        if options.runs:
-            begun = time.perf_counter()
-            uri = write_store(Path(base), options.runs, options.iterations, history=bool(options.history))
-            result["mlflow"] = {"written_s": round(time.perf_counter() - begun, 1), **in_a_process(uri)}
-    print(json.dumps(result))
+        begun = time.perf_counter()
+        path = write_records(Path(base), options.trials, options.iterations)
+        found = {
+            "written_s": round(time.perf_counter() - begun, 1),
+            "file_gb": round((path / "records.jsonl").stat().st_size / 1e9, 2),
+            "metric_values": options.trials * options.iterations * len(NAMES),
+            **in_a_process(str(path)),
+        }
+    print(json.dumps({"benchmark": "analysis", "targets": {"total_s": 30, "peak_gb": 4}, **found}))
 
 
 if __name__ == "__main__":

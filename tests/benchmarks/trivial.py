@@ -3,10 +3,8 @@
 A trial sleeps and reports: with such trials CPUs are only numbers, and a laptop stands for a cluster.
 """
 
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from ray.tune import PlacementGroupFactory, Trainable
@@ -39,8 +37,7 @@ def report(number: int, count: int, trial: int) -> dict[str, Any]:
 class TrivialTrial(Trainable):
     """Stands for `study.trial.trainable.StudyTrial`: takes `TRIVIAL_SECONDS` and reports `TRIVIAL_RESULTS` times.
 
-    With `TRIVIAL_TIMES` it notes its begin and end in a file of that folder. A study gives it a trial's configuration,
-    a bare Tuner a `job` with `trial` and `num_cpus`.
+    A study gives it a trial's configuration, a bare Tuner a `job` with `trial` and `num_cpus`.
     """
 
     @classmethod
@@ -51,23 +48,14 @@ class TrivialTrial(Trainable):
         return StudyTrial.default_resource_request(config)
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._number, self._began = 0, time.time()
+        self._number = 0
         self._seconds, self._count = float(os.environ["TRIVIAL_SECONDS"]), int(os.environ["TRIVIAL_RESULTS"])
 
     def step(self) -> dict[str, Any]:
         time.sleep(self._seconds / self._count)
         self._number += 1
         trial = self.config["job"]["trial"] if "job" in self.config else self.config["trial"]
-        result = report(self._number, self._count, trial)
-        if result["done"] and (folder := os.environ.get("TRIVIAL_TIMES")):
-            self._note(Path(folder))
-        return result
-
-    def _note(self, folder: Path) -> None:
-        number = self.config["job"]["trial"] if "job" in self.config else self.config["trial"]
-        cpus = sum(bundle["CPU"] for bundle in self.default_resource_request(self.config).bundles)
-        span = {"trial": number, "num_cpus": cpus, "began": self._began, "ended": time.time()}
-        (folder / f"{number}.json").write_text(json.dumps(span))
+        return report(self._number, self._count, trial)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.setup(new_config)

@@ -1,10 +1,9 @@
-"""What one PPO update takes: the fused learner against a plain PyTorch loop, and against RLlib's own learner.
+"""What one PPO update takes: the fused learner against RLlib's own learner, and against its matrix products alone.
 
 The update is LunarLander's: 4000 steps from 32 lanes, 8 observed numbers, 4 actions, two networks of 256 x 256 tanh
-units, minibatches of 128, 10 epochs. The plain loop is what one would write for the same mathematics by hand; all
-get the same episodes and alternate in one run. Minibatches: 313 of ours, 320 of the
-plain loop, whose last one of each epoch is short, and 315 of RLlib, which appends a row behind each fragment. The
-`limit` is the matrix products of these minibatches alone: no update with this arithmetic can be faster.
+units, minibatches of 128, 10 epochs. Both learners get the same episodes and alternate in one run. Minibatches: 313 of
+ours, and 315 of RLlib, which appends a row behind each fragment. The `limit` is the matrix products of these
+minibatches alone: no update with this arithmetic can be faster.
 
     python -m tests.benchmarks.update [--repetitions 7] [--threads 1]
     python -m tests.benchmarks.update --hidden 64 --steps 5888 --lanes 46 --minibatch 256    # the winner of the example
@@ -28,8 +27,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from torch import nn
-from torch.distributions import Categorical, kl_divergence
+from torch.distributions import Categorical
 
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from tests.benchmarks.timing import in_turns, ratios
@@ -48,67 +46,6 @@ LOSS = {
     "kl_target": 0.01,
     "grad_clip": 0.5,
 }
-
-
-class Plain:
-    """PPO's update written by hand, in the plainest PyTorch."""
-
-    def __init__(self, hidden: int, minibatch: int) -> None:
-        self.minibatch = minibatch
-        self.policy, self.value = self.network(hidden, ACTIONS.n), self.network(hidden, 1)
-        self.parameters = [*self.policy.parameters(), *self.value.parameters()]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=LOSS["lr"])
-        self.kl_coeff = LOSS["kl_coeff"]
-
-    @staticmethod
-    def network(hidden: int, outputs: Any) -> nn.Sequential:
-        return nn.Sequential(
-            *(nn.Linear(OBSERVATIONS.shape[0], hidden), nn.Tanh()),
-            *(nn.Linear(hidden, hidden), nn.Tanh()),
-            nn.Linear(hidden, int(outputs)),
-        )
-
-    def update(self, episodes: list[SingleAgentEpisode]) -> None:
-        observations = torch.from_numpy(np.concatenate([episode.get_observations()[:-1] for episode in episodes]))
-        actions = torch.from_numpy(np.concatenate([episode.get_actions() for episode in episodes]))
-        with torch.no_grad():
-            logits = self.policy(observations)
-            advantages, targets = self.advantages(episodes, self.value(observations).squeeze(-1))
-            log_probs = Categorical(logits=logits).log_prob(actions)
-        for _ in range(LOOP["num_epochs"]):
-            for rows in torch.randperm(len(actions)).split(self.minibatch):
-                new, old = Categorical(logits=self.policy(observations[rows])), Categorical(logits=logits[rows])
-                ratio = torch.exp(new.log_prob(actions[rows]) - log_probs[rows])
-                clipped = torch.clamp(ratio, 1 - LOSS["clip_param"], 1 + LOSS["clip_param"])
-                surrogate = torch.min(advantages[rows] * ratio, advantages[rows] * clipped)
-                errors = (self.value(observations[rows]).squeeze(-1) - targets[rows]) ** 2
-                value_loss = torch.clamp(errors, 0, LOSS["vf_clip_param"])
-                kl = kl_divergence(old, new).mean()
-                bonus = LOSS["entropy_coeff"] * new.entropy()
-                loss = (-surrogate + LOSS["vf_loss_coeff"] * value_loss - bonus).mean() + self.kl_coeff * kl
-                self.optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(self.parameters, LOSS["grad_clip"])
-                self.optimizer.step()
-        if kl > 2 * LOSS["kl_target"]:
-            self.kl_coeff *= 1.5
-        elif kl < 0.5 * LOSS["kl_target"]:
-            self.kl_coeff *= 0.5
-
-    def advantages(self, episodes: list[SingleAgentEpisode], values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        last = self.value(torch.from_numpy(np.stack([episode.get_observations()[-1] for episode in episodes])))
-        advantages: list[float] = []
-        pieces = values.split([len(episode) for episode in episodes])
-        for episode, piece, bootstrap in zip(episodes, pieces, last.squeeze(-1).tolist(), strict=True):
-            following = 0.0 if episode.is_terminated else bootstrap
-            running, own = 0.0, []
-            for reward, value in zip(episode.get_rewards()[::-1].tolist(), piece.tolist()[::-1], strict=True):
-                running = reward + LOSS["gamma"] * following - value + LOSS["gamma"] * LOSS["lambda_"] * running
-                following = value
-                own.append(running)
-            advantages += own[::-1]
-        result = torch.tensor(advantages)
-        return (result - result.mean()) / max(1e-4, result.std(correction=0).item()), result + values
 
 
 def learner(kind: type, hidden: int) -> Any:
@@ -183,7 +120,6 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     kinds = {"fused": FusedPPOLearner, "rllib": PPOTorchLearner}
     learners = {name: learner(kind, options.hidden) for name, kind in kinds.items()}
-    plain = Plain(options.hidden, options.minibatch)
     episodes = fragments(learners["rllib"].module[DEFAULT_MODULE_ID], options.lanes, options.steps)
     loop = {**LOOP, "minibatch_size": options.minibatch}
     limit = products(
@@ -195,13 +131,13 @@ def main() -> None:
         own = copy.deepcopy(episodes)  # RLlib appends to them
         if name in learners:
             return milliseconds(lambda: learners[name].update(episodes=own, timesteps=timesteps, **loop))
-        return milliseconds(limit if name == "limit" else lambda: plain.update(own))
+        return milliseconds(limit)
 
-    names = [*learners, "plain", "limit"]
+    names = [*learners, "limit"]
     for name in names:  # warms up
         once(name)
     runs = in_turns(names, options.repetitions, lambda name, _: {"ms": once(name)}, shown=("ms",))
-    found = ratios(runs, {("limit", "fused"): None, ("plain", "fused"): 2, ("rllib", "fused"): 3}, "ms")
+    found = ratios(runs, {("limit", "fused"): None, ("rllib", "fused"): 3}, "ms")
     asked = {name: getattr(options, name) for name in ("threads", "hidden", "steps", "lanes", "minibatch")}
     print(json.dumps({"benchmark": "update", **asked, "runs": runs, "ratios": found}))
 

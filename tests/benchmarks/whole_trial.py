@@ -1,28 +1,34 @@
-"""A whole trial as a hold-up study runs hundreds of, by each learner and library.
+"""A whole trial as a hold-up study runs hundreds of, by each learner, by RLlib's own parts, and by other libraries.
 
     python -m tests.benchmarks.whole_trial [--repetitions 5] [--env Acrobot-v1] [--steps 200000]
     python -m tests.benchmarks.whole_trial --runners 1024 --steps 5000000 --columns fused --repetitions 1
+    python -m tests.benchmarks.whole_trial --columns fused "fused, real runners" "stock RLlib"       # 46 processes each
+    python -m tests.benchmarks.whole_trial --runners 4 --steps 4096 --columns fused "stock RLlib"    # time of a start
 
-A setting that held up on Acrobot-v1: 46 runners with 4 environments, emulated, 128 steps of each runner in a batch,
-two nets of 64 x 64, minibatches of 256, 10 epochs; ten greedy evaluations of 50 episodes. Each column has a fresh
-process, in turns; its first trial pays for imports and compilation, the second one is as all later trials of a study.
-Times are of the second trial, in wall and CPU seconds of the process with all its threads. Stable-Baselines3, rlox and
-the single file train as many steps and evaluate nothing: they are compared by training alone, without evaluation and
-start. The last line is JSON.
+A setting that held up on Acrobot-v1: 46 runners with 4 environments, emulated unless the column says otherwise, 128
+steps of each runner in a batch, two nets of 64 x 64, minibatches of 256, 10 epochs; ten greedy evaluations of 50
+episodes. Each column has a fresh process and a private Ray, in turns; its first trial pays for imports and compilation,
+the second one is as all later trials of a study. Times are of the second trial: `wall_s` of all of it, CPU seconds of
+the process that learns, with all its threads. Memory is the largest proportional set size of the whole process tree,
+Ray's own processes included. Stable-Baselines3 and rlox train as many steps and evaluate nothing: they are compared by
+training alone, without evaluation and start. The last line is JSON.
 """
 
 import argparse
 import json
 import os
-import resource
+import threading
 import time
 
 OURS = {
     "fused": {"learner": "fused"},
     "fused, EnvPool": {"learner": "fused", "backend": "envpool"},
     "RLlib's learner": {"learner": "rllib"},
+    "fused, real runners": {"learner": "fused", "execution": "real"},
+    "stock RLlib": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
-PEERS = {"SB3": ("sb3", {"vec_env": "dummy"}), "single file": ("single_file", {}), "rlox": ("rlox", {})}
+DEFAULT = ("fused", "RLlib's learner", "SB3", "rlox")
+PEERS = {"SB3": "sb3", "rlox": "rlox"}
 RETURNS = {"Acrobot-v1": (-500, -75, -100), "LunarLander-v3": (-200, 250, 200), "CartPole-v1": (20, 500, 475)}
 """Floor, reference, target."""
 SETTING = {
@@ -43,9 +49,7 @@ def main() -> None:
     parser.add_argument("--env", default="Acrobot-v1", choices=list(RETURNS))
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--runners", type=int, default=46)
-    columns = [*OURS, *PEERS]
-    default = [name for name in columns if name != "fused, EnvPool"]
-    parser.add_argument("--columns", nargs="+", choices=columns, default=default, metavar="COLUMN")
+    parser.add_argument("--columns", nargs="+", choices=[*OURS, *PEERS], default=DEFAULT, metavar="COLUMN")
     parser.add_argument("--child", choices=list(OURS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -59,10 +63,10 @@ def main() -> None:
     def run(name: str, repetition: int) -> dict[str, float]:
         return _peer(name, options, repetition) if name in PEERS else _ours(name, options)
 
-    chosen = [name for name in options.columns if name not in PEERS or is_installed(PEERS[name][0])]
+    chosen = [name for name in options.columns if name not in PEERS or is_installed(PEERS[name])]
     runs = in_turns(chosen, options.repetitions, run, shown=SHOWN)
     found = {}
-    for key in ("cpu_s", "wall_s", "training_cpu_s"):
+    for key in ("cpu_s", "wall_s", "start_s", "first_start_s", "training_cpu_s"):
         others = [name for name in chosen if name != "fused" and (name in PEERS) is (key == "training_cpu_s")]
         found |= ratios(runs, {(name, "fused"): None for name in others}, key)
     asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
@@ -78,15 +82,12 @@ def _ours(name: str, options: argparse.Namespace) -> dict[str, float]:
 
 
 def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, float]:
-    from tests.benchmarks.peers import training_of
+    from tests.benchmarks.timing import in_a_process
 
-    lanes = options.runners * SETTING["num_envs_per_env_runner"]
     batch = options.runners * int(SETTING["steps_per_env_runner"])
     workload = {
         "env_id": options.env,
-        "num_runners": 1,
-        "envs_per_runner": lanes,
-        "threads": 1,
+        "num_envs": options.runners * SETTING["num_envs_per_env_runner"],
         "iterations": -(-options.steps // batch),
         "seed": repetition,
         "train_batch_size": batch,
@@ -95,9 +96,8 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
         "hiddens": [64, 64],
         "lr": SETTING["lr"],
     }
-    module, own = PEERS[name]
-    training = training_of(module, workload, own)
-    return {"wall_s": sum(training["seconds"]), "training_cpu_s": sum(training["cpu_seconds"])}
+    training = in_a_process("peers", json.dumps({"peer": PEERS[name], "workload": workload}))
+    return {"wall_s": training["seconds"], "training_cpu_s": training["cpu_seconds"]}
 
 
 def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
@@ -106,10 +106,13 @@ def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float
     from study.cluster.connection import private_ray
     from study.hosts.machine import forget_trial
 
-    with private_ray(num_cpus=1):
+    real = own.get("execution") == "real"
+    with private_ray(num_cpus=1 + options.runners if real else 1, verbose=False), _Memory() as memory:
         first = _trial(own, options, seed=1)
         forget_trial()
-        return {**_trial(own, options, seed=2), "first_start_s": first["start_s"], "first_cpu_s": first["cpu_s"]}
+        second = _trial(own, options, seed=2)
+        firsts = {f"first_{name}": first[name] for name in ("start_s", "cpu_s", "wall_s")}
+        return {**second, **firsts, "memory_mb": memory.peak_mb}
 
 
 def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> dict[str, float]:
@@ -124,12 +127,13 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
 
     floor, reference, target = RETURNS[options.env]
     environment = {"id": options.env, "floor": floor, "reference": reference, "target": target}
-    environment |= {name: own[name] for name in own if name == "backend"}
+    stack = {"execution": "emulated", **own}
+    if (backend := stack.pop("backend", None)) is not None:
+        environment["backend"] = backend
     content = {
         "environment": environment,
         "parameters": {SCALE: options.runners, **SETTING},
-        "learner": own["learner"],
-        "execution": "emulated",
+        **stack,
         "budget": {"env_steps": options.steps},
         "search": {"num_trials": 1},
         "evaluation": {"episodes": 50, "num_evaluations": 10},
@@ -140,7 +144,7 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
         setting=runnable(spec, {**spec.fixed, SCALE: options.runners}),
         seed=seed,
         iterations=None,
-        execution="emulated",
+        execution=stack["execution"],
         trial=0,
         attempt=1,
     )
@@ -167,9 +171,48 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
         "sampling_s": sum(each.metrics["sampling_time_s"] for each in iterations),
         "learning_s": sum(each.metrics["learning_time_s"] for each in iterations),
         "evaluation_s": evaluation_s,
-        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "final_return": sum(evaluations[-1].returns) / len(evaluations[-1].returns),
     }
+
+
+class _Memory:
+    """Watches the proportional set size of this process and everything below it, Ray included."""
+
+    def __init__(self) -> None:
+        self._peak_mb = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    @property
+    def peak_mb(self) -> float:
+        """The largest so far, in MB."""
+        self._look()
+        return self._peak_mb
+
+    def __enter__(self) -> "_Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        # Seldom: to read the memory map of a hundred processes takes a second of a core.
+        while not self._ended.wait(20):
+            self._look()
+
+    def _look(self) -> None:
+        import psutil
+
+        own = psutil.Process()
+        total = 0
+        for process in [own, *own.children(recursive=True)]:
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue  # it ended meanwhile
+        self._peak_mb = max(self._peak_mb, total / 1e6)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""Space files as somebody might send them: the shipped ones, changed in structure, in text and in bytes."""
+"""Files as somebody might send them: spaces and study folders, changed in structure, in text and in bytes."""
 
 import copy
 import json
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
+import orjson
 from hypothesis import strategies as st
 
 from study.space.space_file import SHIPPED, read_text
@@ -26,81 +30,54 @@ HOSTILE_VALUES: tuple[Any, ...] = (
 HOSTILE_LINES = (
     *"""
 a: &a [x, *a]
-a: &a {b: *a}
 script: {choices: []}
 budget: {value: 1}
 parameters: {lr: {value: 1, list: 2}}
 a: &x true
-a: &x 1
 <<: *nothing
 <<: [1, 2]
-<<: 3
-<<: {a: 1}
 !!int : 1
 a: !!int ""
-a: !!float ""
 a: !!float "x"
-a: !!bool ""
 a: !!null x
 a: !!binary x
-a: !!binary aGk=
 a: !!set {x, y}
 a: !!omap [x: 1]
-a: !!pairs [x: 1]
 a: !!timestamp x
 a: !!python/object/apply:os.system ['true']
 a: !<tag:x> y
-a: ! y
 a: !%1b y
 a: 2001-01-01
 a: 9999-99-99
-a: 2001-12-14t21:59:43.10-05:00
 2001-01-01: a
-a: 0b2
 a: 0x
 a: 1e999
 a: -.inf
-a: .nan
 a: 1:2:3
 a: 1_000
 a: +
-a: _
-a: .
 a: -
-a: ~
 a: =
 =: 1
 1: a
 null: a
-true: a
-1.5: a
 a: "\\ud800"
 a: "\\x1b[2J"
-a: "\\0"
 "\\x1b]0;x\\a": 1
 a: |0
 a: 'x
-a: "x
 a: [
-a: {
 - x
 ---
-...
 %YAML 1.1
 %YAML 9.9
-%TAG ! x
 %TAG ! tag:yaml.org,2002:python/
 a:\tb
 a : b : c
-a: b: c
 @
-`
-&
 *
 &a
-*a
 ?
-:
 """.strip("\n").split("\n"),
     "? [a, b]\n: c",
     "? {a: b}\n: c",
@@ -127,29 +104,14 @@ a: b: c
 BOMBS = {
     "laughs": "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
-    "maps": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{b: *a{n - 1}, c: *a{n - 1}}}\n" for n in range(1, 60)),
     "merges": "a0: &a0 {x0: 1}\n"
     + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], x{n}: 1}}\n" for n in range(1, 60)),
     "text": f"a: &a {'x' * 30000}\nb: [{', '.join(['*a'] * 9000)}]\n",
     "keys": "".join(f"k{n}: 1\n" for n in range(6000)),
-    "dots": f"{'a.' * 10000}: 1\n",
-    "items": f"a: [{','.join(['1'] * 30000)}]\n",
     "depth": f"a: {'[' * 30000}\n",
-    "braces": f"a: {'{' * 30000}\n",
     "dashes": f"a:\n  {'- ' * 30000}x\n",
-    "questions": "? " * 30000,
-    "anchors": "".join(f"a{n}: &x 1\n" for n in range(4000)),
-    "comments": "a: 1\n" + "# x\n" * 15000,
-    "blank": "a: 1\n" + "\n" * 60000,
-    "quotes": "a: " + "'" * 60000,
     "escapes": 'a: "' + "\\x41" * 15000 + '"',
     "digits": "a: " + "1" * 60000,
-    "floats": "a: [" + ",".join(["1.0e+1"] * 8000) + "]",
-    "underscores": "a: " + "1_" * 30000,
-    "colons": "a: " + "1:" * 30000,
-    "spaces": "a: 'x" + " " * 60000 + "'",
-    "block": "a: |\n" + "  x\n" * 15000,
-    "anchor": "a: &" + "x" * 60000 + " 1",
     "tags": "".join(f"a{n}: !x{n} 1\n" for n in range(4000)),
 }
 """Texts that are small and want to become large, or slow; all below the largest size that is read."""
@@ -194,6 +156,43 @@ _domains = (
 """What looks like a value, a list, a range or a set of seeds, with numbers at which rules may stumble."""
 
 
+def change(draw: st.DrawFn, content: Any, others: Sequence[Any]) -> None:
+    """Change one value or key of a JSON object or a space: replaced, removed, renamed, added, or taken from another."""
+    path = draw(st.sampled_from(paths_of(content)[1:] or [("a",)]))
+    holder: Any = content
+    for key in path[:-1]:
+        holder = holder[key]
+    how = draw(st.sampled_from(["replace", "replace", "add", "remove", "rename", "graft", "wrap"]))
+    value = copy.deepcopy(draw(st.sampled_from(HOSTILE_VALUES)))
+    if how == "remove":
+        holder.pop(path[-1], None) if isinstance(holder, dict) else holder.pop()
+    elif how == "wrap" and content:
+        holder[path[-1]] = draw(st.sampled_from([[holder[path[-1]]], {"choices": [holder[path[-1]]]}]))
+    elif how == "graft":
+        other = draw(st.sampled_from(others))
+        for key in draw(st.sampled_from(paths_of(other)[1:])):
+            other = other[key]
+        holder[path[-1]] = copy.deepcopy(other)
+    elif how == "add" and isinstance(holder, dict):
+        holder[draw(st.text(max_size=8))] = value
+    elif how == "rename" and isinstance(holder, dict):
+        holder[draw(st.sampled_from(["x", "", "trial", "status", "seed", "é"]))] = holder.pop(path[-1], None)
+    else:
+        holder[path[-1]] = value
+
+
+def change_bytes(draw: st.DrawFn, raw: bytes, times: int) -> bytes:
+    """Return bytes of which some are set, removed or added, up to so many times."""
+    changed = bytearray(raw)
+    for _ in range(draw(st.integers(0, times))):
+        at = draw(st.integers(0, len(changed)))
+        changed[at : at + draw(st.integers(0, 9))] = draw(st.binary(max_size=4))
+    return bytes(changed)
+
+
+# --- spaces ---------------------------------------------------------------------------------------------------------
+
+
 @st.composite
 def contents(draw: st.DrawFn) -> dict[str, Any]:
     """A shipped space with a few values, keys or sections that do not belong there."""
@@ -202,28 +201,8 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             places = draw(st.sampled_from([SCHEMA_PATHS, PARAMETER_PATHS]))
             _set(content, draw(st.sampled_from(places)), draw(_domains))
-            continue
-        path = draw(st.sampled_from(paths_of(content)[1:] or [("a",)]))
-        holder: Any = content
-        for key in path[:-1]:
-            holder = holder[key]
-        how = draw(st.sampled_from(["replace", "add", "remove", "rename", "graft", "wrap"]))
-        value = copy.deepcopy(draw(st.sampled_from(HOSTILE_VALUES)))
-        if how == "replace":
-            holder[path[-1]] = value
-        elif how == "remove":
-            del holder[path[-1]]
-        elif how == "wrap":
-            holder[path[-1]] = draw(st.sampled_from([[holder[path[-1]]], {"choices": [holder[path[-1]]]}]))
-        elif isinstance(holder, dict):
-            other = draw(st.sampled_from(CONTENTS))
-            place = draw(st.sampled_from(paths_of(other)[1:]))
-            for key in place:
-                other = other[key]
-            added = {"add": value, "rename": holder[path[-1]], "graft": copy.deepcopy(other)}[how]
-            holder[str(place[-1]) if how != "add" else draw(st.text(max_size=8))] = added
-            if how == "rename":
-                holder.pop(path[-1], None)
+        else:
+            change(draw, content, CONTENTS)
     return content
 
 
@@ -244,7 +223,7 @@ def texts(draw: st.DrawFn) -> str:
     lines = text.split("\n")
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(lines)))
-        how = draw(st.sampled_from(["insert", "insert", "double", "remove", "indent", "cut", "join"]))
+        how = draw(st.sampled_from(["insert", "insert", "double", "remove", "indent", "join"]))
         if how == "insert" or at == len(lines):
             lines.insert(at, " " * draw(st.integers(0, 4)) + draw(st.sampled_from(HOSTILE_LINES)))
         elif how == "double":
@@ -253,8 +232,6 @@ def texts(draw: st.DrawFn) -> str:
             del lines[at]
         elif how == "indent":
             lines[at] = draw(st.sampled_from([" ", "  ", "\t", "- ", "? "])) + lines[at]
-        elif how == "cut":
-            lines[at] = lines[at][: draw(st.integers(0, 40))]
         else:
             lines[at] += draw(st.sampled_from(HOSTILE_LINES))
         lines = lines or [""]
@@ -274,14 +251,67 @@ def _writable(node: Any) -> Any:
 def files(draw: st.DrawFn) -> bytes:
     """The same as bytes, in this or that encoding, with a few bytes changed."""
     encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"]))
-    raw = bytearray(draw(texts()).encode(encoding, errors="surrogatepass" if "utf" in encoding else "replace"))
-    for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(raw)))
-        how = draw(st.sampled_from(["set", "insert", "remove"]))
-        if how == "insert" or at == len(raw):
-            raw[at:at] = draw(st.binary(min_size=1, max_size=4))
-        elif how == "remove":
-            del raw[at : at + draw(st.integers(1, 20))]
+    raw = draw(texts()).encode(encoding, errors="surrogatepass" if "utf" in encoding else "replace")
+    return change_bytes(draw, raw, 3)
+
+
+# --- study folders --------------------------------------------------------------------------------------------------
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+EXAMPLES = ("example_throughput", "example_study")
+LINES_TAKEN = 40
+"""Of each example: enough for every kind of record, and few enough to read thousands of times."""
+RAW_VALUES = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"1" * 400, b'"\\ud800"', b"[" * 2000 + b"]" * 2000, b"00", b"")
+"""What a JSON reader may or may not take, in the place of a number."""
+
+
+def _lines(example: str) -> tuple[bytes, ...]:
+    """Return the first lines, and the first of every kind that comes later, numbered anew."""
+    content = lzma.decompress((ANALYSIS / example / "records.jsonl.xz").read_bytes())
+    all_lines = [orjson.loads(raw) for raw in content.splitlines()]
+    kept, kinds = all_lines[:LINES_TAKEN], {line["kind"] for line in all_lines[:LINES_TAKEN]}
+    for line in all_lines[LINES_TAKEN:]:
+        if line["kind"] not in kinds and "trial" not in line:
+            kinds.add(line["kind"])
+            kept.append(line)
+    return tuple(orjson.dumps({**line, "seq": number}) + b"\n" for number, line in enumerate(kept))
+
+
+RECORDS = {example: _lines(example) for example in EXAMPLES}
+IDENTITIES = {example: orjson.loads((ANALYSIS / example / "study.json").read_bytes()) for example in EXAMPLES}
+
+
+@st.composite
+def records(draw: st.DrawFn, example: str) -> bytes:
+    """A records file with a few lines, values or bytes that do not belong there."""
+    lines = list(RECORDS[example])
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        how = draw(st.sampled_from(["value", "value", "value", "value", "raw", "double", "remove", "bytes", "tear"]))
+        if how == "value" and lines[at] in RECORDS[example]:
+            content = orjson.loads(lines[at])
+            change(draw, content, [content])
+            lines[at] = json.dumps(content).encode() + b"\n"
+        elif how == "raw":
+            number = draw(st.sampled_from([b":1", b":0", b":2.", b':"', b":null"]))
+            lines[at] = lines[at].replace(number, b":" + draw(st.sampled_from(RAW_VALUES)), 1)
+        elif how == "double":
+            lines.insert(at, lines[at])
+        elif how == "remove" and len(lines) > 1:
+            del lines[at]
+        elif how == "tear":
+            lines[at] = lines[at][: draw(st.integers(0, len(lines[at])))]
         else:
-            raw[at] = draw(st.integers(0, 255))
-    return bytes(raw)
+            lines[at] = change_bytes(draw, lines[at], 1)
+    return b"".join(lines)
+
+
+@st.composite
+def folders(draw: st.DrawFn) -> tuple[bytes, bytes, bool]:
+    """Return identity, mostly as it was, records, and whether the records are packed."""
+    example = draw(st.sampled_from(EXAMPLES))
+    identity = copy.deepcopy(IDENTITIES[example])
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        change(draw, identity, [identity])
+    raw = change_bytes(draw, json.dumps(identity).encode(), draw(st.sampled_from([0, 0, 0, 1])))
+    return raw, draw(records(example)), draw(st.integers(0, 9)) == 0
