@@ -17,5 +17,4 @@ def _is_found(library: str) -> bool:
 needs_qt = pytest.mark.skipif(
     not _is_found("libQt5Gui.so.5"), reason="Procgen needs a library of the system: Debian's libqt5gui5"
 )
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 needs_no_root = pytest.mark.skipif(os.getuid() == 0, reason="permissions do not concern root")
