@@ -16,8 +16,10 @@ from analysis.load.study_data import StudyData
 from analysis.tables import columns
 from analysis.tables.numbers import significant
 from analysis.tables.table import Layout, Table
+from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
-from study.text import listed
+from study.space.variants import WINNER, WINNER_STOCK
+from study.text import count, listed
 
 MOST_BROKEN = 3
 """Broken rules that the answer names."""
@@ -51,7 +53,7 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
     arm = content["arms"][f"winner@{target}"]
     return Answer(
         kind=data.kind,
-        sentence=_sentence(content, target, small),
+        sentence=_sentence(content, target, small, engine_of_winner(data, target)),
         setting=to_copy(_setting(content, data, target)),
         setting_is=f"the chosen setting, for {runners(target)}",
         facts=tuple(_facts(content, arm, target, data))[:3],
@@ -62,15 +64,27 @@ def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
     )
 
 
-def _sentence(content: Mapping[str, Any], target: int, small: int) -> str:
+def engine_of_winner(data: StudyData, target: int) -> str:
+    """Return the engine of the chosen setting's test runs at the target scale."""
+    here = data.runs[(data.runs["stage"] == "confirm") & (data.runs["num_env_runners"] == target)]
+    return engines_in_words(here.loc[here["baseline"] == WINNER, "engine"].dropna())
+
+
+def _sentence(content: Mapping[str, Any], target: int, small: int, engine: str) -> str:
     learning = content["verdict"]["learning"]
     if learning:
-        return f"Yes: the chosen setting learns as well with {runners(target)} as the best one does with {small}."
+        return (
+            f"Yes, for the engine {engine}: the chosen setting learns as well with {runners(target)} as the best one "
+            f"does with {small}."
+        )
     rules = _rules(content)
     broken, stopped = (sum(check["passed"] is each for check in rules) for each in (False, None))
     others = f"; {stopped} were not judged, since the study stopped at half" if stopped else ""
     why = f" It breaks {broken} of {len(rules)} rules{others}." if broken else ""
-    return f"No: the chosen setting does not hold up with {runners(target)}, against the best with {small}.{why}"
+    return (
+        f"No, for the engine {engine}: the chosen setting does not hold up with {runners(target)}, against the best "
+        f"with {small}.{why}"
+    )
 
 
 def _rules(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -174,7 +188,7 @@ def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) ->
     if final is not None:
         yield Number(label=f"return with {target} runners", text=significant(final.value), note=interval(final))
     yield Number(
-        label="test runs solved", text=f"{arm['solved']} of {arm['n']}", note="seeds that nothing was tuned on"
+        label="test runs solved", text=f"{arm['solved']} of {arm['n']}", note="seeds that the search did not use"
     )
     if (steps := arm["env_steps_to_target"]) is not None:
         grain = arm.get("resolution_env_steps")
@@ -190,7 +204,7 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
         n=sum(each["n"] for each in values),
         n_failed=sum(each["n_failed"] for each in values),
         values={
-            "arm": [arm_in_words(each["name"], small) for each in values],
+            "arm": [arm_in_words(each["name"], small, folded=each["folded"]) for each in values],
             "num_env_runners": [each["scale"] for each in values],
             "final_return": [estimate_of(each["iqm_final_return"]) for each in values],
             "solved": [f"{each['solved']} of {each['n']}" for each in values],
@@ -211,6 +225,12 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
         text = f"what {runners(target)} take in hours and cost, and what limits them: their clocks were not measured."
         command = run_again(data, "real", ["execution=real"])
         yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)
+    stock = content["arms"].get(f"{WINNER_STOCK}@{target}")
+    if engine_of_winner(data, target) != OWN and (stock is None or stock["folded"]):
+        tried = (
+            "" if stock is None else f": tried was one of them with the environments of all, {count(stock['n'], 'run')}"
+        )
+        yield Unknown(text=f"what {target} of RLlib's own runners with its learner make of the setting{tried}.")
     rows = [row for row in content["comparisons"]["rows"].values() if row["better"] is False]
     for row in rows:
         difference = estimate_of(row["difference"])

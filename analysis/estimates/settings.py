@@ -88,14 +88,17 @@ class Setting:
         return first, worst[0], worst[1], self.num_env_runners, self.name
 
 
-def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
+def arm_in_words(name: str, small: int | None, *, folded: bool = False, unnamed: str | None = None) -> str:
     """Return what an arm or baseline is called, without its scale.
 
     Args:
         name: In the records, such as `best_small_batch_grown`.
         small: The small scale of a hold-up study.
+        folded: Whether one runner of RLlib had the environments of all.
         unnamed: What to return for a name that is not in `ARMS`; None: the name itself.
     """
+    if folded:
+        return f"{ARMS[WINNER]}, one RLlib runner with all environments"
     known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
     return known.format(small="few runners" if small is None else count(small, "runner"))
 
@@ -154,10 +157,11 @@ def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -
     same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
     places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
     arms = _shared(places["baseline"])
+    folded = places["stands_for_runners"].count() > 0
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():
-        arm = arm_in_words(str(arms.get((key, scale))), small, unnamed="")
+        arm = arm_in_words(str(arms.get((key, scale))), small, folded=bool(folded[key, scale]), unnamed="")
         name = arm or _in_words(key, varying, same) or "the only setting"
         if arm and key in same.get(LIMIT, {}):
             name += f", {_in_words(key, [LIMIT], same)}"

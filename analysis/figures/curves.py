@@ -86,7 +86,7 @@ def _ending(ends: pd.DataFrame, study: "Study") -> str:
     if study.kind == "holdup" and str(first["arm"]) == WINNER and len(ends) > 1:
         worst = ends.iloc[1:].sort_values("value").iloc[0]
         end = by_scale([(first["value"], first["num_env_runners"])])
-        other = f"{worst['arm']}: {number(float(worst['value']))}"
+        other = f"{worst['arm']}: {number(float(worst['value']))}{', one run' if worst['n'] == 1 else ''}"
         return f"In the last evaluation the chosen setting returns {end}; {other}"
     subject = "the best settings return" if len(ends) > 1 else "the setting returns"
     return f"In the last evaluation {subject} {by_scale(zip(ends['value'], ends['num_env_runners'], strict=True))}"

@@ -202,8 +202,7 @@ def _with_names(text: str, small: int) -> str:
 
 
 def _name(arm: Mapping[str, Any], small: int) -> str:
-    name = arm_in_words(arm["name"], small)
-    return f"{name}, as one RLlib runner" if arm["folded"] else name
+    return arm_in_words(arm["name"], small, folded=arm["folded"])
 
 
 def _without_interval(arm: Mapping[str, Any]) -> Estimate | None:

@@ -88,7 +88,7 @@ def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, cert
         "best_small": "the best of 10 runners",
         "best_small_unchanged": "the best of 10 runners, unchanged",
         "naive_growth": "RLlib's defaults, batch grown",
-        "winner_stock": "the chosen setting, RLlib's own runner",
+        "winner_stock": "the chosen setting, one RLlib runner with all environments",
     }
     quantities = {
         "solved_share": "solve_rate",
