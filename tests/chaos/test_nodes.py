@@ -26,6 +26,8 @@ MINUTES = float(os.environ.get("CHAOS_MINUTES", "10"))
 """How long the chaos is to last."""
 START_UP_S = 40.0
 """What a trial takes to start, about."""
+IMPATIENT = {**SOON, "health_check_timeout_ms": 1000}
+"""Lets Ray give up a node that says nothing, too, after some seconds."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
@@ -110,7 +112,7 @@ def test_a_trial_that_loses_the_node_of_a_runner_runs_again(driver: Driver, clus
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("seconds", "config", "lost"), [(8, {}, 0), (30, SOON, 1)])
+@pytest.mark.parametrize(("seconds", "config", "lost"), [(8, {}, 0), (30, IMPATIENT, 1)])
 def test_a_node_that_answers_nobody_for_a_while(
     driver: Driver, cluster: Cluster, seconds: float, config: dict[str, int], lost: int
 ) -> None:
