@@ -106,7 +106,7 @@ def fit_iteration_time(
     planted truth with lognormal noise, a nominal 90 % covers 84-95 % for each unknown and 85-90 % for an iteration at 8
     to 46 runners at 3 and 5 runs per cell (3 % noise), and 84-93 % and 82-88 % at 2 runs (5 % noise). Where runners did
     not time themselves, stragglers and the costs per runner are hard to tell apart: then 78-90 % at 8 and 16 runners
-    and 78-88 % at 46 (`test_models_coverage.py`). What the model leaves out is in no interval.
+    and 78-88 % at 46 (200 simulated studies each). What the model leaves out is in no interval.
 
     Args:
         observations: Runs of one workload, at least two scales.

@@ -1,5 +1,6 @@
 """Nodes, raylets, heads and processes of trials that die under a study: what each does to it. Real raylets."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -25,6 +26,8 @@ MINUTES = float(os.environ.get("CHAOS_MINUTES", "10"))
 """How long the chaos is to last."""
 START_UP_S = 40.0
 """What a trial takes to start, about."""
+IMPATIENT = {**SOON, "health_check_timeout_ms": 1000}
+"""Lets Ray give up a node that says nothing, too, after some seconds."""
 Tell = Callable[..., None]
 A, B, C = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
@@ -106,6 +109,31 @@ def test_a_trial_that_loses_the_node_of_a_runner_runs_again(driver: Driver, clus
     assert (lost.timing, lost.timing_reason) == ("tainted", "a node of the trial died")
     assert is_clean(cluster.state(60), num_cpus=2, nodes=3)
     tell(chaos="node of a runner", reason=lost.reason)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("seconds", "config", "lost"), [(8, {}, 0), (30, IMPATIENT, 1)])
+def test_a_node_that_answers_nobody_for_a_while(
+    driver: Driver, cluster: Cluster, seconds: float, config: dict[str, int], lost: int
+) -> None:
+    """As behind a cut network. Shorter than Ray's patience the trial goes on; longer, and it runs again elsewhere."""
+    start_on(driver, cluster, {A: 2}, *lasting(30 - 10 * lost), **config)
+    driver.wait_for("iteration", 2)
+    silent = [cluster.raylet(A), *cluster.raylet(A).children(recursive=True)]
+    for process in silent:
+        process.suspend()
+    time.sleep(seconds)
+    for process in silent:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+    cluster.add_node(2, B)
+    assert driver.end() == 0, driver.said
+    driver.assert_whole(1)
+    assert len(driver.attempts("interrupted")) == lost
+    state = cluster.state(60)
+    assert state["free"] == state["total"]
+    assert not state["groups"]
+    assert not state["actors"]
 
 
 @pytest.mark.heavy

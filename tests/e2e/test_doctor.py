@@ -2,20 +2,15 @@
 
 import contextlib
 import json
-import shutil
 import signal
-import sqlite3
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from study.errors import TrackingError
-from study.mirrors.tracking_uri import check_tracking_uri
 from tests.e2e.clusters import Cluster
 from tests.e2e.commands import SPACE, environment, run, study
-from tests.integration.mlflow_tools import Server
 
 
 def doctor(place, *words, before=(), timeout=200):
@@ -161,75 +156,3 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
         assert time.monotonic() < deadline, "Ray does not notice"
     _, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
     assert_says(findings, "ray: nodes", "warn", "1 node died and did not come back: 127.0.0.2")
-
-
-@pytest.mark.heavy
-def test_a_cluster_that_asks_for_a_token_is_explained(tmp_path, uneven):
-    token = tmp_path / ".ray" / "auth_token"
-    token.parent.mkdir()
-    token.write_text("0123456789abcdef" * 4)
-    cluster = uneven(RAY_AUTH_MODE="token", HOME=str(tmp_path))
-    cluster.start_head(num_cpus=1)
-    code, findings = doctor(tmp_path, "--address", cluster.address, before=["env", f"HOME={tmp_path}"])
-    assert code == 2
-    assert_says(findings, "ray: connection", "fail", "accepts us", "export RAY_AUTH_MODE=token")
-    code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
-    assert_says(findings, "ray: connection", "ok")
-    assert_says(findings, "ray: token", "ok", "token")
-    assert code == 0, findings
-
-
-class Guarded(Server):
-    """A server that other names than its own may not be used for."""
-
-    def answers(self) -> bool:
-        try:
-            check_tracking_uri(self.uri)
-        except TrackingError as error:
-            return "host name" in str(error)
-        return True
-
-
-@pytest.fixture
-def server(tmp_path):
-    found = Guarded(tmp_path)
-    yield found
-    found.stop()
-
-
-@pytest.mark.heavy
-def test_an_mlflow_server_is_asked_a_real_question(tmp_path, server, monkeypatch):
-    server.start()
-    place = tmp_path / "work"
-    place.mkdir()
-    code, findings = doctor(place, "--tracking-uri", server.uri, before=["env", f"HOME={place}"])
-    assert code == 0, findings
-    assert_says(findings, "mlflow: answers", "ok", "search_experiments was answered")
-    server.stop()
-
-    # Its database, looked at without a server: of this version, then of another, then of something else.
-    uri = f"sqlite:///{server.database}"
-    before = server.database.read_bytes()
-    _, findings = doctor(place, "--tracking-uri", uri)
-    assert_says(findings, "mlflow: answers", "ok")
-    assert server.database.read_bytes() == before
-    newer = shutil.copy(server.database, tmp_path / "newer.db")
-    with sqlite3.connect(newer) as connection:
-        connection.execute("update alembic_version set version_num = 'cafe'")
-    connection.close()
-    code, findings = doctor(place, "--tracking-uri", f"sqlite:///{newer}")
-    assert code == 2
-    assert_says(findings, "mlflow: answers", "fail", "schema cafe", "mlflow db upgrade")
-    with sqlite3.connect(tmp_path / "other.db") as connection:
-        connection.execute("create table cats (name)")
-    connection.close()
-    _, findings = doctor(place, "--tracking-uri", f"sqlite:///{tmp_path}/other.db")
-    assert_says(findings, "mlflow: answers", "fail", "not MLflow's", "cats")
-
-    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "example.org")
-    server.start()
-    monkeypatch.delenv("MLFLOW_SERVER_ALLOWED_HOSTS")
-    code, findings = doctor(place, "--tracking-uri", server.uri)
-    assert code == 2
-    assert_says(findings, "mlflow: answers", "fail", "HTTP 403", "--allowed-hosts")
-    assert list(place.iterdir()) == []

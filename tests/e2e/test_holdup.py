@@ -6,9 +6,7 @@ import re
 import optuna
 import pytest
 
-from study.records.ledger import fold
-from study.records.records import read_lines
-from tests.e2e.commands import HOLDUP_STAGES, command, ray_processes, run, study
+from tests.e2e.commands import HOLDUP_STAGES, ray_processes, run, study
 from tests.e2e.drivers import Driver
 
 SPACE = f"""
@@ -30,20 +28,6 @@ def driver(tmp_path):
     yield driver
     driver.stop()
     assert not ray_processes(), "a Ray was left running"
-
-
-@pytest.mark.heavy
-def test_the_small_hold_up_study_goes_through_all_its_stages(tmp_path):
-    kept = "holdup.solved_share=0.2"  # else a setting that is lost by half ends the study before the last stages
-    done = run(command("--space", "holdup_small.yaml", "--set", kept), tmp_path, timeout=3000)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "studies" / "holdup_small"
-    rows = fold((line.record, line.time) for line in read_lines(folder / "records.jsonl")).rows.values()
-    assert {row.stage for row in rows} == {"calibrate", "search", "race", "stress", "confirm", "measure"}
-    assert not any(row.status == "failed" for row in rows)
-    stock = [row for row in rows if row.variant == "stock"]
-    assert {(row.setting["num_env_runners"], row.num_env_runners) for row in stock} == {(1, 8)}
-    assert run(study("certificate", "verify", folder), tmp_path).returncode == 0
 
 
 @pytest.mark.minutes

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
@@ -42,32 +41,6 @@ def alone():
 
 def uri(place):
     return f"sqlite:///{place}/mlflow.db"
-
-
-# First: it needs a machine without a Ray, before the module's own is up.
-@pytest.mark.heavy
-def test_a_dead_ray_is_neither_joined_nor_waited_for(place, alone):
-    stale = Cluster()
-    try:
-        stale.start_head(num_cpus=1)
-        stale.stop(forget=False)
-        assert stale.address_file.read_text().strip() == stale.address
-        began = time.monotonic()
-        done = run([*stale.settings, *command("--space", "space.yaml", "--address", "auto")], place)
-        assert time.monotonic() - began < 15
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "Fix:" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert not (place / "studies").exists()
-
-        (place / "space.yaml").write_text(ONE)
-        # Without an address a study is on its own: its Ray needs a token, whatever the dead one needed.
-        done = run(["env", f"RAY_TMPDIR={stale.folder}", *command("--space", "space.yaml", "--trials", "1")], place)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert stale.address not in done.stdout
-        assert_whole(place / "studies" / "space", uri(place), 1)
-    finally:
-        stale.stop()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """An environment in a folder that only the driver's machine has, on a cluster whose second node cannot see it."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from study.records.records import StudyOpened, TrialBuilt, TrialEnded
 from tests.e2e.clusters import Cluster
-from tests.e2e.commands import command, records, run, study
+from tests.e2e.commands import command, records, run
 
 SPACE = """
 environment: {id: "my_maze:Maze", floor: 0, reference: 20, target: 15}
@@ -102,11 +101,3 @@ def test_an_environment_in_a_folder_of_the_driver_runs_on_a_node_that_lacks_the_
     assert "node-2" in {place["host"] for place in built.placement}
     (ended,) = [record for record in records(folder) if isinstance(record, TrialEnded)]
     assert ended.status == "finished"
-
-
-@pytest.mark.heavy
-def test_the_doctor_finds_that_it_works_on_every_node(cluster, mine):
-    words = study("doctor", "--address", cluster.address, "--space", "space.yaml", "--json")
-    done = run([*cluster.settings, *words], mine, timeout=300)
-    findings = [each for each in json.loads(done.stdout) if "my_maze:Maze" in each["found"]]
-    assert {each["level"] for each in findings} == {"ok"}, done.stdout + done.stderr

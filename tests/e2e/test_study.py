@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.records.folder import StudyFolder
-from tests.e2e.commands import SPACE, assert_whole, command, ray_processes, start
+from tests.e2e.commands import SPACE, assert_whole, ray_processes
 from tests.e2e.drivers import Driver, setting
 from tests.event_files import assert_files_follow
 from tests.waiting import until
@@ -161,15 +161,4 @@ def test_a_signal_to_the_whole_process_group_is_survived(driver):
     assert "--resume" in driver.said
     assert driver.records()[-1].kind == "study_closed"
     assert driver.run(*TWO) == 0, driver.said
-    driver.assert_whole(2)
-
-
-@pytest.mark.heavy  # starts two Rays
-def test_two_first_starts_at_once_make_one_study(driver):
-    (driver.place / "space.yaml").write_text(SPACE)
-    logs = [driver.place / name for name in ("log1", "log2")]
-    with logs[0].open("w") as log1, logs[1].open("w") as log2:
-        both = [start(command("--space", "space.yaml", *TWO), driver.place, log) for log in (log1, log2)]
-        codes = sorted(process.wait(timeout=200) for process in both)
-    assert codes == [0, 2], "".join(log.read_text() for log in logs)
     driver.assert_whole(2)

@@ -1,13 +1,11 @@
 """Studies of all kinds, killed, resumed and troubled, write the recorded records."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.golden import plans, sequences
+from tests.golden import sequences
 
 
 @pytest.mark.parametrize("name", sequences.CASES)
@@ -28,17 +26,8 @@ def _parsed(line: str) -> object:
     return json.loads(line) if line.startswith('{"') else line
 
 
-SOON = ("acrobot_holdup", "quickstart", "scaling", "throughput")
-"""Spaces of every kind of study: the default tests compare their first trials, and the plans of all."""
-
-
-def _spaces() -> Iterator[Any]:
-    for path in sorted(plans.SPACES.glob("*.yaml")):
-        yield pytest.param(path, id=path.stem, marks=[] if path.stem in SOON else pytest.mark.minutes)
-
-
-@pytest.mark.parametrize("space", _spaces())
-def test_the_first_trials_of_a_shipped_space_are_the_recorded_ones(space: Path, tmp_path: Path) -> None:
-    recorded = (sequences.FIRST / f"{space.stem}.jsonl").read_text().splitlines()
-    found = sequences.first_trials(space, tmp_path).splitlines()
+@pytest.mark.parametrize("name", sequences.FIRST_OF)
+def test_the_first_trials_of_a_shipped_space_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    recorded = (sequences.FIRST / f"{name}.jsonl").read_text().splitlines()
+    found = sequences.first_trials(name, tmp_path).splitlines()
     assert [json.loads(line) for line in found] == [json.loads(line) for line in recorded]

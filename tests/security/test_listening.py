@@ -14,7 +14,7 @@ import pytest
 from study.cluster.address import _find_running
 from study.errors import ClusterError
 from tests.security.rpc import OK, UNAUTHENTICATED
-from tests.security.watching import METHODS, watch
+from tests.security.watching import METHODS
 
 
 @pytest.mark.minutes
@@ -69,14 +69,3 @@ def test_auto_joins_no_ray_of_another_user(fake_raylet):
     fake_raylet("10.255.255.2:2", user=65534, group=65534)
     assert "10.255.255.1:1" in running()
     assert "10.255.255.2:2" not in running()
-
-
-@pytest.mark.heavy
-def test_learner_processes_open_torch_s_meeting_place_and_nothing_else(tmp_path):
-    """PyTorch's TCPStore listens everywhere, whatever one asks; the README says so."""
-    options = ["--set", "resources.num_learners=2", "--set", "parameters.train_batch_size=200"]
-    seen = watch(tmp_path, *options, secret_environment={})
-    assert seen.code == 0, seen.output
-    beyond = {each for each in seen.listeners if not each.is_local}
-    assert len({each.port for each in beyond}) <= 1
-    assert all(each.process.startswith("ray::_W") for each in beyond)

@@ -146,18 +146,6 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.heavy
-def test_neither_do_a_whole_report_a_copy_a_sampler_and_importance(published, tmp_path):
-    commands = [
-        ["report", published, "--out", tmp_path / "report"],
-        ["importance", published],
-        ["pack", published, tmp_path / "packed"],
-    ]
-    assert unpickled(published, tmp_path, commands, published) == "SEEN []"
-    assert (tmp_path / "report" / "report.html").exists()
-    assert not (tmp_path / "mark").exists()
-
-
 @pytest.fixture
 def own(tmp_path) -> Path:
     """A study of this user's."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from analysis.status.reader import time_left
 from study.cli.display import PlainDisplay, headline, live_view
 from study.cli.run import print_end
-from study.cli.tables import answer_of, print_plan, print_result
+from study.cli.tables import answer_of, print_plan
 from study.console import say
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
@@ -45,18 +45,6 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width
-
-
-def test_interrupted_trials_are_counted():
-    ledger = Ledger()
-    for record in synthetic.whole_trial(0):
-        ledger.apply(record, 0.0)
-    row = ledger.rows[0]
-    row.setting["minibatch_size"] = 64
-    assert "n = 1 trial, 0 failed. " in printed(print_result, [row], width=120, table_file="trials.csv")
-    row.status = "interrupted"
-    text = printed(print_result, [row], width=120, table_file="trials.csv")
-    assert "n = 1 trial, 0 failed, 1 interrupted. " in text
 
 
 QUIET = """

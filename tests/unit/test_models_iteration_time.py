@@ -79,7 +79,7 @@ def test_without_noise_every_unknown_comes_back():
 
 
 def test_with_noise_the_unknowns_lie_in_their_intervals_as_often_as_these_say():
-    # All 15 unknowns together over ten seeds; each by itself over 200 in test_models_coverage.py.
+    # All 15 unknowns together over ten seeds; each by itself over 200 in the docstring of `fit_iteration_time`.
     held = []
     for seed in range(10):
         rng = np.random.default_rng(seed)

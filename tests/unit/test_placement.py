@@ -1,7 +1,6 @@
 """Where processes are, who else is there, and trials that run alone: records, labels and admission without Ray."""
 
 import itertools
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +10,10 @@ from study.errors import SpaceError
 from study.hosts.load import NodeLoad
 from study.records import log as records_module
 from study.records.ledger import fold
-from study.records.records import TrialBuilt, TrialEnded, read_lines
+from study.records.records import read_lines
 from study.records.table import table_row
-from study.space.spec import StudySpec
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec
-from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
 
 CLUSTER = cluster(n0=4, n1=4)
@@ -106,23 +103,6 @@ def test_an_attempt_that_was_killed_has_no_load(tmp_path):
     assert (row.status, row.timing, row.node_loads) == ("interrupted", "measured", [])
 
 
-def test_lines_of_a_version_without_placement_are_read(tmp_path):
-    session = Session(tmp_path, cluster=CLUSTER)
-    row = finish(session, begin(session, 2), node_load("n0", 0.0))
-    session.log.close()
-    file = tmp_path / "records.jsonl"
-    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
-    for line in lines:
-        line.pop("placement", None)
-        line.pop("node_loads", None)
-    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    found = [line.record for line in read_lines(file)]
-    assert [record.placement for record in found if isinstance(record, TrialBuilt)] == [[]]
-    assert [record.node_loads for record in found if isinstance(record, TrialEnded)][-1] == []
-    again = fold((line.record, line.time) for line in read_lines(file)).rows[row.trial]
-    assert (again.timing, again.cpus_per_machine) == (row.timing, {})
-
-
 # --- trials that run alone -------------------------------------------------------------------------------------------
 
 
@@ -168,14 +148,6 @@ def test_the_plan_reckons_with_it():
     )
     assert alone.hours == pytest.approx(sum(scale.hours * scale.num_trials for scale in alone.scales))
     assert alone.hours > shared.hours
-
-
-def test_it_is_part_of_a_study_s_identity_only_where_it_is_set():
-    assert "exclusive" not in spec().to_json()
-    assert spec(exclusive=False).digest() == spec().digest() != spec(exclusive=True).digest()
-    again = StudySpec.model_validate(spec(exclusive=True).to_json())
-    assert again.exclusive
-    assert throughput_spec(exclusive=True).to_json()["exclusive"] is True
 
 
 def test_it_is_refused_where_there_is_no_clock():

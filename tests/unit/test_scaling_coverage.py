@@ -1,24 +1,19 @@
-"""Do the intervals hold the planted truth as often as they claim, and does a sham show nothing?
+"""Do the intervals hold the planted truth about as often as they claim, and does a sham show nothing?
 
-The docstring of `analysis.scaling.blocks.contrast` quotes what the heavy tests measure.
+How often exactly is in the table of `study/statistics/README.md` (`python -m tests.benchmarks.coverage`).
 """
 
 from collections import Counter
 
 import numpy as np
-import pytest
 
 from analysis.scaling.phases import phases
 from analysis.scaling.speed_up import strong_scaling
 from tests.planted import Truth, planted_runs, sham
 
 CELLS = ((2, 2048), (8, 2048), (2, 8192), (8, 8192))
-TRUTHS = {
-    3: Truth(cells=CELLS, blocks=3),
-    5: Truth(cells=CELLS, blocks=5, noise=0.05, block_noise=0.1, phase_noise=0.03),
-}
+TRUTH = Truth(cells=CELLS, blocks=3)
 LEVEL = 0.90
-LEAST, MOST = 0.85, 0.95
 
 
 def covered(truth, repetitions):
@@ -47,16 +42,8 @@ def covered(truth, repetitions):
     return {name: count / repetitions for name, count in hits.items()}
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("blocks", sorted(TRUTHS))
-def test_intervals_cover_what_is_planted(blocks):
-    shares = covered(TRUTHS[blocks], 400)
-    assert len(shares) == 8
-    assert all(LEAST <= share <= MOST for share in shares.values()), shares
-
-
 def test_intervals_cover_what_is_planted_in_a_few_repetitions():
-    shares = covered(TRUTHS[3], 20)
+    shares = covered(TRUTH, 20)
     # 20 at 90 %: fewer than 13 in less than 1 of 1,000 such tests.
     assert all(share >= 13 / 20 for share in shares.values()), shares
 
@@ -72,23 +59,6 @@ def silent(truth, repetitions):
         row = strong_scaling(runs, level=LEVEL).groups[0].rows[-1]
         quiet += row.speed_up.low <= 1 <= row.speed_up.high
     return quiet / repetitions
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("blocks", [5, 8])
-def test_a_sham_shows_no_effect(blocks):
-    share = silent(Truth(cells=SCALES, blocks=blocks), 400)
-    assert LEAST <= share <= MOST, share
-
-
-@pytest.mark.heavy
-def test_a_sham_of_a_strong_effect_is_more_than_three_blocks_forgive():
-    # What is permuted are steps of a factor of two: three of them agree in sign in every fourth study, and then differ
-    # little. Where the scale never had an effect, what is permuted is the noise, and three blocks suffice.
-    strong = silent(Truth(cells=SCALES, blocks=3), 400)
-    assert 0.70 <= strong <= 0.84, strong
-    none = silent(Truth(cells=SCALES, blocks=3, step_s=1e-9), 400)
-    assert LEAST <= none <= MOST, none
 
 
 def test_a_sham_shows_no_effect_in_a_few_repetitions():

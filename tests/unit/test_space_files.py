@@ -100,13 +100,6 @@ def test_text_that_is_not_a_plain_mapping_is_refused(text, rule):
     assert any(fault.rule.startswith(rule) for fault in text_faults(text))
 
 
-def test_nothing_is_constructed_from_a_tag(tmp_path):
-    marker = tmp_path / "marker"
-    (fault,) = text_faults(f"a: !!python/object/apply:os.system ['touch {marker}']")
-    assert fault.rule == "tags are not allowed"
-    assert not marker.exists()
-
-
 def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
     loaded = load_space("quickstart", overrides=["budget.env_steps=12345", "parameters.gamma=0.9"])
     assert (loaded.budget.env_steps, loaded.domain("gamma")) == (12345, 0.9)

@@ -392,16 +392,3 @@ def test_the_command_answers_and_refuses_and_loads_neither_engines_nor_pandas(fo
     assert "--watch: excludes --json, got both" in str(both.exception)
     refused = CliRunner().invoke(app, ["status", str(tmp_path / "nowhere")])
     assert "must be the folder of a study" in str(refused.exception)
-
-
-def test_a_best_of_episodes_that_never_end_is_marked_and_told(folder):
-    records = [
-        replace(record, num_cut=3) if record.kind == "evaluation" else record for record in synthetic.whole_trial(0)
-    ]
-    synthetic.append(folder, synthetic.opened(), *records, synthetic.closed())
-    status = read_status(folder.path)
-    assert [each.all_cut for each in status.best] == [True]
-    assert any(each.text.startswith("Episodes that never end: in 1 of 1 finished trial") for each in status.advice)
-    text = printed(status, 80)
-    assert "30.0*" in text
-    assert "* every episode of its last evaluation was cut at the limit." in text

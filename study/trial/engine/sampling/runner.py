@@ -105,7 +105,7 @@ class Measuring(EnvRunner):
             torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
         if worker_index > 0 and config.seed is not None:
             # RLlib's own seeding asks torch for deterministic algorithms by a function that imports torch's
-            # compiler: 0.8 CPU seconds and 55 MB in every runner, measured with version 0.12.2. This sets the same flag.
+            # compiler: 0.8 CPU seconds and 55 MB in every runner, with version 0.12.2. This sets the same flag.
             torch.set_deterministic_debug_mode("error")
             _seed_globally(noise_seed(config.seed, worker_index))
             unseeded = config.copy(copy_frozen=False).debugging(seed=None)
