@@ -131,9 +131,6 @@ def _needs_return(spec: StudySpec, name: str) -> str:
 
 def _engine(spec: StudySpec) -> Iterator[Fault]:
     """Check that this combination of runner, learner and execution exists."""
-    if spec.runner == "stock" and spec.execution == "emulated":
-        rule, got = "`emulated` needs lanes that any process can step", "runner: stock"
-        yield Fault(where="execution", rule=rule, got=got, fix="Set runner: batched, or execution: real.")
     if spec.runner == "stock" and spec.environment.backend == "envpool":
         rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
         yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix)

@@ -36,7 +36,7 @@ class MeasuredWhole(MeasuredAlgorithm):
             sync_time_s=None,
             rounds=(latest,),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
-            num_env_runners=self.env_runner_group.num_healthy_remote_workers() or 1,
+            num_env_runners=sum(measurement.num_runners for measurement in latest),
             latest=latest,
             num_restarts=self.env_runner_group.num_remote_worker_restarts(),
             num_gradient_updates=None,
