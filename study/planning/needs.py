@@ -105,8 +105,8 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     """
     if spec.execution != "auto":
         return spec.execution
-    if spec.runner_in_use == "stock" or spec.environment.step_wait_ms > 0 or spec.traits.asynchronous:
-        return "real"  # these cannot be emulated; and environments that wait can share a core
+    if spec.not_emulated or spec.environment.step_wait_ms > 0:
+        return "real"  # environments that wait can share a core
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     wanted = processes(spec, num_env_runners, "real")
     return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"
@@ -187,8 +187,7 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
     cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
     what, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
     shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
-    stuck = execution == "emulated" or spec.runner_in_use == "stock" or spec.traits.asynchronous
-    emulated = "" if stuck else ", or set execution: emulated"
+    emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
     ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
     if gpus > cluster.num_gpus:
         where = "resources.num_gpus_per_learner"
