@@ -16,7 +16,8 @@ from study.space.spec import Execution, StudySpec
 from study.text import count
 
 LANE_MB = 0.3
-"""Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers."""
+"""Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers. One
+of RLlib's own runners in it fits in, too: measured, 1,024 of them with four lanes each of Acrobot-v1 add 214 MB."""
 
 FUSED_MB = 200
 """Memory that JAX adds to the process that learns. Measured peaks of the main process, CartPole-v1: 600 MB without it,

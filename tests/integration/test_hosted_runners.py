@@ -1,4 +1,4 @@
-"""Hosted runners do what RLlib's runners do in processes of their own: to the bit, for every part of a configuration."""
+"""Hosted runners do what RLlib's runners do in processes of their own, to the bit."""
 
 import contextlib
 import pickle
@@ -156,7 +156,8 @@ def contents(episode: Any) -> Any:
 
 def counts(metrics: dict[str, Any]) -> dict[str, Any]:
     flat = {"/".join(map(str, path)): value for path, value in tree.flatten_with_path(metrics)}
-    return {name: value for name, value in flat.items() if name != TIMES[0] and not any(word in name for word in TIMES[1:])}
+    alone, *parts = TIMES
+    return {name: value for name, value in flat.items() if name != alone and not any(word in name for word in parts)}
 
 
 @cache

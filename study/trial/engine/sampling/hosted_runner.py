@@ -1,11 +1,10 @@
 """Many of RLlib's own env runners in one process: how runners that RLlib made are emulated. Imports RLlib and torch.
 
-To RLlib a `HostedEnvRunner` is one runner, the local one or one of a few remote ones. It holds one of RLlib's runners for
-every runner of the trial whose lanes it has, and calls them in turn. What such a runner does is what it does in a process
-of its own: its `worker_index`, its copy of the configuration and of `env_config`, its seeds, its callbacks, its
-connectors with their states, its metrics; and the global generators of torch, NumPy and `random` are its own, since they
-are exchanged around every call. What is left of a process are globals of an environment or a module, which those that
-share a process share too.
+To RLlib a `HostedEnvRunner` is one runner, the local one or one of a few remote ones. It holds one of RLlib's runners
+for every runner of the trial whose lanes it has, and calls them in turn. Each does what it does in a process of its
+own: it has its `worker_index`, its copy of the configuration and of `env_config`, its seeds, callbacks, connectors and
+metrics, and its own states of the global generators of torch, NumPy and `random`, which are exchanged around every
+call. Other globals of an environment or a module are shared by all that share the process.
 """
 
 import copy
@@ -313,4 +312,4 @@ def _own_state(state: dict[str, Any], index: int) -> dict[str, Any]:
 
 def _copied(episodes: Any) -> Any:
     """Return copies, made as those that travel between processes."""
-    return pickle.loads(cloudpickle.dumps(episodes))  # noqa: S301 (our own)
+    return pickle.loads(cloudpickle.dumps(episodes))
