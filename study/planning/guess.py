@@ -105,7 +105,9 @@ def _sampling_s(
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
     cost, (forward_s, _) = _SAMPLING[spec.runner_in_use], _convolutions(spec)
     step_s = cost.row_s + forward_s + spec.environment.step_cpu_ms / 1e3
-    computing = batch * (step_s + cost.call_s * num_processes / lanes) / min(num_processes, cluster.capacity)
+    # RLlib's own runners step their lanes each by itself, also those that share a process.
+    callers = num_env_runners if spec.runner_in_use == "stock" else num_processes
+    computing = batch * (step_s + cost.call_s * callers / lanes) / min(num_processes, cluster.capacity)
     # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
     waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
     return computing + waiting

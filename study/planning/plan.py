@@ -183,8 +183,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if crowded:
         most = max(needs.num_cpus for needs in crowded.values())
         slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        stuck = spec.runner_in_use == "stock" or spec.traits.asynchronous
-        ways = "" if stuck else "--set execution=emulated, "
+        ways = "" if spec.not_emulated else "--set execution=emulated, "
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
@@ -227,10 +226,7 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
     if facts.schedules:
         yield f"Schedules: {listed(facts.schedules)} as the script has them, unless the space names them."
     if facts.runner_obstacle and spec.runner == "batched":
-        real = (
-            "" if spec.traits.asynchronous else " Runners cannot be emulated, so that large scales need as many CPUs."
-        )
-        yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}.{real}"
+        yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
     if not facts.is_on_policy:
         yield (
             f"Phases: {facts.base_algorithm} samples and learns in steps of its own. An iteration is timed as a whole, "

@@ -75,9 +75,9 @@ def _algorithm(spec: StudySpec) -> Iterator[Fault]:
     if traits.asynchronous and spec.learner == "fused":
         rule, fix = "learner: fused has the update of PPO", "Remove it, or set learner: rllib."
         yield Fault(where="learner", rule=rule, got=f"algorithm: {name}", fix=fix)
-    if traits.asynchronous and spec.execution == "emulated":
-        rule = f"how old a policy {name} learns from depends on the clock, and emulation has none"
-        yield Fault(where="execution", rule=rule, fix="Set execution: real, or algorithm: PPO.")
+    if spec.not_emulated and spec.execution == "emulated":
+        fix = "Set execution: real, or algorithm: PPO." if spec.script is None else "Set execution: real."
+        yield Fault(where="execution", rule=spec.not_emulated, fix=fix)
 
 
 def _own_value(spec: StudySpec, parameter: str) -> str:
@@ -131,9 +131,6 @@ def _needs_return(spec: StudySpec, name: str) -> str:
 
 def _engine(spec: StudySpec) -> Iterator[Fault]:
     """Check that this combination of runner, learner and execution exists."""
-    if spec.runner == "stock" and spec.execution == "emulated":
-        rule, got = "`emulated` needs lanes that any process can step", "runner: stock"
-        yield Fault(where="execution", rule=rule, got=got, fix="Set runner: batched, or execution: real.")
     if spec.runner == "stock" and spec.environment.backend == "envpool":
         rule, fix = "`envpool` needs runner: batched", "Set runner: batched."
         yield Fault(where="environment.backend", rule=rule, got="stock", fix=fix)

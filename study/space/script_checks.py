@@ -82,9 +82,6 @@ def _without_effect(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
 
 def _needs(spec: StudySpec, facts: ScriptFacts) -> Iterator[Fault]:
     """Check that what the space asks for can be done with the parts that the script has."""
-    if facts.runner_obstacle and spec.execution == "emulated":
-        rule, fix = f"emulation needs the batched runner, and {facts.runner_obstacle}", "Set execution: real."
-        yield Fault(where="execution", rule=rule, fix=fix)
     if not facts.is_on_policy:
         for rule_name in RULES:
             if spec.rule(rule_name) is not None:

@@ -70,8 +70,8 @@ that it appends to each fragment too, or not at all (`none`). None is the learne
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
-its own and the memory suffices, where the environments wait (`step_wait_ms`), with `runner: stock`, and for APPO and \
-IMPALA; else emulated."""
+its own and the memory suffices, where the environments wait (`step_wait_ms`), for APPO and IMPALA, and for scripts \
+that learn from a replay buffer; else emulated."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
     """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -199,6 +199,15 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def runner_in_use(self) -> Literal["batched", "stock"]:
         """What samples, as far as the space and its script tell: RLlib's own runner where ours cannot do the same."""
         return "stock" if self.script is not None and self.script.runner_obstacle else self.runner
+
+    @property
+    def not_emulated(self) -> str:
+        """Why runners cannot be emulated, whatever samples; empty where they can."""
+        if self.traits.asynchronous:
+            return f"how old a policy {self.algorithm} learns from depends on the clock, and emulation has none"
+        if not self.is_on_policy:
+            return f"how often {self.algorithm} learns depends on the number of runner processes"
+        return ""
 
     @property
     def learner_in_use(self) -> Learner:

@@ -31,6 +31,7 @@ from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMA
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, learner_for
 from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured_algorithm import StudyConfig
@@ -102,7 +103,7 @@ def build_config(
 
     Raises:
         SpaceError: `rllib:` names something that does not exist, touches what is not its own, or RLlib
-            refuses the values; or the lanes are to be emulated and only RLlib's stock runner could serve.
+            refuses the values.
     """
     layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
     config = _base_config(spec, setting, seed, spaces, layout, execution)
@@ -170,10 +171,6 @@ def set_processes(
 
 def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -> None:
     obstacle = batched_obstacle(config) if spec.runner == "batched" else None
-    if obstacle and execution == "emulated":
-        fix = "Set execution: real, or remove what it names."
-        rule = f"emulation needs the batched runner, and {obstacle}"
-        raise SpaceError.of("space", where="execution", rule=rule, fix=fix)
     if obstacle and spec.environment.backend != "gymnasium":
         fix = "Set environment.backend: gymnasium, or remove what it names."
         where, rule = "environment.backend", f"envpool needs the batched runner, and {obstacle}"
@@ -183,8 +180,14 @@ def _choose_runner(config: StudyConfig, spec: StudySpec, execution: Execution) -
         raise SpaceError.of("space", where=where, rule=rule, fix=_WITHOUT)
     if obstacle:
         config.fallbacks.append(f"runner: RLlib's stock runner instead of the batched one: {obstacle}")
-    batched = spec.runner == "batched" and not obstacle
-    config.env_runners(env_runner_cls=BatchedEnvRunner if batched else StockEnvRunner)
+    set_runner(config, BatchedEnvRunner if spec.runner == "batched" and not obstacle else StockEnvRunner, execution)
+
+
+def set_runner(config: AlgorithmConfig, runner: type, execution: Execution) -> None:
+    """Set the class that samples; where runners are emulated, one of RLlib's is hosted, many in a process."""
+    hosted = execution == "emulated" and runner is not BatchedEnvRunner
+    config.hosted_runner_cls = runner if hosted else None
+    config.env_runner_cls = HostedEnvRunner if hosted else runner
 
 
 def _choose_learner(config: StudyConfig, spec: StudySpec) -> None:

@@ -42,6 +42,7 @@ class StudyConfig(AlgorithmConfig):
 
     Attributes:
         env_id: `environment.id` of the space.
+        hosted_runner_cls: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
         lane_layout: The lanes of the trial and the processes that step them; None: one process per runner.
         standardization: `steps`, `rllib` or `none`: what the fused learner standardises advantages over.
         normalize_rewards: Whether runners hand over discounted returns, by whose deviation the learner divides rewards.
@@ -53,6 +54,7 @@ class StudyConfig(AlgorithmConfig):
         super().__init__(algo_class=algo_class)
         self.env_id = ""
         self.lane_layout: LaneLayout | None = None
+        self.hosted_runner_cls: type | None = None
         self.standardization: Standardization = "steps"
         self.normalize_rewards = False
         self.optimizer = "adam"

@@ -129,7 +129,8 @@ class MeasuredAsynchronousAlgorithm(MeasuredAlgorithm):
             self._arrived.append(sample.measurement)
             self._latest[sample.measurement.runner] = sample.measurement
         states = [sample.connectors for sample in samples if sample.connectors is not None]
-        return [sample.episodes for sample in samples], states, [sample.metrics for sample in samples], set()
+        metrics = [each for sample in samples for each in sample.metrics]
+        return [sample.episodes for sample in samples], states, metrics, set()
 
     def _fetch(self) -> list[SampleReference]:
         """Ask every runner that is idle, wait for the first sample, and return all that are there."""

@@ -55,7 +55,7 @@ class MeasuredPPO(MeasuredAlgorithm, PPO):
             rounds = self._sample_batch()
             sampling_time_s = clock() - started
         samples = [sample for runners in rounds for sample in runners]
-        self.metrics.aggregate([metrics for _, metrics, _ in samples], key=ENV_RUNNER_RESULTS)
+        self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=ENV_RUNNER_RESULTS)
         updates_before = self._num_gradient_updates() or 0
         with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
             started = clock()

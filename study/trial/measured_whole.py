@@ -5,6 +5,8 @@ of the whole iteration, and what every runner says of its own sampling. Sampling
 no times of their own: they are gaps, not zeros.
 """
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -23,7 +25,7 @@ class MeasuredWhole(MeasuredAlgorithm):
     def step(self) -> dict[str, Any]:
         """Train one iteration as RLlib does, and measure it."""
         try:
-            results: dict[str, Any] = super().step()
+            results = self._step()
         except ray.exceptions.RayError as error:
             if not was_lost(error):
                 raise
@@ -36,7 +38,7 @@ class MeasuredWhole(MeasuredAlgorithm):
             sync_time_s=None,
             rounds=(latest,),
             num_dropped_samples=self.env_runner_group.num_env_runners_dropped_lifetime(),
-            num_env_runners=self.env_runner_group.num_healthy_remote_workers() or 1,
+            num_env_runners=sum(measurement.num_runners for measurement in latest),
             latest=latest,
             num_restarts=self.env_runner_group.num_remote_worker_restarts(),
             num_gradient_updates=None,
@@ -45,6 +47,14 @@ class MeasuredWhole(MeasuredAlgorithm):
             learner=losses_of(results.get(LEARNER_RESULTS, {}), LEARNER_KEYS),
         )
         return results
+
+    def _step(self) -> dict[str, Any]:
+        """Train one iteration; where the main process has environments, in the thread that made them."""
+        step: Callable[[], dict[str, Any]] = super().step
+        if self.config.num_env_runners:
+            return step()
+        late = TrialError(where="sampling", rule="must not hang", fix="Look for an environment that hangs.")
+        return self.thread.within(threading.TIMEOUT_MAX, step, otherwise=late)  # RLlib sets no limit either
 
     def _taken(self) -> tuple[RunnerMeasurement, ...]:
         """Return what every runner measured since the last call."""

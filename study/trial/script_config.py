@@ -20,7 +20,7 @@ from ray.tune.registry import register_env
 from study.errors import TrialError
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import Execution, StudySpec
-from study.trial.algorithm import lane_layout, learning_rate, set_processes
+from study.trial.algorithm import lane_layout, learning_rate, set_processes, set_runner
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, learner_for
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
@@ -102,7 +102,7 @@ def adopted_config(
     set_processes(config, spec, layout, execution=execution, seed=seed)
     _set_sampling(config, spec, batched=runner is BatchedEnvRunner)
     _set_parameters(config, spec, setting)
-    config.env_runner_cls = runner
+    set_runner(config, runner, execution)
     learner = _learner(spec, config)
     if learner is not None:
         config.learners(learner_class=learner)

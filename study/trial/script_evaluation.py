@@ -194,7 +194,7 @@ class _OneReward(gymnasium.Wrapper):
 
 def _runner_class(config: AlgorithmConfig) -> type[EnvRunner]:
     """Return the class of the runners without what a study adds to it."""
-    own: type[EnvRunner] | None = config.env_runner_cls
+    own: type[EnvRunner] | None = getattr(config, "hosted_runner_cls", None) or config.env_runner_cls
     if own is None:
         own = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     return next(each for each in own.__mro__ if not each.__module__.startswith("study."))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from study.errors import SpaceError, TrialError
+from study.errors import TrialError
 from tests.integration import trials
 from tests.integration.trials import running, weights_of
 
@@ -96,10 +96,10 @@ def test_a_hanging_environment_in_the_main_process_is_given_up() -> None:
     assert time.perf_counter() - started < 30
 
 
-def test_emulation_without_lanes_is_refused() -> None:
-    rllib = {"env_runners": {"add_default_connectors_to_env_to_module_pipeline": False}}
-    with pytest.raises(SpaceError, match="emulation needs the batched runner, and it needs RLlib's default connectors"):
-        play("emulated", 1, iterations=1, rllib=rllib)
+def test_rllibs_own_runners_are_emulated_too() -> None:
+    played = play("emulated", 1, iterations=1, runner="stock")
+    (built,) = of_kind(played, "trial_built")
+    assert (built.effective["num_env_runners"], built.effective["runner_class"]) == (4, "StockEnvRunner")
 
 
 @pytest.mark.minutes

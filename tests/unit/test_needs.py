@@ -80,7 +80,7 @@ def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
         ({}, 4, "emulated"),
         ({"execution": "real"}, 2, "real"),
         ({"execution": "emulated"}, 64, "emulated"),
-        ({"runner": "stock"}, 2, "real"),
+        ({"runner": "stock"}, 2, "emulated"),
         ({"algorithm": "IMPALA", "parameters__minibatch_size": None}, 2, "real"),  # its policy lag needs a clock
         ({"environment__step_wait_ms": 1}, 2, "real"),
         ({"resources__num_cpus_per_env_runner": 2}, 8, "emulated"),

@@ -81,7 +81,7 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
         ({}, {"search": OF_TARGET}, "environment.target", "search.objective env_steps_to_target needs it"),
         ({}, {"environment": {"reference": 500.0}}, "environment.floor", "which reference is given for, needs it"),
         # what the script cannot do
-        ({"runner_obstacle": "of many"}, {"execution": "emulated"}, "execution", "emulation needs the batched runner"),
+        (SAC, {"execution": "emulated"}, "execution", "how often SAC learns depends on the number of runner processes"),
         (OF_TWO, {"evaluation": {"agent": "both"}}, "evaluation.agent", "must be one of 0 and 1"),
         (SAC, one_runner(steps_per_env_runner=9), "parameters.steps_per_env_runner", "means nothing for SAC"),
         ({**WITHOUT_LR, "overridden": ["lr"]}, {}, "parameters.lr", "every module that learns has a value of its own"),
@@ -144,10 +144,11 @@ def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
     }
 
 
-def test_runners_are_emulated_only_where_the_batched_runner_can_serve() -> None:
+def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> None:
     assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
     own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
-    assert execution_of(own, 46, cluster(local=2)) == "real"
+    assert execution_of(own, 46, cluster(local=2)) == "emulated"
+    assert execution_of(script_spec(facts(**SAC)), 46, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize(

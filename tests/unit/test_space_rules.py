@@ -50,7 +50,6 @@ SEARCH = [  # changes; place where it is not the changed key; a part of the rule
     ("model.fcnet_hiddens: [64, 0]", "model.fcnet_hiddens.1", "greater than or equal to 1", "0"),
     ("throughput.grids.a.num_epochs: [1, 2]", "throughput", "needs kind: throughput", "kind: search"),
     ("search.objective: time_to_target_s, execution: emulated", "", "in emulation only environment steps", "target_s"),
-    ("execution: emulated, runner: stock", "", "`emulated` needs lanes that any process can step", "runner: stock"),
     ("standardization: steps, learner: rllib", "", "`steps` needs the fused learner, and learner: rllib is set", ""),
     ("resources.emulation_processes: 0", "", "greater than or equal to 1", "0"),
     ("resources.num_learners: 1000000000", "", "equal to 100000", "1000000000"),

@@ -145,8 +145,8 @@ def holdup_of(spec: StudySpec) -> HoldUpSpec:
 def runners_of(spec: StudySpec, variant: str, num_env_runners: int, cluster: ClusterShape) -> int:
     """Return the runner processes that stand for `num_env_runners`.
 
-    RLlib's own runner cannot be emulated. Where the cluster has no core for each, one stock runner steps the lanes of
-    all of them: the same number of environments, the same fragments, the same batch.
+    Where the cluster has no core for each, one stock runner steps the lanes of all of them: the same number of
+    environments, the same fragments, the same batch.
     """
     if variant != "stock":
         return num_env_runners

@@ -1,7 +1,7 @@
 """What every environment runner of a trial shares, and RLlib's stock runner with it. Imports RLlib and torch.
 
 RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
-times. There are two runners: `StockEnvRunner` below and `study.trial.engine.sampling.batched_runner.BatchedEnvRunner`.
+times. RLlib's own runners are below, `batched_runner` has ours, and `hosted_runner` holds many of RLlib's own.
 """
 
 import abc
@@ -33,8 +33,8 @@ from study.trial.places import Place, here
 
 Ended = list[tuple[float, int]]
 """(return, length) of training episodes that ended."""
-Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
-"""Episodes, RLlib's own metrics, raw measurement."""
+Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement]
+"""Episodes, RLlib's own metrics of each runner, raw measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class SampleReference:
 
     episodes: Any
     """Reference of the episodes in the object store."""
-    metrics: dict[str, Any]
-    """RLlib's own."""
+    metrics: list[dict[str, Any]]
+    """RLlib's own of each runner."""
     measurement: RunnerMeasurement
     connectors: dict[str, Any] | None = None
     """State of the runner's connectors, which RLlib merges; None where they have none."""
@@ -107,7 +107,7 @@ class Measuring(EnvRunner):
             # RLlib's own seeding asks torch for deterministic algorithms by a function that imports torch's
             # compiler: 0.8 CPU seconds and 55 MB in every runner, with version 0.12.2. This sets the same flag.
             torch.set_deterministic_debug_mode("error")
-            _seed_globally(noise_seed(config.seed, worker_index))
+            seed_globally(noise_seed(config.seed, worker_index))
             unseeded = config.copy(copy_frozen=False).debugging(seed=None)
             self._seed_of_lanes: int | None = config.seed
             super().__init__(config=unseeded, worker_index=worker_index, **kwargs)
@@ -146,11 +146,15 @@ class Measuring(EnvRunner):
     def _take_ended(self) -> Ended:
         """Return the episodes that ended since the last call, their earlier fragments included.
 
-        Called after `get_metrics`.
+        Called after `get_metrics_of_runners`.
         """
 
-    def _sample_unwatched(self) -> Any:
-        return self.sample()
+    def _sample_unwatched(self, **kwargs: Any) -> Any:
+        return self.sample(**kwargs)
+
+    def get_metrics_of_runners(self) -> list[dict[str, Any]]:
+        """Return RLlib's metrics of each runner that this process stands for, as far as they are kept apart."""
+        return [self.get_metrics()]
 
     def _on_error(self, error: Exception) -> str:
         """Return what a person can do about what sampling raised."""
@@ -170,8 +174,8 @@ class Measuring(EnvRunner):
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
             failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
             trace = "".join(traceback.format_exception(error))
-            return [], {}, replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
-        metrics = self.get_metrics()
+            return [], [], replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
+        metrics = self.get_metrics_of_runners()
         measurement = self._measurement(measured, env_steps=_env_steps(episodes), ended=self._take_ended())
         return episodes, metrics, measurement
 
@@ -199,6 +203,11 @@ class Measuring(EnvRunner):
     def _connector_states(self) -> dict[str, Any] | None:
         return None
 
+    @property
+    def _class_name(self) -> str:
+        """Name of the class that samples."""
+        return type(self).__name__
+
     def report(self) -> RunnerReport:
         """Return what this process really is."""
         self._watch.skip()
@@ -211,7 +220,7 @@ class Measuring(EnvRunner):
             ),
             lanes=self.lanes,
             env_steps_per_round=self.env_steps_per_round,
-            class_name=type(self).__name__,
+            class_name=self._class_name,
             torch_threads=torch.get_num_threads(),
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
@@ -235,7 +244,7 @@ class AsRLlib(Measuring):
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
             # Anew: environments and module may have drawn while they were made.
-            _seed_globally(noise_seed(self.config.seed, self.worker_index))
+            seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     def sample(self, **kwargs: Any) -> Any:
         """Sample as RLlib does, and measure it.
@@ -244,13 +253,13 @@ class AsRLlib(Measuring):
             NonFiniteError: A reward is not finite.
         """
         self._watch.start()
-        episodes = super().sample(**kwargs)
+        episodes = self._sample_unwatched(**kwargs)
         self._sampled.append((self._watch.stop(), _env_steps(episodes)))
         _check_finite(episodes)
         return episodes
 
-    def _sample_unwatched(self) -> Any:
-        return super().sample()
+    def _sample_unwatched(self, **kwargs: Any) -> Any:
+        return super().sample(**kwargs)
 
     def _connector_states(self) -> dict[str, Any] | None:
         states: dict[str, Any] = self.get_state(not_components=COMPONENT_RL_MODULE)
@@ -336,7 +345,7 @@ def _with_notes(error: Exception) -> str:
     return ". ".join([described(cause), *getattr(cause, "__notes__", ())]).rstrip(".")
 
 
-def _seed_globally(seed: int) -> None:
+def seed_globally(seed: int) -> None:
     """Seed what RLlib samples actions from (torch), and what a user's environment may use against advice."""
     torch.manual_seed(seed)
     random.seed(seed)
