@@ -10,6 +10,8 @@ WITHDRAWN: Mapping[str, str] = {
     "replay": "Read what it found in study/designs/holdup/evidence.md, or run it in version 0.12.2.",
     "export --format patch": "Leave out --format: the calls to add to your script are printed.",
     "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib, MLflow and JAX.",
+    "launch --stage": "Copy the environment in --activate: study/launch/README.md has the line.",
+    "launch --min-nodes": "Leave it out: a job begins with all its nodes, so ask for as many as it needs.",
     **{f"certificate verify --{option}": _HONESTY for option in ("frozen", "rerun", "seed", "tracking-uri")},
 }
 """Command, or command with an option and its value -> what to do instead."""

@@ -4,8 +4,8 @@ import queue
 from pathlib import Path
 
 from study.launch.job import Allocation, Host, LaunchJob
-from study.launch.launchers import LAUNCHERS
 from study.launch.ray_cluster import RayCluster
+from study.launch.schedulers import LAUNCHERS
 
 
 def launcher(name, *scheduler_options, folder="/w/studies/s.launch", kind=None, environment=None, **fields):

@@ -1,38 +1,44 @@
-"""Which Ray to join: the address that a person gave, looked at within seconds. Imports no engine."""
+"""Which Ray to join: the address that a person gave, asked by Ray's own client. Imports no engine."""
 
+import functools
 import os
 import re
 import socket
+import subprocess
+import sys
 
 from study.errors import ClusterError
 from study.hosts.processes import raylets
 
 CONNECT_TIMEOUT_S = 3.0
-"""How long an address may take to answer."""
+"""How long an address may take to accept a connection."""
+HANDSHAKE_TIMEOUT_S = 20.0
+"""How long Ray's own handshake may take, the import of Ray included."""
 _PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
 """The folder of every private Ray, and so on the command lines of its processes."""
-
-# What a connection that speaks HTTP/2, as gRPC does, begins with, and an empty SETTINGS frame. Source: RFC 9113, 3.4.
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_SETTINGS_TYPE = 4
+_ASK = (
+    "import sys; from study.ray_private import nodes_of; "
+    "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
+)
 
 
 def resolve_address(address: str | None) -> str | None:
     """Return the host:port to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private.
 
     Raises:
-        ClusterError: Nothing that speaks Ray answers there within seconds.
+        ClusterError: No Ray that accepts us answers there within seconds.
     """
     chosen = address or os.environ.get("RAY_ADDRESS") or "local"
     if chosen == "local":
         return None
     found = _find_running() if chosen == "auto" else chosen
     check_address(found, "--address" if address else "RAY_ADDRESS")
+    addresses_of_nodes(found)
     return found
 
 
 def check_address(address: str, source: str = "--address") -> None:
-    """Check within seconds, without Ray, that a gRPC server answers at `host:port`.
+    """Check that an address is host:port, and that a server accepts a connection there.
 
     Args:
         address: The address.
@@ -41,32 +47,50 @@ def check_address(address: str, source: str = "--address") -> None:
     Raises:
         ClusterError: It does not; says what to check.
     """
+    where = f"{source} {address}"
     if address.startswith("ray://"):
-        raise ClusterError(
-            where=f"{source} {address}",
-            rule="must be the address of the cluster's head",
-            got="a Ray Client address",
-            fix="Run on a node of the cluster with --address auto, or submit with `ray job submit`.",
-        )
+        rule, fix = "must be the address of the cluster's head", "Run on a node of the cluster with --address auto."
+        raise ClusterError(where=where, rule=rule, got="a Ray Client address", fix=fix)
     if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
-        raise ClusterError(
-            where=f"{source} {address}",
-            rule="must be auto, local or host:port",
-            fix="Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one.",
-        )
-    ways = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+        fix = "Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one."
+        raise ClusterError(where=where, rule="must be auto, local or host:port", fix=fix)
     try:
-        host, port = place[1].strip("[]"), int(place[2])
-        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
-            connection.settimeout(CONNECT_TIMEOUT_S)
-            connection.sendall(_HTTP2_PREFACE)
-            answer = connection.recv(9)
+        socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=CONNECT_TIMEOUT_S).close()
     except (OSError, UnicodeError) as error:
-        raise ClusterError(
-            where=f"{source} {address}", rule=f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})", fix=ways
-        ) from error
-    if len(answer) < 4 or answer[3] != _SETTINGS_TYPE:
-        raise ClusterError(where=f"{source} {address}", rule="something answers there that is not Ray", fix=ways)
+        rule = f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})"
+        fix = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+        raise ClusterError(where=where, rule=rule, fix=fix) from error
+
+
+@functools.cache
+def addresses_of_nodes(address: str) -> frozenset[str]:
+    """Return the addresses of all nodes that the Ray at host:port ever had.
+
+    A process of its own asks: where Ray refuses a token, or another server answers, its client would try for minutes.
+
+    Raises:
+        ClusterError: The cluster refuses us or does not answer.
+    """
+    words = [sys.executable, "-c", _ASK, address]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=HANDSHAKE_TIMEOUT_S)
+        said = done.stderr
+        if done.returncode == 0:
+            return frozenset(done.stdout.decode().rstrip().rpartition("\n")[2].split())
+    except subprocess.TimeoutExpired as timeout:
+        said = timeout.stderr or b""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    raise refused(address, lines[-1][:300] if lines else "no answer")
+
+
+def refused(address: str, reason: str) -> ClusterError:
+    """Return the error of a Ray that cannot be joined."""
+    return ClusterError(
+        where=f"--address {address}",
+        rule="must be a Ray cluster of the same version that accepts us",
+        got=reason,
+        fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
+    )
 
 
 def _find_running() -> str:
@@ -82,14 +106,8 @@ def _find_running() -> str:
     if len(found) == 1:
         return str(found.pop())
     if found:
-        raise ClusterError(
-            where="--address auto",
-            rule="one Ray must run on this machine",
-            got=f"{len(found)} ({', '.join(sorted(found))})",
-            fix="Give --address with one of these.",
-        )
-    raise ClusterError(
-        where="--address auto",
-        rule="no Ray of yours runs on this machine",
-        fix="Start one with `ray start --head`, give --address host:port, or leave --address out for a private one.",
-    )
+        rule, got = "one Ray must run on this machine", f"{len(found)} ({', '.join(sorted(found))})"
+        raise ClusterError(where="--address auto", rule=rule, got=got, fix="Give --address with one of these.")
+    rule = "no Ray of yours runs on this machine"
+    fix = "Start one with `ray start --head`, give --address host:port, or leave --address out for a private one."
+    raise ClusterError(where="--address auto", rule=rule, fix=fix)

@@ -13,8 +13,6 @@ import secrets
 import shutil
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +21,7 @@ from typing import Any, Self
 
 import psutil
 
+from study.cluster.address import addresses_of_nodes, refused
 from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT, TUNE_ENVIRONMENT, environment
 from study.designs.registry import design_of
 from study.errors import ClusterError
@@ -31,9 +30,6 @@ from study.hosts.mounts import short_temporary_folder
 from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 from study.space.spec import StudySpec
-
-HANDSHAKE_TIMEOUT_S = 20.0
-"""How long Ray's own handshake may take, the import of Ray included."""
 
 
 def local_shape(*, at_least: int = 0) -> ClusterShape:
@@ -182,7 +178,7 @@ def connected_ray(
     """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
     # A Ray on loopback was started with PRIVATE_ENVIRONMENT. Without it, this process would look for it on the host's
     # own address: Ray replaces 127.0.0.1 by that.
-    is_private = _addresses_of_nodes(address) == {"127.0.0.1"}
+    is_private = addresses_of_nodes(address) == {"127.0.0.1"}
     as_its_head = loopback_only() if is_private else contextlib.nullcontext()
     with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}), as_its_head:
         import ray
@@ -198,50 +194,11 @@ def connected_ray(
                 )
             _quieten(verbose)
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
-            raise _refused(address, _last_line(error)) from error
+            raise refused(address, _last_line(error)) from error
         try:
             yield
         finally:
             ray.shutdown()
-
-
-def _addresses_of_nodes(address: str) -> set[str]:
-    """Return the addresses of all nodes that the cluster ever had.
-
-    A process of its own asks first: where Ray refuses a token, `ray.init` would try for minutes.
-
-    Raises:
-        ClusterError: The cluster refuses us or does not answer.
-    """
-    code = (
-        "import sys; from study.ray_private import nodes_of; "
-        "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, address],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=HANDSHAKE_TIMEOUT_S,
-        )
-        said = done.stderr
-    except subprocess.TimeoutExpired as timeout:
-        said = (timeout.stderr or b"").decode(errors="replace") or "no answer"
-    else:
-        if done.returncode == 0:
-            return set(done.stdout.rstrip().rpartition("\n")[2].split())
-    reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no answer")
-    raise _refused(address, reason[:300])
-
-
-def _refused(address: str, reason: str) -> ClusterError:
-    return ClusterError(
-        where=f"--address {address}",
-        rule="must be a Ray cluster of the same version that accepts us",
-        got=reason,
-        fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
-    )
 
 
 def servers_of_ray() -> dict[str, str]:

@@ -1,8 +1,14 @@
 """The program on every host of a launched cluster (`python -m study.launch.agent`): runs a child and ends it.
 
-It reads its task from standard input (see `remote`). Whatever ends that input ends the child: an order, a lost
-connection, or the death of the supervisor, so that nothing is left behind. It ignores the signals by which schedulers
-end jobs: the supervisor gets them too, and ends the study before Ray. Imports no engine.
+Messages are JSON lines on its standard input and output:
+
+supervisor -> agent    a task; then {"do": "terminate"}: send the child SIGTERM; the end of the input: see that it ends
+agent -> supervisor    {"event": "started", …}   {"event": "line", "text": …}   {"event": "exited", "code": …}
+                       {"event": "failed", "reason": …, "fix": …}
+
+Whatever ends its input ends the child: an order, a lost connection, or the death of the supervisor, so that nothing is
+left behind. It ignores the signals by which schedulers end jobs: the supervisor gets them too, and ends the study
+before Ray. Imports no engine.
 """
 
 import contextlib
@@ -21,16 +27,12 @@ from typing import Any
 import pydantic
 
 from study.errors import LaunchError, in_one_line
-from study.launch.node import RayNode, die_with_parent, remove_marked
-from study.launch.remote import TASK, TERMINATE, CommandTask, RayTask
+from study.launch.job import TASK, TERMINATE, CommandTask, RayTask
+from study.launch.node import RayNode, die_with_parent
 
 POLL_S = 0.25
 CHECK_EVERY_S = 2.0
 """How often a node that has started is checked."""
-MOST_STARTS = 3
-"""How often a node is started that dies before it is up: Ray's own limits, such as 15 s for the start of one of its
-Python processes, are short for a busy host or a slow file system, which the second start finds in memory.
-"""
 COMMAND_STOP_TIMEOUT_S = 60.0
 """How long a study may take to end cleanly."""
 
@@ -65,48 +67,22 @@ def main() -> int:
 
 
 def _run_ray(task: RayTask) -> int:
-    orders = _orders()
-    try:
-        for _ in range(MOST_STARTS - 1):
-            if (code := _watch(RayNode(task), orders, is_last=False)) is not None:
-                return code
-        return _watch(RayNode(task), orders, is_last=True) or 0
-    finally:
-        if task.remove:
-            remove_marked(Path(task.remove))
-
-
-def _watch(node: RayNode, orders: "queue.Queue[bool]", *, is_last: bool) -> int | None:
-    """Watch a node to its end; return the exit code, or None if it died while it started and may be started again."""
-    started = False
+    """Run a node until its end is ordered, or it dies."""
+    node, orders, is_up = RayNode(task), _orders(), False
+    reason = None
     try:
         while True:
             with contextlib.suppress(queue.Empty):
-                if orders.get(timeout=CHECK_EVERY_S if started else POLL_S):
+                if orders.get(timeout=CHECK_EVERY_S if is_up else POLL_S):
                     break
             if (reason := node.death()) is not None:
-                if node.has_listened and not (started or is_last):
-                    say("again", reason=reason)
-                    node.process.kill()
-                    node.stop()
-                    return None
                 say("failed", reason=reason, logs=str(node.folder))
-                node.stop(keep_logs=True)
                 return 1
-            if not started and node.is_up():
-                started = True
-                say(
-                    "started",
-                    ip=node.ip,
-                    address=node.address,
-                    dashboard=node.dashboard,
-                    num_cpus=node.num_cpus,
-                    pid=node.process.pid,
-                    folder=str(node.folder),
-                )
+            if not is_up and (is_up := node.is_up()):
+                about = {"address": node.address, "dashboard": node.dashboard, "folder": str(node.folder)}
+                say("started", ip=node.ip, num_cpus=node.num_cpus, **about)
     finally:
-        if node.process.returncode is None:
-            node.stop()
+        node.stop(keep_logs=reason is not None)
     say("exited", code=0)
     return 0
 

@@ -1,6 +1,6 @@
 """Waits until Ray's head counts the nodes that were started. Imports Ray, in a process of its own.
 
-    python -m study.launch.await_nodes ADDRESS AT_LEAST SECONDS IP…
+    python -m study.launch.await_nodes ADDRESS NODES SECONDS IP…
 
 Prints one line: what is there, or who is missing and why; the exit code is 0 or 1.
 """
@@ -25,25 +25,23 @@ def alive(address: str) -> list[tuple[str, float]]:
     ]
 
 
-def main(address: str, at_least: str, seconds: str, *ips: str) -> int:
-    """Return 0 when all are there, or at least so many when the time is over; else 1."""
+def main(address: str, nodes: str, seconds: str, *ips: str) -> int:
+    """Return 0 when all are there, 1 when the time is over."""
     deadline = time.monotonic() + float(seconds)
-    seen: list[tuple[str, float]] = []
-    reason = ""
     while True:
+        seen: list[tuple[str, float]] = []
+        reason = ""
         try:
-            seen, reason = alive(address), ""
+            seen = alive(address)
         except Exception as error:  # noqa: BLE001 (said, if it lasts)
             reason = f" ({next(iter(str(error).splitlines()), type(error).__name__)[:200]})"
         missing = sorted((Counter(ips) - Counter(ip for ip, _ in seen)).elements())
-        over = time.monotonic() >= deadline
-        if len(seen) >= int(at_least) and (over or not missing):
-            what = f"{len(seen)} node{'s' if len(seen) != 1 else ''} with {sum(cpus for _, cpus in seen):.0f} CPUs"
-            print(f"Ray is up: {what}." + (f" Missing: {', '.join(missing)}." if missing else ""))  # noqa: T201
+        if len(seen) >= int(nodes) and not missing:
+            plural = "s" if len(seen) != 1 else ""
+            print(f"Ray is up: {len(seen)} node{plural} with {sum(cpus for _, cpus in seen):.0f} CPUs.")  # noqa: T201
             return 0
-        if over:
-            who = ", ".join(missing) or f"{at_least} nodes"
-            print(f"{who}{reason}")  # noqa: T201
+        if time.monotonic() >= deadline:
+            print(f"{', '.join(missing) or f'{nodes} nodes'}{reason}")  # noqa: T201
             return 1
         time.sleep(POLL_S)
 

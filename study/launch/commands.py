@@ -15,15 +15,13 @@ import typer
 
 from study.console import write
 from study.designs.registry import make_plan
-from study.errors import ExitCode, StudyError
+from study.errors import ExitCode
 from study.harmless import mask_credentials
-from study.launch.base import BatchScheduler, Launcher, NoAnswerError, clock
-from study.launch.files import WrittenFiles
-from study.launch.job import JOB_FILE
-from study.launch.launchers import LAUNCHERS
+from study.launch.job import JOB_FILE, written
+from study.launch.launcher import BatchScheduler, Launcher, NoAnswerError, clock
 from study.launch.manifests import KubeRayOptions, Manifests, RayUpOptions, kuberay, ray_up
 from study.launch.options import BatchOptions, JobOptions, LaunchOptions
-from study.launch.ssh import parse_hosts
+from study.launch.schedulers import LAUNCHERS, parse_hosts
 from study.options import command_app, examples
 from study.planning.needs import num_cpus
 from study.planning.shape import UNKNOWN, ClusterShape, NodeShape
@@ -54,20 +52,18 @@ def _submit(launcher: BatchScheduler, *, only_print: bool) -> int:
         _say(f"\n# {file}\n{text}")
         _say(f"Submit with: {shlex.join([*launcher.submit_command, str(file)])}")
         return 0
-    written = WrittenFiles(folder, {**launcher.job.files(), file.name: text})
-    title = launcher.name.upper()
-    try:
+    no_answer = None
+    with written(folder, {**launcher.job.files(), file.name: text}):
         file.chmod(0o700)
         if start := launcher.foreseen_start(file):
-            _say(f"{title} foresees a start at {start}.")
-        job_id = launcher.submit(file)
-    except StudyError as error:
-        if not isinstance(error, NoAnswerError):
-            written.undo()
-        raise
+            _say(f"{launcher.name.upper()} foresees a start at {start}.")
+        try:
+            job_id = launcher.submit(file)
+        except NoAnswerError as error:
+            no_answer = error  # the job may be queued, and needs its files
+    if no_answer is not None:
+        raise no_answer
     _say(f"Submitted as job {job_id}. Its log: {launcher.log(job_id)}")
-    if start := launcher.foreseen_start_of(job_id):
-        _say("It starts now." if start == "now" else f"{title} foresees a start at {start}.")
     _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
     if launcher.job.dashboard:
         _say("The job's log has the ssh line for Ray's dashboard once Ray is up.")
@@ -82,11 +78,10 @@ def _run_here(launcher: Launcher, *, only_print: bool) -> int:
     if only_print:
         _say(mask_credentials(job.model_dump_json(indent=1, exclude={"inputs"})))
         return 0
-    written = WrittenFiles(launcher.folder, job.files())
-    code = supervise(launcher.folder / JOB_FILE)
-    if code == ExitCode.NO_CLUSTER:
-        written.undo()
-        return code
+    with written(launcher.folder, job.files()):
+        code = supervise(launcher.folder / JOB_FILE)
+        if code == ExitCode.NO_CLUSTER:
+            raise typer.Exit(code)  # nothing was begun, and nothing is left
     head = parse_hosts(job.hosts)[0].name
     study = PurePosixPath(job.workdir) / job.study  # which may be absolute
     _say(f"\nThe study is in {study} on {head}. To fetch it:")
@@ -145,7 +140,8 @@ def write_manifests(make: Callable[[Any], Manifests], options: LaunchOptions) ->
     if options.print_:
         write(next(iter(made.files.values())))
     else:
-        WrittenFiles(options.folder, made.files)
+        with written(options.folder, made.files):
+            pass
         _say(f"Wrote {', '.join(str(options.folder / name) for name in made.files)}. Now type:")
     _say(f"\n{made.commands}")
     return 0

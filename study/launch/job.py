@@ -1,14 +1,18 @@
-"""What a launch is made of: the job as JSON, its hosts, and what a scheduler has given to it."""
+"""What a launch is made of: the job as JSON and its files, its hosts, and the tasks of the agents on them."""
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pydantic
 
 from study.errors import LaunchError
 from study.hosts.jobs import cpus_of_hosts
+from study.records.files import write_atomically
 
 JOB_FILE = "launch.json"
 LONGEST_TEMP_ROOT = 25
@@ -27,23 +31,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The machines of a job, the head first."""
+    """The machines of a job; the first one is that of Ray's head and of the study's driver."""
 
     hosts: tuple[Host, ...]
     job: str
     """The scheduler's name for the job, short enough for a folder."""
     ends_at: float | None
     """When the scheduler ends it, seconds since the epoch; None without a limit."""
-
-    @property
-    def head(self) -> Host:
-        """The host of Ray's head and of the study's driver."""
-        return self.hosts[0]
-
-    @property
-    def workers(self) -> tuple[Host, ...]:
-        """The other hosts."""
-        return self.hosts[1:]
 
 
 def hosts_of_file(node_file: Path) -> tuple[Host, ...]:
@@ -57,7 +51,7 @@ class LaunchJob(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     launcher: str
-    """Name of the launcher, as in `study.launch.launchers`."""
+    """Name of the launcher, as in `study.launch.schedulers`."""
     study: str
     """Folder of the study, as the head host sees it."""
     run: tuple[str, ...]
@@ -70,8 +64,6 @@ class LaunchJob(pydantic.BaseModel):
     """Interpreter on every host, in the environment that has this project; with `ssh` also `apptainer exec …`."""
     activate: str = ""
     """Shell line before it, for instance `module load python`."""
-    stage: str = ""
-    """Environment that is copied to each host's own disk first; empty: none."""
     hosts: str = ""
     """For `ssh`: the hosts, as `name` or `name:cpus`, with commas."""
     ssh_options: tuple[str, ...] | None = None
@@ -83,8 +75,6 @@ class LaunchJob(pydantic.BaseModel):
     """Options of the scheduler's own, as words of a command line."""
     use_head: bool = False
     """Whether trials may run on the head's host too."""
-    min_nodes: int | None = None
-    """Begin when so many hosts are there; by default all."""
     interface: str = ""
     """Network interface whose address Ray uses; empty: the one by which the hosts reach the head."""
     port_base: int | None = None
@@ -126,6 +116,83 @@ class LaunchJob(pydantic.BaseModel):
                 raise LaunchError(where=str(file), rule="must belong to you, and nobody else may write it", fix=again)
             return cls.model_validate_json(file.read_bytes())
         except (OSError, pydantic.ValidationError) as error:
-            raise LaunchError(
-                where=str(file), rule="must be a launch of this version", got=str(error).splitlines()[0], fix=again
-            ) from error
+            rule, got = "must be a launch of this version", str(error).splitlines()[0]
+            raise LaunchError(where=str(file), rule=rule, got=got, fix=again) from error
+
+
+class _Task(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    job: str
+    """Name of the job, for folders and ports."""
+    temp_root: str
+    environment: dict[str, str]
+    """Secrets too: what goes over standard input is on no command line and in no file."""
+
+
+class RayTask(_Task):
+    """Run one node of Ray until the supervisor orders its end."""
+
+    kind: Literal["ray"] = "ray"
+    address: str = ""
+    """Of the head; empty: be the head."""
+    num_cpus: int | None
+    """CPUs that Ray hands out; None: the cores that this process may use."""
+    granted: int | None = None
+    """CPUs that the scheduler gave, perhaps hyper-threads: the most that Ray hands out where `num_cpus` is None."""
+    interface: str = ""
+    peer: str = ""
+    """A host that must be reached from here; empty: there is none, and Ray stays on loopback."""
+    port_base: int | None = None
+    dashboard: bool = False
+
+
+class CommandTask(_Task):
+    """Run a command, pass on what it prints, report its exit code."""
+
+    kind: Literal["command"] = "command"
+    command: tuple[str, ...]
+    """`{python}` stands for the interpreter on that host, `{folder}` for a folder with the files."""
+    files: dict[str, str] = {}
+    """Name -> content."""
+
+
+TASK: pydantic.TypeAdapter[RayTask | CommandTask] = pydantic.TypeAdapter(
+    Annotated[RayTask | CommandTask, pydantic.Field(discriminator="kind")]
+)
+TERMINATE = {"do": "terminate"}
+"""The order to send SIGTERM to an agent's child."""
+
+
+@contextlib.contextmanager
+def written(folder: Path, texts: Mapping[str, str]) -> Iterator[None]:
+    """Write the files of a launch, for nobody else to read; an error in the body puts back what was there before.
+
+    Args:
+        folder: Made where it is missing, with those above it.
+        texts: Name -> content.
+
+    Raises:
+        LaunchError: The folder cannot be written; it is as it was before.
+    """
+    before: dict[Path, bytes | None] = {}
+    made: list[Path] = []
+    try:
+        try:
+            made = [place for place in (folder, *folder.parents) if not place.exists()]
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for file in (folder / name for name in texts):
+                before[file] = file.read_bytes() if file.exists() else None
+                write_atomically(file, texts[file.name])
+        except OSError as error:
+            rule, fix = "must be writable", "Choose another --out."
+            raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
+        yield
+    except BaseException:
+        for file, content in before.items():
+            with contextlib.suppress(OSError):
+                file.unlink() if content is None else write_atomically(file, content)
+        for place in made:
+            with contextlib.suppress(OSError):  # another program has put something there
+                place.rmdir()
+        raise

@@ -1,6 +1,9 @@
 """`launch ray-up` and `launch kuberay`: the files that these programs read, and what to type. Starts nothing.
 
-The files and the commands are templates with values. Checked against Ray 2.60 (`ray/autoscaler/ray-schema.json`,
+The files and the commands are templates with values; one that is missing is an error, and a value is always written as
+a quoted string, so that no name of a host, a file or an image can change the meaning of a file.
+
+Checked against Ray 2.60 (`ray/autoscaler/ray-schema.json`,
 `_private/local/`, `_private/commands.py` and `updater.py`) and KubeRay (its `RayJob` schema,
 `controllers/ray/common/job.go`, `controllers/ray/utils/validation.go`).
 """
@@ -8,13 +11,14 @@ The files and the commands are templates with values. Checked against Ray 2.60 (
 import dataclasses
 import getpass
 import hashlib
+import json
 import re
 import secrets
 import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
@@ -22,10 +26,9 @@ import typer
 from study.cluster.environment import RAY_ENVIRONMENT
 from study.designs.registry import make_plan
 from study.harmless import mask_arguments
-from study.launch.files import fill
+from study.launch.node import CELL, LOWEST_PORT
 from study.launch.options import HostOptions, Hosts, LaunchOptions, Nodes
-from study.launch.ports import CELL, LOWEST_PORT
-from study.launch.ssh import dashboard_line, parse_hosts
+from study.launch.schedulers import dashboard_line, parse_hosts
 from study.mirrors.tracking_uri import VARIABLE, asked_uri
 from study.options import seconds, wrong_option
 from study.planning.shape import ClusterShape, NodeShape
@@ -236,3 +239,33 @@ def _address_of(host: str) -> str:
     except OSError as error:
         rule, fix = "must begin with a host whose address is known here", "Give --head-ip."
         raise wrong_option("--hosts", rule=rule, got=host, fix=fix) from error
+
+
+def fill(template: str, **values: Any) -> str:
+    """Return a template with its values."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("study.launch", "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,  # YAML and scripts, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"json": json.dumps, "tojson": quoted, "sh": lambda value: shlex.quote(str(value))}
+    return environment.get_template(template).render(values)
+
+
+def quoted(value: Any) -> str:
+    r"""Return a value as JSON that YAML reads as the same.
+
+    JSON is YAML, except for characters that YAML 1.1 folds or refuses, and for those that JSON writes as two
+    surrogates: all but printable ASCII becomes `\uXXXX` or `\UXXXXXXXX`, which YAML reads.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+    return re.sub(r"[^ -~]", escape, json.dumps(value, ensure_ascii=False))

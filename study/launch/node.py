@@ -1,4 +1,8 @@
-"""One Ray node on this host: its address, folder and command line, and the end of exactly these processes.
+"""One Ray node on this host: its address, ports, folder and command line, and the end of exactly these processes.
+
+Ray picks its ports at random and dies, or never registers, where another program took one in between; two jobs that
+share a host collide in the same way. So every node takes a cell of ports, and listens on the first one as long as Ray
+runs: the process that holds it owns the cell, and a lock that ends with its process can never be stale.
 
 Imports no engine: Ray runs in a process of its own.
 """
@@ -15,6 +19,8 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,13 +29,17 @@ import psutil
 from study.cluster.environment import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.errors import LaunchError
 from study.hosts.machine import machine
-from study.launch.ports import claim, take_block
-from study.launch.remote import RayTask
+from study.launch.job import RayTask
 
-STAGED = "rl-{job}-{host}-env"
-"""Name of the copy of an environment for a host."""
-MARKER = ".study-launch"
-"""File in every folder that may be removed here; it holds the name of the host that made the folder."""
+LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
+"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
+CELL = 1000
+"""Ports of a node; cells begin at multiples of it, so that those of different jobs never overlap."""
+_NAMED = (
+    *("lock", "gcs", "node_manager", "object_manager", "metrics", "agent_http", "agent_grpc"),
+    *("runtime_env", "dashboard", "client"),
+)
+"""The first ports of a cell; those of worker processes follow."""
 STOP_TIMEOUT_S = 40.0
 """How long `ray start --block` may take to end; it waits half a minute for a head that is gone."""
 _STARTED = b"Ray runtime started."
@@ -37,6 +47,68 @@ _STARTED = b"Ray runtime started."
 _NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
 """Code of tracebacks, frames of stacks, statistics and information in what Ray prints."""
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Ports of one Ray node."""
+
+    base: int
+    num_workers: int
+    """Ports for worker processes, one each; Ray passes over those that are taken."""
+    lock: socket.socket
+
+    def __getitem__(self, name: str) -> int:
+        return self.base + _NAMED.index(name)
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """First and last port of worker processes."""
+        first = self.base + len(_NAMED)
+        return first, first + self.num_workers - 1
+
+
+def take_ports(job: str, *, num_cpus: int, port_base: int | None = None) -> Ports:
+    """Find a free cell, beginning where the job's name says, and hold it until its lock is closed.
+
+    Args:
+        job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
+        num_cpus: CPUs of the node; Ray starts up to a few processes for each.
+        port_base: First port that may be used, where a firewall leaves only some; the next multiple of `CELL` counts.
+
+    Raises:
+        LaunchError: No cell is free.
+    """
+    lowest, highest = (LOWEST_PORT, HIGHEST_PORT) if port_base is None else (-(-port_base // CELL) * CELL, 65_535)
+    bases = range(lowest, highest - CELL + 1, CELL)
+    first = 0 if port_base is not None else zlib.crc32(job.encode()) % len(bases)
+    for base in (*bases[first:], *bases[:first]):
+        if (lock := claim(base)) is not None:
+            if all(_is_free(base + offset) for offset in range(1, len(_NAMED))):
+                return Ports(base, min(100 + 4 * num_cpus, CELL - len(_NAMED)), lock)
+            lock.close()
+    rule, fix = f"{CELL} in a row must be free between {lowest} and {highest}", "Give --port-base, or use another host."
+    raise LaunchError(where="ports", rule=rule, got="none", fix=fix)
+
+
+def claim(base: int) -> socket.socket | None:
+    """Return the lock of the cell from `base` on, which listens on loopback; None where another process has it."""
+    lock = socket.socket()
+    try:
+        lock.bind(("127.0.0.1", base))
+        lock.listen(1)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def _is_free(port: int) -> bool:
+    """Return whether the port can be bound on all addresses, as Ray does."""
+    with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+        probe.bind(("", port))
+        return True
+    return False
 
 
 class RayNode:
@@ -50,12 +122,11 @@ class RayNode:
         """
         self.ip = own_address(task)
         self.num_cpus = _num_cpus(task)
-        self._ports = take_block(task.job, num_cpus=self.num_cpus, port_base=task.port_base)
+        self._ports = take_ports(task.job, num_cpus=self.num_cpus, port_base=task.port_base)
         try:
             self.folder = _folder(task.temp_root, self._ports.base)
             self._log = (self.folder / "start.log").open("w+b")  # held open: readable also when its folder is gone
-            alone = not (task.address or task.peer)
-            ours = PRIVATE_ENVIRONMENT if alone else RAY_ENVIRONMENT
+            ours = RAY_ENVIRONMENT if task.address or task.peer else PRIVATE_ENVIRONMENT
             environment = {**os.environ, **ours, **task.environment}
             # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
             for name in ("RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"):
@@ -70,11 +141,8 @@ class RayNode:
                 preexec_fn=die_with_parent,
             )
         except BaseException:
-            self._ports.release()
+            self._ports.lock.close()
             raise
-        self._is_head = not task.address
-        self.has_listened = False
-        """Whether its servers ever listened: what dies after that may live at the next start."""
 
     @property
     def address(self) -> str:
@@ -87,26 +155,17 @@ class RayNode:
         return f"127.0.0.1:{self._ports['dashboard']}"
 
     def is_up(self) -> bool:
-        """Return whether Ray has started: its servers listen seconds before, and may still fail."""
-        return self.has_listened and _STARTED in self._printed()
+        """Return whether Ray has started."""
+        return _STARTED in self._printed()
 
     def death(self) -> str | None:
         """Return how the node has died, with its last lines; None while it lives.
 
-        `ray start` itself notices the death of a server within a second, but while it starts only after half a minute.
+        `ray start` itself notices the death of a server within a second, while it starts after half a minute.
         """
-        names = ("gcs", "node_manager") if self._is_head else ("node_manager",)
-        listens = all(_listens(self.ip, self._ports[name]) for name in names)
         if (code := self.process.poll()) is not None:
-            what = f"`ray start` ended with code {code}"
-        elif not self.folder.exists():
-            what = f"somebody removed {self.folder}"
-        elif self.has_listened and not listens:
-            what = "a server of Ray no longer listens"
-        else:
-            self.has_listened = listens
-            return None
-        return f"{what}: {self._last_lines()}"
+            return f"`ray start` ended with code {code}: {self._last_lines()}"
+        return None if self.folder.exists() else f"somebody removed {self.folder}: {self._last_lines()}"
 
     def _last_lines(self) -> str:
         """Return the last lines of `ray start` and of the error logs of Ray's servers."""
@@ -137,9 +196,9 @@ class RayNode:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self._ports.release()
+        self._ports.lock.close()
         self._log.close()
-        if not (keep_logs and (self.folder / MARKER).exists()):  # Ray makes anew what somebody removed
+        if not (keep_logs and (self.folder / "start.log").exists()):  # Ray makes anew what somebody removed
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _arguments(self, task: RayTask) -> list[str]:
@@ -175,31 +234,20 @@ def own_address(task: RayTask) -> str:
         LaunchError: The interface is not there.
     """
     if task.interface:
-        found = [each for each in psutil.net_if_addrs().get(task.interface, []) if each.family == socket.AF_INET]
-        if not found:
-            there = ", ".join(sorted(psutil.net_if_addrs()))
-            raise LaunchError(
-                where=f"--interface {task.interface}",
-                rule="must have an IPv4 address here",
-                got=f"interfaces {there}",
-                fix="Name one of these.",
-            )
-        return found[0].address
+        there = psutil.net_if_addrs()
+        if found := [each for each in there.get(task.interface, []) if each.family == socket.AF_INET]:
+            return found[0].address
+        where, rule, got = f"--interface {task.interface}", "must have an IPv4 address here", ", ".join(sorted(there))
+        raise LaunchError(where=where, rule=rule, got=f"interfaces {got}", fix="Name one of these.")
     if not task.peer:
         return "127.0.0.1"  # alone: nothing listens for others
     # The second address belongs to nobody (RFC 5737); it shows by which address this host sends. Nothing is sent.
     for peer in (task.peer.rpartition("@")[2], "192.0.2.1"):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((peer, 9))
-            except OSError:
-                continue
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((peer, 9))
             return str(probe.getsockname()[0])
-    raise LaunchError(
-        where="network",
-        rule=f"must have a route to {task.peer}",
-        fix="Give --interface with the network that the hosts share.",
-    )
+    rule, fix = f"must have a route to {task.peer}", "Give --interface with the network that the hosts share."
+    raise LaunchError(where="network", rule=rule, fix=fix)
 
 
 def _num_cpus(task: RayTask) -> int:
@@ -210,62 +258,39 @@ def _num_cpus(task: RayTask) -> int:
 
 
 def _folder(temp_root: str, base: int) -> Path:
-    """Make the folder of the node that owns the ports from `base` on.
+    """Make the folder of the node that owns the ports from `base` on; remove what killed nodes here have left.
 
-    Its name tells hosts and users apart, since hosts may share the folder above it. What nodes that were killed on
-    this host have left there is removed first.
+    Its name tells hosts and users apart, since hosts may share the folder above it.
 
     Raises:
         LaunchError: It cannot be made, or something else has its name.
     """
-    root, owner = Path(temp_root), f"{os.getuid()}@{socket.gethostname()}"
-    _remove_dead(root)
-    folder = root / f"rl-{base}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}"
-    remove_marked(folder)  # of an earlier owner of these ports, which are held by now
+    owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:6]
+    folder = Path(temp_root, f"rl-{base}-{owner}")
+    for place in Path(temp_root).glob(f"rl-*-{owner}"):
+        port = place.name.split("-")[1]
+        if place == folder:
+            _remove_own(place)  # of an earlier owner of these ports, which are held by now
+        elif port.isdecimal() and int(port) < 65_536 and (lock := claim(int(port))):
+            with lock:
+                _remove_own(place)
     try:
         folder.mkdir(mode=0o700)
-        (folder / MARKER).write_text(socket.gethostname())
     except FileExistsError as error:
-        raise LaunchError(
-            where=str(folder),
-            rule="must be a folder that a launch made for you on this host",
-            got="something else",
-            fix="Choose another --temp-root.",
-        ) from error
+        rule, fix = "must be a folder of yours, or nothing", "Choose another --temp-root."
+        raise LaunchError(where=str(folder), rule=rule, got="something else", fix=fix) from error
     except OSError as error:
-        raise LaunchError(
-            where="--temp-root",
-            rule="must be a folder in which you can write",
-            got=f"{temp_root} ({error.strerror})",
-            fix="Choose a --temp-root on this host's own disk.",
-        ) from error
+        rule, got = "must be a folder in which you can write", f"{temp_root} ({error.strerror})"
+        fix = "Choose a --temp-root on this host's own disk."
+        raise LaunchError(where="--temp-root", rule=rule, got=got, fix=fix) from error
     return folder
 
 
-def remove_marked(folder: Path) -> None:
-    """Remove a folder that a launch of this user made on this host; leave any other alone."""
-    marker = folder / MARKER
-    with contextlib.suppress(OSError):  # it is not there, or another node has just removed it
-        place, mark = folder.lstat(), marker.lstat()
-        is_marked = stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode)
-        is_mine = place.st_uid == mark.st_uid == os.getuid()
-        if is_marked and is_mine and marker.read_bytes().strip() == socket.gethostname().encode():
+def _remove_own(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # another node has just removed it
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_dead(root: Path) -> None:
-    """Remove what killed nodes of this host have left.
-
-    These are folders of nodes whose ports nobody holds, and copies of environments that no process of this user has on
-    its command line: neither one that runs from the copy, nor the shell that makes it.
-    """
-    for folder in root.glob("rl-*"):
-        if node := re.fullmatch(r"rl-(\d{4,5})-[0-9a-f]{6}", folder.name):
-            if int(node[1]) < 65_536 and (lock := claim(int(node[1]))):
-                with lock:
-                    remove_marked(folder)
-        elif not _processes_with(f"/{folder.name}/"):
-            remove_marked(folder)
 
 
 def _processes_with(mark: str) -> list[psutil.Process]:
@@ -281,14 +306,3 @@ def _processes_with(mark: str) -> list[psutil.Process]:
 def die_with_parent() -> None:
     """Let the kernel send SIGTERM to this child when the agent is killed; the child then ends its own children."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _listens(ip: str, port: int) -> bool:
-    """Return whether a process listens there; one that is too busy to answer does."""
-    try:
-        with socket.create_connection((ip, port), timeout=1):
-            return True
-    except TimeoutError:
-        return True
-    except OSError:
-        return False

@@ -146,7 +146,7 @@ class HostOptions(LaunchOptions):
     activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = ""
     interface: Annotated[str, typer.Option(help="Network interface for Ray, e.g. ib0.")] = ""
     port_base: Annotated[
-        int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use, rounded up to hundreds.")
+        int | None, typer.Option(min=1024, max=65000, help="First port that Ray may use, rounded up to thousands.")
     ] = None
     wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m"
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False
@@ -171,13 +171,9 @@ class JobOptions(HostOptions):
     shares_files: ClassVar[bool] = True
     """Whether this machine and the nodes see the same files."""
 
-    min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin with so many nodes; by default with all.")] = None
     workdir: Annotated[
         Path | None, typer.Option(help="Folder in which everything runs, on every node; by default this one.")
     ] = None
-    stage: Annotated[
-        bool, typer.Option("--stage", help="Copy the interpreter's environment to each node's own disk first.")
-    ] = False
     temp_root: Annotated[str, typer.Option(help="Short folder on each node's own disk.")] = "/tmp"
 
     def __post_init__(self) -> None:
@@ -217,28 +213,6 @@ class JobOptions(HostOptions):
         """The space file, as the first node sees it."""
         return str(self.space_file.resolve())
 
-    def check_min_nodes(self, nodes: int) -> None:
-        """Refuse to wait for more nodes than are asked for."""
-        if self.min_nodes is not None and self.min_nodes > nodes:
-            rule, fix = f"must be at most the {nodes} nodes that are asked for", "Lower it, or add nodes."
-            raise wrong_option("--min-nodes", rule=rule, got=self.min_nodes, fix=fix)
-
-    def environment_to_copy(self) -> str:
-        """Return the folder of the interpreter's environment, all of which is copied: never /usr.
-
-        Raises:
-            SpaceError: It is no environment of its own.
-        """
-        program = Path(self.python_words[0])
-        folder = program.parent.parent
-        is_one = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
-        is_elsewhere = not (self.shares_files or folder.exists())
-        if not (program.is_absolute() and program.parent.name == "bin" and (is_one or is_elsewhere)):
-            rule = "must be the /…/bin/python of an environment of venv or conda, which --stage copies"
-            fix = "Name that of your environment, or drop --stage."
-            raise wrong_option("--python", rule=rule, got=self.python, fix=fix)
-        return str(folder)
-
     @property
     def study(self) -> str:
         """Folder of the study, as the first node sees it."""
@@ -257,8 +231,7 @@ class JobOptions(HostOptions):
             SpaceError: An option or the space is wrong.
         """
         values = {name: getattr(self, name) for name in LaunchJob.model_fields if hasattr(self, name)}
-        stage = self.environment_to_copy() if self.stage else ""
-        return LaunchJob(**{**values, "launcher": launcher, "workdir": str(self.working_directory), "stage": stage})
+        return LaunchJob(**{**values, "launcher": launcher, "workdir": str(self.working_directory)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +251,6 @@ class BatchOptions(JobOptions):
         if self.walltime_s < LEAST_WALLTIME_S:
             rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
             raise wrong_option("--walltime", rule=rule, got=self.walltime, fix="Raise it.")
-        self.check_min_nodes(self.nodes)
         if len(self.python_words) > 1:
             rule = "must be one program: the job calls the scheduler's own commands, which a container does not have"
             fix = "Name an interpreter that all nodes see, with --activate before it, or use `launch ssh`."

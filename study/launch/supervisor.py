@@ -3,7 +3,8 @@
     python -m study.launch.supervisor JOB/launch.json
 
 The scheduler's signals reach it and only it. Any of them ends the study cleanly; so does the approaching walltime,
-which it watches itself. A study that is not complete is then submitted again where the scheduler can do that.
+which it watches itself, and the loss of a node of Ray. A study that is not complete is then submitted again where the
+scheduler can do that, and resumes.
 """
 
 import contextlib
@@ -17,12 +18,10 @@ from types import FrameType
 
 from study.console import write
 from study.errors import ExitCode, LaunchError, StudyError
-from study.launch.base import BatchScheduler, Launcher
 from study.launch.job import Allocation
-from study.launch.launchers import read_launcher
-from study.launch.ray_cluster import RayCluster, Stopped
-from study.launch.remote import Agent, AgentEvent, Inbox
-from study.launch.ssh import dashboard_line
+from study.launch.launcher import BatchScheduler, Launcher
+from study.launch.ray_cluster import Agent, AgentEvent, Inbox, RayCluster, Stopped
+from study.launch.schedulers import dashboard_line, read_launcher
 from study.records.folder import StudyFolder
 from study.records.records import Record, StudyClosed, StudyOpened, TrialEnded, read_lines
 
@@ -35,8 +34,6 @@ NEAR_THE_END_S = BatchScheduler.notice_s + BatchScheduler.early_s
 """A signal with less time left than this announces the end of the walltime."""
 MARGIN_S = 90.0
 """So long before the walltime the study ends itself."""
-MOST_RESTARTS = 3
-"""How often a driver that was killed (by the kernel, for lack of memory) is started again within one job."""
 
 
 class Supervisor:
@@ -47,7 +44,7 @@ class Supervisor:
         self._launcher, self._job, self._folder = launcher, launcher.job, launcher.folder
         self._inbox: Inbox = queue.SimpleQueue()
         self._signal = ""
-        self._out_of_time = self._head_is_lost = False
+        self._out_of_time = self._is_broken = False
         self._started_at = time.time()
         self._ends_at: float | None = None
 
@@ -67,7 +64,7 @@ class Supervisor:
                 ray.start()
                 if self._job.dashboard:
                     way = {"jump": self._job.jump, "user": self._job.user}
-                    line = dashboard_line(allocation.head.name, ray.dashboard_port, **way)
+                    line = dashboard_line(allocation.hosts[0].name, ray.dashboard_port, **way)
                     note(f"From your own machine: {line}")
                 code = self._drive(ray, allocation)
             except Stopped as stopped:
@@ -86,23 +83,18 @@ class Supervisor:
     # --- the study ---------------------------------------------------------------------------------------------
 
     def _drive(self, ray: RayCluster, allocation: Allocation) -> int:
-        """Run the study's driver to its end, again where it was killed; return its exit code."""
-        for restart in range(MOST_RESTARTS + 1):
-            budget = None if allocation.ends_at is None else allocation.ends_at - time.time() - MARGIN_S
-            if budget is not None and budget < LEAST_S:
-                self._out_of_time = True
-                return ExitCode.STOPPED
-            before = self._num_ended()
-            driver = self._start_driver(ray, budget)
-            code = self._follow(driver, ray)
-            if code >= 0 or self._signal:
-                self._out_of_time = budget is not None and self._why_closed() in ("time budget", None)
-                return code if code >= 0 else ExitCode.STOPPED
+        """Run the study's driver to its end; return its exit code."""
+        budget = None if allocation.ends_at is None else allocation.ends_at - time.time() - MARGIN_S
+        if budget is not None and budget < LEAST_S:
+            self._out_of_time = True
+            return ExitCode.STOPPED
+        code = self._follow(self._start_driver(ray, budget), ray)
+        if code < 0 and not self._signal:  # as by the kernel, for lack of memory
             note(f"The study's driver was killed by signal {-code}.")
-            if restart == MOST_RESTARTS or (restart and self._num_ended() == before):
-                break
-            note("It is started again and resumes.")
-        return ExitCode.UNEXPECTED
+            self._is_broken = True
+        ended_for_time = budget is not None and self._why_closed() in ("time budget", None)
+        self._out_of_time = ended_for_time and not self._is_broken
+        return code if code >= 0 else ExitCode.STOPPED
 
     def _start_driver(self, ray: RayCluster, budget_s: float | None) -> Agent:
         job = self._job
@@ -111,36 +103,33 @@ class Supervisor:
         return ray.run(words, files=job.inputs)
 
     def _follow(self, driver: Agent, ray: RayCluster) -> int:
-        """Pass on what the driver prints until it ends; end it when a signal comes, or Ray's head dies."""
+        """Pass on what the driver prints until it ends; end it when a signal comes, or a node of Ray dies."""
         give_up_at: float | None = None
         while True:
-            wake_at = ray.next_start_at if give_up_at is None else give_up_at
             try:
-                event = self._inbox.get(timeout=None if wake_at is None else max(wake_at - time.monotonic(), 0.01))
+                event = self._inbox.get(timeout=give_up_at and max(give_up_at - time.monotonic(), 0.01))
             except queue.Empty:
-                if give_up_at is None:
-                    ray.start_due()
-                    continue
                 driver.stop()
                 driver.wait(10)
                 return ExitCode.STOPPED
             if isinstance(event, str):
-                if not self._signal:  # OAR repeats its signal
-                    self._signal = event
-                    note(f"Received {event}; the study ends cleanly.")
-                    driver.terminate()
-                    give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+                if self._signal:  # OAR repeats its signal
+                    continue
+                self._signal = event
+                note(f"Received {event}; the study ends cleanly.")
             elif event.agent is driver and (code := self._exit_code(event)) is not None:
                 driver.stop()
                 driver.wait(10)
                 return code
-            elif ray.is_ours(event.agent) and event.kind == "started":
-                note(f"{event.agent.host}: a node of Ray is back.")
-            elif ray.is_ours(event.agent) and event.is_end:
-                self._lost(event, ray)
-                if ray.is_head(event.agent) and give_up_at is None:
-                    driver.terminate()
-                    give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+            elif event.is_end and not self._is_broken and (what := ray.role(event.agent)):
+                self._is_broken = True
+                note(f"{event.agent.host}: {what} is lost: {event.reason}")
+                note("This job ends: the study goes on in the next one.")
+            else:
+                continue
+            if give_up_at is None:
+                driver.terminate()
+                give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
 
     def _exit_code(self, event: AgentEvent) -> int | None:
         """Handle an event of the driver's agent; return the exit code once there is one."""
@@ -157,24 +146,6 @@ class Supervisor:
                 rule, fix = "the connection to the study's driver must last", "Launch it again; no record is lost."
                 raise event.error(rule=rule, fix=fix)
         return None
-
-    def _lost(self, event: AgentEvent, ray: RayCluster) -> None:
-        """Note that a node of Ray is gone; a worker is started again, unless the study ends."""
-        is_head, has_reason = ray.is_head(event.agent), "reason" in event.content
-        self._head_is_lost |= is_head
-        if has_reason or not event.agent.failed:
-            what = "Ray's head" if is_head else "a node of Ray"
-            why = str(event.content["reason"]) if has_reason else event.agent.last_lines or "its agent ended"
-            note(f"{event.agent.host}: {what} is lost: {why}")
-        # An agent whose node failed still takes down what is left of it: before it is gone, nothing may start there.
-        if is_head or event.kind != "gone":
-            return
-        wait_s = ray.replace(event.agent)
-        if not self._signal:
-            when = (
-                "was lost too often, and is not started again" if wait_s is None else f"starts again in {wait_s:.0f} s"
-            )
-            note(f"{event.agent.host}: the node {when}.")
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -194,7 +165,10 @@ class Supervisor:
                 got="one in which no trial ended, so that it is not submitted again",
                 fix="Raise --walltime, or lower the space's budget.",
             )
-        if not (self._signal or self._out_of_time or (self._head_is_lost and has_ended_some)):
+        if self._is_broken and not (self._signal or has_ended_some):
+            note("No trial ended in this job, so that it is not submitted again; launch it to resume the study.")
+            return code
+        if not (self._signal or self._out_of_time or self._is_broken):
             return code  # the driver stopped for a reason of its own, such as a full disk, and would do so again
         note("The study is not complete; the job is submitted again.")
         return self._launcher.resubmit(self._started_at)

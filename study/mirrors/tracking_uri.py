@@ -1,16 +1,11 @@
-"""Addresses of MLflow and of Optuna's storage, checked before anything starts. Imports neither."""
+"""Addresses of MLflow and of Optuna's storage, checked before anything starts. Imports MLflow only to ask a server."""
 
-import http.client
-import json
+import contextlib
 import os
 import re
-import ssl
-import urllib.error
-import urllib.request
-from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from study.errors import TrackingError
 from study.harmless import mask_credentials
@@ -30,6 +25,18 @@ CLIENT_SETTINGS = {
     "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 """Environment of MLflow's client; what the person has set wins."""
+_LOGIN = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+_LOG = "See the server's log; often its database is away, or needs `mlflow db upgrade`."
+_HOST = "Correct host and port, and the path prefix if the server has one."
+_REFUSALS = (
+    (r"Host header", "the server must accept this host name", "Start it with `--allowed-hosts NAME:PORT`."),
+    (r"error code 40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED", "you must be allowed to read experiments", _LOGIN),
+    (r"error code 3\d\d\b", "must be the server itself, got a redirect, which is not followed", "Name where it leads."),
+    (r"error code 5(?!01)\d\d|INTERNAL_ERROR|too many \d+ error", "the server must be healthy", _LOG),
+    (r"error code \d+|valid JSON|ENDPOINT_NOT_FOUND|RESOURCE_DOES_NOT_EXIST", "must be an MLflow server", _HOST),
+    (r"", "a server must answer", "Start it with `mlflow server`, or correct host and port."),
+)
+"""What MLflow's client says of a server -> the rule that is broken, and what to do. The first that fits counts."""
 _DRIVERS = {
     "postgresql": "pip install 'runner-scaling-study[postgresql]'",
     "mysql": "pip install PyMySQL, and begin the URI with mysql+pymysql",
@@ -48,11 +55,6 @@ _TIME_LIMITS = {
     "tcp_user_timeout": "30000",  # milliseconds
 }
 """libpq's, for a mirror that should notice an outage."""
-_PROBE = "/api/2.0/mlflow/experiments/search"
-"""A route that reads the database; `/health` answers while the database is gone."""
-_LARGEST_ANSWER = 1_000_000
-"""Bytes; one experiment has far fewer."""
-_DATABASE_FIX = "Name a database file, such as sqlite:///mlflow.db."
 
 
 def set_client_defaults() -> None:
@@ -81,30 +83,27 @@ def check_asked_uri(given: str | None) -> str:
         raise
 
 
-def check_tracking_uri(uri: str, timeout_s: float = 3.0) -> str:
+def check_tracking_uri(uri: str) -> str:
     """Return the absolute form of `uri` after a test whether MLflow can be there.
 
-    A relative SQLite path is taken from the working directory. A server must answer within `timeout_s`
-    seconds; whether it knows the user (401) and whether its certificate is good is left to MLflow's client,
-    which has more ways to prove either. Databases other than SQLite are not contacted.
+    A relative SQLite path is taken from the working directory. MLflow's client asks a server one question, which reads
+    its database: `/health` answers while that is gone. Databases other than SQLite are not contacted.
 
     Raises:
         TrackingError: Nothing usable is there; says why and what to do.
     """
-    place, fix = "tracking URI", "Use sqlite:///mlflow.db or the http:// address of an MLflow server."
     scheme = _scheme(uri)
     if scheme == "sqlite":
         return _check_sqlite(uri)
     if scheme in _SERVERS:
-        _probe(absolute_uri(uri), timeout_s)
-        return absolute_uri(uri)
-    if scheme in _DATABASES:
-        return uri
-    if scheme in ("", "file"):
-        rule, got = "must be a database or a server", f"the folder {uri!r}: no file store"
-        raise TrackingError(where=place, rule=rule, got=got, fix=fix)
-    rule, got = f"the scheme must be one of {', '.join(('sqlite', *_SERVERS, *_DATABASES))}", mask_credentials(uri)
-    raise TrackingError(where=place, rule=rule, got=repr(got), fix=fix)
+        _ask_server(absolute_uri(uri))
+    elif scheme not in _DATABASES:
+        rule, got = f"must begin with one of {', '.join(('sqlite', *_SERVERS, *_DATABASES))}", mask_credentials(uri)
+        if scheme in ("", "file"):
+            rule, got = "must be a database or a server", f"the folder {uri}: no file store"
+        fix = "Use sqlite:///mlflow.db or the http:// address of an MLflow server."
+        raise TrackingError(where="tracking URI", rule=rule, got=got, fix=fix)
+    return absolute_uri(uri)
 
 
 def absolute_uri(uri: str) -> str:
@@ -187,35 +186,28 @@ def reach(uri: str, place: str) -> None:
         return
     import sqlalchemy
 
-    where = f"{place} {mask_credentials(uri)}"
+    where, kind = f"{place} {mask_credentials(uri)}", _scheme(uri)
     try:
-        engine = sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool)
+        with sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool).connect():
+            pass
     except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
-        rule, got, fix = "Python must have the database's driver", f"none ({error})", f"{_DRIVERS[_dialect(uri)]}."
+        rule, got, fix = "Python must have the database's driver", f"none ({error})", f"{_DRIVERS[kind]}."
         raise TrackingError(where=where, rule=rule, got=got, fix=fix) from None
     except (ValueError, sqlalchemy.exc.ArgumentError):  # they may quote the password
-        got, fix = "one that cannot be read", f"Write {_dialect(uri)}://HOST:PORT/NAME, the port as a number."
+        got, fix = "one that cannot be read", f"Write {kind}://HOST:PORT/NAME, the port as a number."
         raise TrackingError(where=where, rule="must be a URI", got=got, fix=fix) from None
-    try:
-        with engine.connect():
-            pass
     except TypeError:  # psycopg gives bytes for the texts of a database whose encoding is SQL_ASCII
         rule, fix = "the database must be encoded in UTF8", "Create it anew with `createdb -E UTF8 -T template0`."
         raise TrackingError(where=where, rule=rule, got="another one", fix=fix) from None
 
 
-def _dialect(uri: str) -> str:
-    """Return the name of the database in a URI, such as `postgresql`."""
-    return uri.partition(":")[0].partition("+")[0].lower()
-
-
 def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
-    path = sqlite_path(uri)
+    path, fix = sqlite_path(uri), "Name a database file, such as sqlite:///mlflow.db."
     if path is None:
-        raise TrackingError(where=place, rule="SQLite must keep its data in a file", got=repr(uri), fix=_DATABASE_FIX)
+        raise TrackingError(where=place, rule="SQLite must keep its data in a file", got=repr(uri), fix=fix)
     absolute = path.absolute()
     if absolute.is_dir():
-        raise TrackingError(where=place, rule="must name a file", got=f"the folder {absolute}", fix=_DATABASE_FIX)
+        raise TrackingError(where=place, rule="must name a file", got=f"the folder {absolute}", fix=fix)
     if not (parent := absolute.parent).is_dir():
         raise TrackingError(where=place, rule="the database's folder must exist", got=parent, fix="Create it.")
     for each in (parent, *([absolute] if absolute.exists() else [])):
@@ -225,94 +217,30 @@ def _check_sqlite(uri: str, place: str = "tracking URI") -> str:
     return absolute_uri(uri)
 
 
-def _probe(uri: str, timeout_s: float) -> None:
-    """Ask the server for one experiment."""
-    address, user = _apart(uri)
-    request = urllib.request.Request(
-        address + _PROBE,
-        data=b'{"max_results": 1}',
-        headers={"Content-Type": "application/json", **(_basic(user) if user else _authorization())},
-        method="POST",
-    )
-    where = f"tracking URI {mask_credentials(uri)}"
+def _ask_server(uri: str) -> None:
+    """Let MLflow's client ask for one experiment; that there is none is an answer too."""
+    with _client_settings():
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        try:
+            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+        except (MlflowException, OSError, ValueError) as error:
+            said = " ".join(str(error).split())
+            rule, fix = next((rule, fix) for words, rule, fix in _REFUSALS if re.search(words, said))
+            where, got = (
+                f"tracking URI {mask_credentials(uri)}",
+                mask_credentials(said).rpartition("Caused by ")[2][-200:],
+            )
+            raise TrackingError(where=where, rule=rule, got=got, fix=fix) from None
+
+
+@contextlib.contextmanager
+def _client_settings() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in CLIENT_SETTINGS}
+    set_client_defaults()
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
-            body = answer.read(_LARGEST_ANSWER)
-    except urllib.error.HTTPError as error:
-        with error:
-            body_begins = error.read(500).decode(errors="replace")
-            _refuse_status(where, error.code, body_begins, error.headers.get("Location"))
-        return
-    except ssl.SSLError:
-        return
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return
-        rule, got = f"a server must answer within {timeout_s:g} s", reason or type(error).__name__
-        fix = "Start it with `mlflow server`, or correct host and port."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix) from error
-    try:
-        is_mlflow = "experiments" in json.loads(body)
-    except (ValueError, TypeError):
-        is_mlflow = False
-    if not is_mlflow:
-        _refuse_stranger(where, f"an answer that begins {body[:60]!r}")
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as an error: it would take the credentials to a host that nobody named."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing."""
-
-
-def _refuse_status(where: str, status: int, body: str, location: str | None) -> None:
-    """Turn an HTTP error status into a message; 401 and 429 show a server that is alive."""
-    got = f"HTTP {status}"
-    if status in (401, 429):
-        return
-    if 300 <= status < 400:
-        rule, place = "must be the address of the server itself", mask_credentials(location or "nowhere")
-        got = f"a redirect ({got}) to {place}, which is not followed with your credentials"
-        fix = "Name that address, without /api/…, if it is the one that you mean."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
-    if status == 403 and "Host header" in body:
-        rule, got = "the server must accept this host name", f"{got} ({body.strip()[:200]})"
-        fix = "Start it with `mlflow server --allowed-hosts <host:port>`, or use its IP address."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
-    if status == 403:
-        rule = "you must be allowed to read experiments"
-        fix = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-        raise TrackingError(where=where, rule=rule, got=got, fix=fix)
-    if status >= 500 and status != 501:  # MLflow knows the method that it is asked by
-        fix = "See the server's log; often its database is away, or needs `mlflow db upgrade`."
-        raise TrackingError(where=where, rule="the server must be healthy", got=got, fix=fix)
-    _refuse_stranger(where, got)
-
-
-def _refuse_stranger(where: str, got: str) -> None:
-    rule, got = "must be an MLflow server", f"{got} from {_PROBE}"
-    fix = "Correct host and port, and the path prefix if the server has one."
-    raise TrackingError(where=where, rule=rule, got=got, fix=fix)
-
-
-def _apart(uri: str) -> tuple[str, str]:
-    """Return the URI without user and password, which urllib does not know, and `user:password`, if given."""
-    parts = urlsplit(uri)
-    user, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=host).geturl(), unquote(user)
-
-
-def _basic(user_and_password: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + b64encode(user_and_password.encode()).decode()}
-
-
-def _authorization() -> dict[str, str]:
-    """Return the header that MLflow's client would send with the same environment."""
-    user, password = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
-    if user and password:
-        return _basic(f"{user}:{password}")
-    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
-        return {"Authorization": f"Bearer {token}"}
-    return {}
+        yield
+    finally:
+        for name in (name for name, value in before.items() if value is None):
+            os.environ.pop(name, None)

@@ -15,11 +15,10 @@ import typer.main
 from typer.testing import CliRunner
 
 from study.errors import ExitCode, LaunchError
-from study.launch.base import BatchScheduler, NoAnswerError
 from study.launch.commands import app
-from study.launch.files import WrittenFiles
-from study.launch.job import JOB_FILE, LaunchJob
-from study.launch.launchers import LAUNCHERS, read_launcher
+from study.launch.job import JOB_FILE, LaunchJob, written
+from study.launch.launcher import BatchScheduler, NoAnswerError
+from study.launch.schedulers import LAUNCHERS, read_launcher
 from tests.launching import host, install, launcher
 
 LAST_WORD = '#!/bin/bash\nexec bash -c "${@: -1}"\n'
@@ -170,7 +169,8 @@ def test_print_shows_the_job_and_writes_nothing(name, place):
 @each
 def test_the_supervisor_reads_the_launcher_that_was_written(name, place):
     launcher = job_of(name, place)
-    WrittenFiles(place / "job", launcher.job.files())
+    with written(place / "job", launcher.job.files()):
+        pass
     again = read_launcher(place / "job" / JOB_FILE)
     assert type(again) is LAUNCHERS[name]
     assert again.job == launcher.job
@@ -315,7 +315,8 @@ def test_a_launch_file_that_is_damaged_or_unknown_is_refused(place, content):
 
 
 def test_a_launch_file_that_others_could_have_written_is_refused(place):
-    WrittenFiles(place / "job", job_of("slurm", place).job.files())
+    with written(place / "job", job_of("slurm", place).job.files()):
+        pass
     Path(place / "job" / JOB_FILE).chmod(0o666)
     with pytest.raises(LaunchError, match="must belong to you, and nobody else may write it"):
         read_launcher(place / "job" / JOB_FILE)

@@ -227,7 +227,7 @@ def test_an_address_where_something_else_answers():
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             address = f"127.0.0.1:{server.server_port}"
-            assert "not Ray" in str(refused("run", "space.yaml", "--address", address))
+            assert "must be a Ray cluster" in str(refused("run", "space.yaml", "--address", address))
             assert "MLflow" in str(refused("run", "space.yaml", "--tracking-uri", f"http://{address}"))
         finally:
             server.shutdown()  # else its thread spins on the closed socket, for as long as the tests last

@@ -373,7 +373,7 @@ def named(stranger):
 @pytest.mark.parametrize("token", [TOKEN, ""])
 def test_the_probe_takes_no_credentials_to_another_host(named, stranger, monkeypatch, token):
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
-    with pytest.raises(TrackingError, match=rf"redirect \(HTTP 307\) to {stranger.uri}/"):
+    with pytest.raises(TrackingError, match="got a redirect, which is not followed"):
         check_tracking_uri(named.uri)
     assert len(named.asked) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study.cluster import connection
+from study.cluster import address, connection
 from study.cluster.address import check_address, resolve_address
 from study.cluster.connection import RayWatch, local_shape, private_shape
 from study.cluster.environment import environment
@@ -27,10 +27,10 @@ UNREACHABLE = {
 }
 
 
-@pytest.mark.parametrize("address", UNREACHABLE)
-def test_an_address_that_cannot_be_reached_is_an_ordinary_error(address):
-    with pytest.raises(ClusterError, match=f"^--address {re.escape(address)}: {UNREACHABLE[address]}"):
-        check_address(address)
+@pytest.mark.parametrize("given", UNREACHABLE)
+def test_an_address_that_cannot_be_reached_is_an_ordinary_error(given):
+    with pytest.raises(ClusterError, match=f"^--address {re.escape(given)}: {UNREACHABLE[given]}"):
+        check_address(given)
 
 
 def test_an_address_of_ipv6_stands_in_brackets():
@@ -39,8 +39,13 @@ def test_an_address_of_ipv6_stands_in_brackets():
     except OSError:
         pytest.skip("no IPv6 here")
     with server:
-        threading.Thread(target=lambda: server.accept()[0].sendall(bytes(3) + b"\x04" + bytes(5)), daemon=True).start()
         check_address(f"[::1]:{server.getsockname()[1]}")
+
+
+def test_a_server_that_is_no_ray_is_refused_in_time(monkeypatch):
+    monkeypatch.setattr(address, "HANDSHAKE_TIMEOUT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ClusterError, match="must be a Ray cluster"):
+        resolve_address(address_of(server))
 
 
 def test_without_an_address_ray_is_private(monkeypatch):
@@ -104,31 +109,31 @@ def test_a_server_that_goes_away_is_reported_once_and_by_name(soon):
         reported.set()
 
     with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
-        address = address_of(server)
-        with RayWatch({"the other": address_of(other), "the head": address}, on_lost):
+        place = address_of(server)
+        with RayWatch({"the other": address_of(other), "the head": place}, on_lost):
             assert not reported.wait(1.5)  # three times its patience, and both are there
             server.close()
             assert reported.wait(30)
             reported.clear()
             assert not reported.wait(1)
-    assert said == [f"the head ({address}) has not answered for 0.5 s"]
+    assert said == [f"the head ({place}) has not answered for 0.5 s"]
 
 
 def test_a_server_that_comes_back_in_time_was_never_gone(soon, monkeypatch):
     monkeypatch.setattr(connection, "PATIENCE_S", 30)
     reported = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-    with RayWatch({"the head": f"{address[0]}:{address[1]}"}, lambda why: reported.set()):
+        place = server.getsockname()
+    with RayWatch({"the head": f"{place[0]}:{place[1]}"}, lambda why: reported.set()):
         assert not reported.wait(0.5)
-        with socket.create_server(address):
+        with socket.create_server(place):
             assert not reported.wait(0.5)
 
 
 def test_a_watch_that_has_ended_reports_nothing(soon):
     reported = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = address_of(server)
-    with RayWatch({"the head": address}, lambda why: reported.set()):
+        place = address_of(server)
+    with RayWatch({"the head": place}, lambda why: reported.set()):
         pass
     assert not reported.wait(1)

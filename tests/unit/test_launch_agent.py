@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,8 +10,7 @@ import time
 import psutil
 import pytest
 
-from study.launch.node import MARKER
-from study.launch.remote import CommandTask, RayTask
+from study.launch.job import CommandTask, RayTask
 from tests.e2e.commands import ROOT, environment
 
 
@@ -125,14 +123,10 @@ def test_a_command_that_is_not_there_is_said(agent):
     assert "no-such-command-here" in agent.until("failed")["reason"]
 
 
-def test_the_copy_of_an_environment_goes_also_where_no_node_could_start(agent, tmp_path):
-    copy = tmp_path / "rl-1-env"
-    (copy / "bin").mkdir(parents=True)
-    (copy / MARKER).write_text(socket.gethostname())
-    task = RayTask(job="1", temp_root="/tmp", environment={}, num_cpus=1, interface="none0", remove=str(copy))
+def test_a_node_that_cannot_start_says_why_and_what_to_do(agent):
+    task = RayTask(job="1", temp_root="/tmp", environment={}, num_cpus=1, interface="none0")
     agent.say(task.model_dump_json())
     failed = agent.until("failed")
     assert failed["reason"].startswith("--interface none0")
     assert failed["fix"]
     assert agent.process.wait(5) == 1
-    assert not copy.exists()

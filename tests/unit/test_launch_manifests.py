@@ -24,8 +24,7 @@ from study.cli import commands as cli
 from study.errors import ClusterError, SpaceError
 from study.hosts.machine import machine
 from study.launch import manifests
-from study.launch.files import fill, quoted
-from study.launch.manifests import KubeRayOptions, RayUpOptions, plain_name
+from study.launch.manifests import KubeRayOptions, RayUpOptions, fill, plain_name, quoted
 from study.mirrors.tracking_uri import asked_uri
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,7 +179,7 @@ def test_the_head_starts_with_a_token_ports_and_cpus_when_asked_or_alone(host):
     assert len(given["temp-dir"]) <= 40
     assert given_to_ray(host("head", use_head=True))["num-cpus"] == "8"
     assert given_to_ray(host("head", hosts="lab-1:8"))["num-cpus"] == "8"
-    assert given_to_ray(host("head", port_base=23_001))["port"] == "23100"
+    assert given_to_ray(host("head", port_base=23_001))["port"] == "24000"
 
 
 @pytest.mark.parametrize(
@@ -315,12 +314,12 @@ def test_a_space_is_sent_as_text_whatever_its_editor_wrote_before_it_and_whateve
     (place / "marked.yaml").write_bytes(plain.encode("utf-8-sig"))
     code = """
 from study.launch.manifests import KubeRayOptions, kuberay
-from study.launch.ssh import SshOptions
+from study.launch.schedulers import SshOptions
 made = kuberay(KubeRayOptions(space=["marked.yaml"], image="i", cpus_per_node=16))
 open("job.yaml", "w").write(made.files["rayjob.yaml"])
 print(ascii(SshOptions(space=["marked.yaml"], hosts="n1:2").inputs["marked.yaml"]))
 """
-    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
     done = shell(sys.executable, "-c", code, **ascii_locale)
     assert done.stdout.strip() == ascii(plain), done.stderr
     _, space, _ = YAML(typ="safe", pure=True).load_all((place / "job.yaml").read_text())

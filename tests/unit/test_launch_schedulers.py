@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
-from study.launch.base import clock
 from study.launch.job import hosts_of_file
-from study.launch.slurm import expand_counts
-from study.launch.ssh import dashboard_line, parse_hosts
+from study.launch.launcher import clock
+from study.launch.schedulers import dashboard_line, expand_counts, parse_hosts
 from study.options import seconds
 from tests.launching import host, install, launcher
 

@@ -1,9 +1,9 @@
 """Which addresses of MLflow and of Optuna's storage are refused before anything starts, and as what."""
 
 import http.server
+import os
 import socket
 import threading
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -65,7 +65,7 @@ def test_a_path_of_sqlite_becomes_absolute_and_stays(tmp_path, monkeypatch):
         ("sqlite:///{}", "must name a file"),
         ("mlruns", "must be a database or a server"),
         ("file:///data/mlruns", "must be a database or a server"),
-        ("gopher://host", "the scheme must be one of sqlite, http, https, postgresql, mysql, mssql"),
+        ("gopher://host", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
         ("postgresql://[db", "must be a URI"),
     ],
 )
@@ -93,47 +93,38 @@ def test_a_database_server_is_not_contacted():
     [
         (403, b"Invalid Host header - possible DNS rebinding attack detected", "the server must accept this host name"),
         (403, b"Permission denied", "you must be allowed to read experiments"),
+        (401, b"You are not authenticated", "you must be allowed to read experiments"),
+        (403, b'{"error_code": "PERMISSION_DENIED"}', "you must be allowed to read experiments"),
         (500, b"oops", "the server must be healthy"),
         (503, b"", "the server must be healthy"),
-        (302, b"", "must be the address of the server itself"),
+        (302, b"", "must be the server itself"),
         (404, b"not here", "must be an MLflow server"),
         (200, b"<html>Welcome to nginx</html>", "must be an MLflow server"),
-        (200, b'{"hello": 1}', "must be an MLflow server"),
         (200, b"3", "must be an MLflow server"),
     ],
 )
 def test_a_server_that_cannot_work_is_refused(status, body, rule):
     with server(status, body) as (uri, _):
         error = refusal(check_tracking_uri, uri)
-    assert (error.rule, error.where) == (rule, f"tracking URI {uri}")
+    assert (error.rule.partition(",")[0], error.where) == (rule, f"tracking URI {uri}")
 
 
-def test_nobody_and_a_silent_server_are_refused_in_time():
+def test_nobody_and_a_silent_server_are_refused_in_time(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert refusal(check_tracking_uri, uri, timeout_s=0.2).got == "timed out"
+        assert "timed out" in refusal(check_tracking_uri, uri).got
     assert "refused" in refusal(check_tracking_uri, uri).got
 
 
-@pytest.mark.parametrize(
-    ("status", "variables", "header"),
-    [
-        (200, {}, None),
-        (401, {}, None),  # MLflow's client has more ways to prove who it is
-        (
-            200,
-            {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "secret", "MLFLOW_TRACKING_TOKEN": "unused"},
-            "Basic " + b64encode(b"me:secret").decode(),
-        ),
-        (200, {"MLFLOW_TRACKING_TOKEN": "abc"}, "Bearer abc"),
-    ],
-)
-def test_a_server_is_asked_as_mlflow_asks_it(monkeypatch, status, variables, header):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with server(status, b'{"experiments": []}') as (uri, seen):
+@pytest.mark.parametrize("body", [b'{"experiments": []}', b"{}"])  # the default experiment may be deleted
+def test_a_server_is_asked_once_by_mlflow_s_client_whose_settings_do_not_stay(monkeypatch, body):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
+    before = dict(os.environ)
+    with server(200, body) as (uri, seen):
         assert check_tracking_uri(f"{uri}/") == uri
-    assert [(each["path"], each.get("Authorization")) for each in seen] == [(PROBE, header)]
+    assert [(each["path"], each.get("Authorization")) for each in seen] == [(PROBE, "Bearer abc")]
+    assert dict(os.environ) == before
 
 
 PROBE = "/api/2.0/mlflow/experiments/search"

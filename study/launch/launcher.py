@@ -1,7 +1,7 @@
 """The base classes of launchers. A launcher is one way to get hosts for a job and to reach them.
 
 The command `launch NAME` makes one from the options, on the machine of the person, and calls `script`, `submit` and
-the forecasts. The supervisor makes one from `launch.json`, inside the job, and calls the rest. Imports no engine.
+the forecast. The supervisor makes one from `launch.json`, inside the job, and calls the rest. Imports no engine.
 """
 
 import abc
@@ -118,10 +118,6 @@ class BatchScheduler(Launcher):
         """
         return ""
 
-    def foreseen_start_of(self, job_id: str) -> str:
-        """Return when a submitted job will start, or "now"; empty if the scheduler does not say within seconds."""
-        return ""
-
     def script(self) -> str:
         """Return the job's script: directives, the environment, and the supervisor in place of the shell.
 
@@ -152,17 +148,13 @@ class BatchScheduler(Launcher):
         """
         options: list[list[str]] = []
         for word in self.job.scheduler_options:
-            if word.startswith("-") or not options:
+            if word.startswith("-"):
                 options.append([word])
-            else:
+            elif options:
                 options[-1].append(word)
-        if options and not options[0][0].startswith("-"):
-            raise LaunchError(
-                where="after --",
-                rule="must be options of the scheduler",
-                got=options[0][0],
-                fix="Begin each with a dash.",
-            )
+            else:
+                rule, fix = "must be options of the scheduler", "Begin each with a dash."
+                raise LaunchError(where="after --", rule=rule, got=word, fix=fix)
         return options
 
     @property
@@ -186,15 +178,10 @@ class BatchScheduler(Launcher):
             LaunchError: The scheduler is not here, or refuses.
         """
         said = ask(*self.submit_command, str(file))
-        match = re.search(self.id_pattern, said, flags=re.MULTILINE)
-        if match is None:
-            raise NoAnswerError(
-                where=self.submit_command[0],
-                rule="must answer with a job id",
-                got=said.strip()[:200],
-                fix="Look whether the job is queued before you launch it again.",
-            )
-        return match[1]
+        if match := re.search(self.id_pattern, said, flags=re.MULTILINE):
+            return match[1]
+        rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
+        raise NoAnswerError(where=self.submit_command[0], rule=rule, got=said.strip()[:200], fix=fix)
 
 
 def ask(*command: str, both: bool = False) -> str:
@@ -207,25 +194,15 @@ def ask(*command: str, both: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
     except OSError as error:
-        raise LaunchError(
-            where=command[0],
-            rule="must be on this machine's PATH",
-            got=error.strerror or "",
-            fix="Launch on the front-end, or see the job with --print.",
-        ) from error
+        rule, fix = "must be on this machine's PATH", "Launch on the front-end, or see the job with --print."
+        raise LaunchError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
     except subprocess.TimeoutExpired as error:
-        raise NoAnswerError(
-            where=command[0],
-            rule=f"must answer within {ASK_TIMEOUT_S:.0f} s",
-            fix="Look whether the job is queued, and try again later.",
-        ) from error
+        rule, fix = f"must answer within {ASK_TIMEOUT_S:.0f} s", "Look whether the job is queued, and try again later."
+        raise NoAnswerError(where=command[0], rule=rule, fix=fix) from error
     if done.returncode != 0:
-        raise LaunchError(
-            where=command[0],
-            rule="must accept the request",
-            got=" ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}",
-            fix="Change the options after --, or ask the site's administrators.",
-        )
+        got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
+        fix = "Change the options after --, or ask the site's administrators."
+        raise LaunchError(where=command[0], rule="must accept the request", got=got, fix=fix)
     return done.stdout + (done.stderr if both else "")
 
 
