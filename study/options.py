@@ -4,13 +4,12 @@ import atexit
 import contextlib
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +19,6 @@ from study.errors import SpaceError
 from study.records.folder import NAME
 from study.space.space_file import NOTE, NOTE_CHANGE, NOTE_MORE, SHIPPED, read_space
 from study.space.spec import StudySpec
-
-if TYPE_CHECKING:
-    from study.adopted.reading import Reading
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
@@ -181,9 +177,8 @@ def asked_script(
     timeout: str = "60s",
     runners: str | None = None,
     trials: int | None = None,
-    episodes: int = 0,
 ) -> str:
-    """Return the space around the values of a person's script, as YAML; asks which of several where somebody is there.
+    """Return the space around the values of a person's script, as YAML.
 
     Args:
         config: The script, as `--config` names it.
@@ -191,48 +186,29 @@ def asked_script(
         timeout: How long it may take.
         runners: The scales, as `1,10,46`.
         trials: Number of trials.
-        episodes: Of a random policy, which measures the floor; 0 leaves it out.
 
     Raises:
         SpaceError: It cannot be studied; says why.
     """
-    from study.adopted.reading import SeveralConfigurationsError, Target, read_script
-    from study.adopted.writing import floor_of, not_varied, space_text
+    from study.adopted.reading import read_script, script_file
+    from study.adopted.writing import not_varied, space_text
 
     console = terminal(error=True)
     given, limit, scales = words(arguments, "--config-args"), seconds(timeout, "--config-timeout"), _scales(runners)
-    Target.parse(config, where="--config")  # before it is said to run
+    script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
-
-    def read(name: str) -> "Reading":
-        return read_script(name, args=given, timeout_s=limit, episodes=episodes, where="--config")
-
-    try:
-        reading = read(config)
-    except SeveralConfigurationsError as error:
-        if not sys.stdin.isatty():
-            raise
-        for choice in error.choices:
-            say(console, choice)
-        config = f"{config}:{typer.prompt('Which one', default='1', err=True)}"
-        _SAID.add(config)
-        reading = read(config)
-    facts = reading.adopted.facts
+    adopted = read_script(config, args=given, timeout_s=limit, where="--config")
+    facts = adopted.facts
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     if parts := "; ".join(f"{each.part} {each.what}" for each in facts.own_parts):
         say(console, f"Its own parts: {parts}.")
-    if reading.starts_ray:
+    if adopted.starts_ray:
         say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
-    if variables := ", ".join(reading.adopted.variables):
+    if variables := ", ".join(adopted.variables):
         say(console, f"It sets {variables} in its environment: so do the trials.")
     for remark in not_varied(facts):
         say(console, remark)
-    floor = floor_of(reading.returns, num_cut=reading.num_cut) if reading.returns else None
-    if reading.unplayed:
-        say(console, f"No floor is measured: a random policy cannot play there ({reading.unplayed}).")
-    return space_text(
-        facts, reading.searched, config=config, args=arguments, runners=scales, trials=trials, floor=floor
-    )
+    return space_text(facts, adopted.searched, config=config, args=arguments, runners=scales, trials=trials)
 
 
 _SAID: set[str] = set()

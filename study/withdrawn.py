@@ -9,6 +9,9 @@ _HONESTY = "Leave it out: `certificate verify` shows that the arithmetic is righ
 WITHDRAWN: Mapping[str, str] = {
     "replay": "Read what it found in study/designs/holdup/evidence.md, or run it in version 0.12.2.",
     "export --format patch": "Leave out --format: the calls to add to your script are printed.",
+    "adopt --episodes": "Leave it out; `evaluate SPACE --random --episodes 200` measures the floor of a space.",
+    "evaluate --render": "Use --video, which films the episodes.",
+    "evaluate --best-and-worst": "Leave it out: a film shows the first episodes.",
     "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib, MLflow and JAX.",
     "launch --stage": "Copy the environment in --activate: study/launch/README.md has the line.",
     "launch --min-nodes": "Leave it out: a job begins with all its nodes, so ask for as many as it needs.",

@@ -1,84 +1,76 @@
-"""What a configuration that was found comes to: its facts, its bytes, its environment, a random policy's returns.
+"""What a configuration that was found comes to: its facts, its bytes, and what its processes must have.
 
 Runs in the process of the script. Imports RLlib.
 """
 
-import contextlib
+import hashlib
 import inspect
-import io
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
+from gymnasium.envs.registration import registry as gymnasium_registry
 from gymnasium.vector import VectorEnv
 from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from ray.util.check_serialize import inspect_serializability
 
 from study.adopted import describing
-from study.adopted.facts import MistakeError, Request, one_line
-from study.adopted.from_tune import choices_of
+from study.adopted.choices import choices_of
 from study.adopted.interception import Interception, Launch
-from study.adopted.surroundings import Surroundings
+from study.adopted.reading import MistakeError, one_line
+from study.cluster.shipping import loaded_modules
 from study.jax_private import jax_obstacle
 from study.trial.script_config import pickled
-from study.trial.script_environment import make_environment, play_randomly
+from study.trial.script_environment import make_environment
 
 _OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
 """Sizes that RLlib takes for one learner."""
-_SEED, _LONGEST_EPISODE = 0, 10_000
-"""Of a random policy's first episode; steps after which one is cut."""
+_OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
+"""How environment variables begin that the study sets by itself."""
+_SEED = 0
+"""Of the environment that is made to know its spaces."""
 
 
 def answered(
-    launch: Launch, *, request: Request, ran: Interception, surroundings: Surroundings, module: ModuleType
+    launch: Launch, *, ran: Interception, before: "Surroundings", file: Path, module: ModuleType
 ) -> tuple[dict[str, Any], bytes]:
     """Return what is known of a configuration that has no `refusals`, as JSON values, and the configuration pickled.
 
     Args:
         launch: The training that was found.
-        request: What was asked.
         ran: What the script did.
-        surroundings: What was there before it ran.
+        before: What was there before it ran.
+        file: The script.
         module: The script's own.
 
     Raises:
         MistakeError: RLlib refuses the configuration, it cannot be pickled, or its environment does not work.
     """
     config = launch.config
-    if not launch.searched and (why := _invalid(config)):
-        rule, fix = "RLlib must accept the configuration", "Run the script by itself until it trains."
-        raise MistakeError(rule=rule, got=why, fix=fix)
+    if not launch.searched:
+        _check_valid(config)
     environments = dict(ran.environments)  # what makes those that the script registered, with Tune or with Gymnasium
-    if config.env not in environments and (entry := surroundings.registered(config.env)) is not None:
-        environments[config.env] = OfGymnasium(entry)
+    if config.env not in environments and before.registers(config.env):
+        environments[config.env] = OfGymnasium(gymnasium_registry[config.env])
     content = _pickled(config, environments, module)
     os.environ.update(ran.variables)  # from here on this process is as one of Ray's
-    environment, several = _environment(config, environments)
-    of_one = "single_" if isinstance(environment, VectorEnv) else ""
-    spaces = [getattr(environment, f"{of_one}{each}_space", None) for each in ("observation", "action")]
-    if not several and any(each is None for each in spaces):
-        rule = f"the environment '{describing.environment_name(config.env)}' must have both spaces once it is made"
-        fix = "Set `observation_space` and `action_space` in its constructor."
-        raise MistakeError(rule=rule, got=str(spaces), fix=fix)
     facts = describing.facts_of(
         config,
-        source=Path(request.target if request.target.endswith(".py") else str(inspect.getsourcefile(module))),
+        source=file,
         found_as=launch.how,
         stop=launch.stop,
         searched=launch.searched,
-        modules=surroundings.digests(),
-        spaces=(None, None) if several else (spaces[0], spaces[1]),
-        acting=environment.unwrapped.possible_agents or () if several else (),
+        modules={name: _digest(name) for name in before.own_modules()},
+        **_of_environment(config, environments),
     )
-    played = {"returns": _played(config, environments, environment, request)} if request.episodes else {}
     known = {
-        **played,
-        **surroundings.added(ran),
+        **before.added(ran),
         "facts": facts.model_dump(mode="json"),
         "searched": {
             describing.OF_TUNE.get(name, name): choices_of(domain, facts.num_learners if name in _OF_A_LEARNER else 1)
@@ -90,42 +82,62 @@ def answered(
     return known, content
 
 
-def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], module: ModuleType) -> bytes:
-    try:
-        return pickled(config, environments=environments, by_value=None if module.__name__ == "__main__" else module)
-    except Exception as error:
-        raise MistakeError(
-            rule="everything in the configuration must be picklable, as Ray sends it to its processes",
-            got=_unpicklable(config, environments) or error,
-            fix="Make it inside the function that uses it, or define it at module level.",
-        ) from error
+def _check_valid(config: AlgorithmConfig) -> None:
+    """Refuse what RLlib would refuse, but for the learners, which a study sets.
 
-
-def _played(
-    config: AlgorithmConfig, environments: Mapping[str, Any], environment: Any, request: Request
-) -> dict[str, Any]:
-    """Return the episodes of a random policy; why there are none where the environment takes no random action.
-
-    They are played where a study evaluates: the script may have another environment for that.
+    Raises:
+        MistakeError: Says why.
     """
-    playing = config.get_evaluation_config_object() or config
+    tried = config.copy(copy_frozen=False)
+    tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
     try:
-        if (playing.env, playing.env_config) != (config.env, config.env_config):
-            environment.close()
-            environment = make_environment(playing, environments)
-        return play_randomly(
-            environment,
-            episodes=request.episodes,
-            seed=_SEED,
-            most_s=request.play_s,
-            max_episode_steps=_LONGEST_EPISODE,
-        )
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (the environment's own: there is no floor then)
-        return {"returns": [], "num_cut": 0, "problem": one_line(f"{type(error).__name__}: {error}")[:120]}
+        tried.validate()
+    except Exception as error:  # RLlib's checks, and those of a script's own configuration
+        rule, fix = "RLlib must accept the configuration", "Run the script by itself until it trains."
+        raise MistakeError(rule=rule, got=error, fix=fix) from error
 
 
-def _environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return the environment, made as RLlib makes it, and whether it is for several agents."""
+def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], module: ModuleType) -> bytes:
+    by_value = None if module.__name__ == "__main__" else module
+    try:
+        return pickled(config, environments=environments, by_value=by_value)
+    except Exception as error:
+        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
+        fix = "Make it inside the function that uses it, or define it at module level."
+        got = next(_unpicklable(config, environments), error)
+        raise MistakeError(rule=rule, got=got, fix=fix) from error
+
+
+def _unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which parts of a configuration cannot be pickled and why, in words."""
+    settings = {f"setting '{name.strip('_')}'": value for name, value in vars(config).items()}
+    for place, value in {**{f"environment '{name}'": each for name, each in environments.items()}, **settings}.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
+            yield f"{place}: {one_line(error)}"
+
+
+# --- its environment -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OfGymnasium:
+    """Makes an environment that the script registered with Gymnasium, wherever it is unpickled."""
+
+    spec: Any
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        """Return a new environment with the arguments in `env_config`."""
+        return gymnasium.make(self.spec, **dict(context))
+
+
+def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spaces of the environment, or the agents of one for several; it is made as RLlib makes it.
+
+    Raises:
+        MistakeError: It does not work, or does not suit the configuration.
+    """
     name = describing.environment_name(config.env)
     try:
         made = make_environment(config, environments)
@@ -138,52 +150,113 @@ def _environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> tu
         rule, got = f"the environment '{name}' must be made and reset", f"{type(error).__name__}: {error}"
         fix = "Make and reset it in Python by itself, with the same env_config."
         raise MistakeError(rule=rule, got=got, fix=fix) from error
-    several = isinstance(getattr(made, "unwrapped", made), MultiAgentEnv)
-    if several and not config.is_multi_agent:
-        rule = "an environment for several agents needs policies"
-        fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
-        raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix)
-    return made, several
+    plain = getattr(made, "unwrapped", made)
+    if isinstance(plain, MultiAgentEnv):
+        if not config.is_multi_agent:
+            rule = "an environment for several agents needs policies"
+            fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
+            raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix)
+        return {"acting": plain.possible_agents or ()}
+    of_one = "single_" if isinstance(made, VectorEnv) else ""
+    spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
+    if any(each is None for each in spaces):
+        rule = f"the environment '{name}' must have both spaces once it is made"
+        fix = "Set `observation_space` and `action_space` in its constructor."
+        raise MistakeError(rule=rule, got=str(list(spaces)), fix=fix)
+    return {"spaces": spaces}
 
 
-@dataclass(frozen=True, slots=True)
-class OfGymnasium:
-    """Makes an environment that the script registered with Gymnasium, wherever it is unpickled."""
-
-    spec: Any
-
-    def __call__(self, context: Mapping[str, Any]) -> Any:
-        """Return a new environment with the arguments in `env_config`."""
-        import gymnasium
-
-        return gymnasium.make(self.spec, **dict(context))
+# --- what a script adds to its process beside the configuration ------------------------------------------------------
 
 
-def _invalid(config: AlgorithmConfig) -> str:
-    """Return why RLlib would refuse a configuration, but for its learners, which a study sets; empty: it would not."""
-    tried = config.copy(copy_frozen=False)
-    tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
-    try:
-        tried.validate()
-    except Exception as error:  # noqa: BLE001 (RLlib's checks, and those of a script's own configuration)
-        return one_line(error)
-    return ""
+class Surroundings:
+    """What was there before a script ran, to tell what it has added."""
+
+    def __init__(self, file: Path) -> None:
+        """Note what is there; to be made before the script runs."""
+        self._began_in = str(Path.cwd())
+        self._folder = str(file.parent)
+        self._variables = dict(os.environ)
+        self._paths = {*sys.path, *_entries(self._variables)} - {self._folder}
+        self._modules = {name.partition(".")[0] for name in sys.modules}
+        self._environments = set(gymnasium_registry)
+
+    def check_left_alone(self, launch: Launch, ran: Interception, module: ModuleType) -> None:
+        """Refuse a script that changes what the processes of a trial have anew.
+
+        Args:
+            launch: The training that was found.
+            ran: What the script did.
+            module: The script's own.
+
+        Raises:
+            MistakeError: It trains in another folder, or has replaced a part of RLlib in place.
+        """
+        for folder in filter(None, [launch.folder, ran.folder]):
+            if folder != self._began_in:
+                rule = "must train in the folder in which the command is typed: trials and evaluations run there"
+                raise MistakeError(rule=rule, got=folder, fix=f"Type the command in {folder}.")
+        if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self.own_modules()})) is not None:
+            rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
+            fix = "Derive a class of your own, and give it to the configuration."
+            raise MistakeError(rule=rule, got=f"{replaced} of the script's own", fix=fix)
+
+    def own_modules(self) -> list[str]:
+        """Return the user's own modules; what RLlib has imported before is none, wherever it is installed."""
+        return [each.name for each in loaded_modules() if each.name not in self._modules]
+
+    def registers(self, name: Any) -> bool:
+        """Return whether the script has registered an environment of that name with Gymnasium."""
+        return isinstance(name, str) and name in gymnasium_registry and name not in self._environments
+
+    def added(self, ran: Interception) -> dict[str, Any]:
+        """Return the folders, modules and variables that the script has added, as JSON values of `Adopted`.
+
+        Args:
+            ran: What the script did.
+        """
+        given = {**os.environ, **ran.variables}
+        found = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._paths]
+        paths = list(dict.fromkeys([*found, self._folder]))
+        beside = {Path(path).resolve() for path in paths}
+        modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]
+        modules += [each for each in ran.modules if each not in modules]
+        changed = {name for name in {*given, *self._variables} if given.get(name) != self._variables.get(name)}
+        return {
+            "paths": paths,
+            "modules": [(each.name, list(map(str, each.paths))) for each in modules],
+            "folder": ran.folder,
+            "variables": {name: given.get(name) for name in sorted(changed) if not name.startswith(_OF_THE_STUDY)},
+        }
 
 
-def _unpicklable(config: AlgorithmConfig, environments: Mapping[str, Any]) -> str | None:
-    """Return which part of a configuration cannot be pickled and why, in words; None where each can."""
-    parts = {f"environment '{name}'": creator for name, creator in environments.items()}
-    for name, value in vars(config).items():
-        setting = f"setting '{name.strip('_')}'"
-        held = value.items() if isinstance(value, Mapping) else ()
-        parts |= {f"{setting}, [{key!r}]": inner for key, inner in held} | {setting: value}
-    for place, value in parts.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
-            path: tuple[str, ...] = (place,)
-            with contextlib.suppress(Exception):  # it looks at every attribute, also at computed ones
-                _, failures = inspect_serializability(value, name=place, depth=4, print_file=io.StringIO())
-                path = max((each.path for each in failures), key=len)
-            return f"{', '.join(path)}: {one_line(error)}"
+def _entries(variables: Mapping[str, str]) -> list[str]:
+    """Return the folders of `PYTHONPATH`."""
+    return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+def _replaced_in_rllib(own: set[str]) -> str | None:
+    """Return the name of a part of RLlib that is now of one of some modules; None where there is none.
+
+    Args:
+        own: Top-level modules of the script.
+    """
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("ray.rllib."):
+            classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
+            places: list[Any] = [module, *classes]
+            for place in places:
+                for attribute, value in list(vars(place).items()):
+                    if str(getattr(value, "__module__", "")).partition(".")[0] in own:
+                        return f"{place.__name__}.{attribute}"
     return None
+
+
+def _digest(name: str) -> str:
+    """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
+    total = hashlib.sha256()
+    for each, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if each.partition(".")[0] == name and file.is_file():
+            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()

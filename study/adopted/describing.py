@@ -122,12 +122,11 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
-    """Yield why a configuration cannot be studied."""
-    yield from _endless(config)
+    """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
     _, base = _algorithm(config)
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         yield Fault(
-            where="config",
+            where="",
             rule="must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
             got="api_stack(enable_rl_module_and_learner="
             f"{config.enable_rl_module_and_learner}, enable_env_runner_and_connector_v2="
@@ -137,37 +136,26 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     if config.framework_str != "torch":
         fix = "Remove the call of `framework`, or set torch."
         rule, got = "must use torch, the one framework of the new API stack", config.framework_str
-        yield Fault(where="config", rule=rule, got=str(got), fix=fix)
+        yield Fault(where="", rule=rule, got=str(got), fix=fix)
     if base in OFFLINE or config.is_offline:
         rule = "must sample from an environment: this study asks how training scales with environment runners"
         got = f"{base}, which learns from recorded data" if base in OFFLINE else f"recorded data, {config.input_}"
         fix = "Give a script that trains online, such as with PPO or SAC."
-        yield Fault(where="config", rule=rule, got=got, fix=fix)
+        yield Fault(where="", rule=rule, got=got, fix=fix)
     if base == "DreamerV3":
         rule = "must be an algorithm whose evaluation RLlib's environment runner can do"
-        fix = "Give a script with another algorithm."
-        yield Fault(where="config", rule=rule, got=base, fix=fix)
+        yield Fault(where="", rule=rule, got=base, fix="Give a script with another algorithm.")
     if config.env is None and base not in OFFLINE:
         fix = "Call `.environment(...)` in the script."
         if config.env_runner_cls is not None:
             fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
-        yield Fault(where="config", rule="must name its environment", got="none", fix=fix)
+        yield Fault(where="", rule="must name its environment", got="none", fix=fix)
     elif config.env_runner_cls is not None:
-        plain = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
-        if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, plain)):
-            rule = f"must sample with a runner derived from RLlib's {plain.__name__}: another cannot be measured"
-            fix = f"Derive it from {plain.__name__}, or remove env_runner_cls."
-            yield Fault(where="config", rule=rule, got=_name(config.env_runner_cls), fix=fix)
-
-
-def _endless(config: AlgorithmConfig) -> Iterator[Fault]:
-    for name, value in sorted(vars(config).items()):
-        try:
-            plain(value)
-        except RecursionError:
-            rule, got = "no setting may hold itself", f"one that does, '{name.strip('_')}'"
-            fix = "Take it out of itself; what reads it can keep a reference of its own."
-            yield Fault(where="config", rule=rule, got=got, fix=fix)
+        known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
+        if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, known)):
+            rule = f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured"
+            fix = f"Derive it from {known.__name__}, or remove env_runner_cls."
+            yield Fault(where="", rule=rule, got=_name(config.env_runner_cls), fix=fix)
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -240,7 +228,7 @@ def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[
     for part, name in _CONNECTORS.items():
         if (connector := option(config, name)) is not None:
             yield OwnPart(part=part, what=_name(connector))  # type: ignore[arg-type]
-    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config, _default(config)))
+    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config))
     if option(config, "learner_class") is not None or not config.learner_class.__module__.startswith(_RLLIB):
         yield OwnPart(part="learner", what=_name(config.learner_class))
     if config.is_multi_agent:
@@ -249,23 +237,36 @@ def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[
         yield OwnPart(part="runner", what=_name(config.env_runner_cls))
     if inspect.isclass(config.env) and not config.env.__module__.startswith(("gymnasium.", "ray.rllib.")):
         yield OwnPart(part="environment", what=_name(config.env))
-    others = [what for name, what in _OTHER.items() if option(config, name)]
     if config.is_multi_agent and config.policies_to_train is not None:
-        others.insert(0, f"policies_to_train: {_few(config.policies_to_train)}")
+        yield OwnPart(part="other", what=f"policies_to_train: {_few(config.policies_to_train)}")
+    yield from (OwnPart(part="other", what=what) for name, what in _OTHER.items() if option(config, name))
     if config.output:
-        others.append("output, which a study leaves out: its trials record no episodes")
-    yield from (OwnPart(part="other", what=what) for what in others)
+        yield OwnPart(part="other", what="output, which a study leaves out: its trials record no episodes")
 
 
 def _own_network(config: AlgorithmConfig) -> Iterator[OwnPart]:
     """Yield the modules, and the settings of RLlib's default network."""
     if (spec := option(config, "rl_module_spec")) is not None:
         yield from (OwnPart(part="module", what=what) for what in _modules(spec))
-    given = option(config, "model_config") or {}
+    given, default = option(config, "model_config") or {}, DefaultModelConfig()
     content = given if isinstance(given, dict) else vars(given)
-    default = DefaultModelConfig()
     if changed := sorted(name for name, value in content.items() if getattr(default, name, _UNKNOWN) != value):
         yield OwnPart(part="model_config", what=", ".join(changed))
+
+
+def _callbacks(config: AlgorithmConfig) -> Iterator[str]:
+    """Yield the classes, and the functions with the names of their events."""
+    none = (_default(config).callbacks_class, AlgorithmConfig().callbacks_class)
+    yield from map(_name, _listed(config.callbacks_class, none))
+    for name, value in sorted(vars(config).items()):
+        if name.startswith("callbacks_on_"):
+            yield from (f"{name.removeprefix('callbacks_')}: {_name(each)}" for each in _listed(value, (None,)))
+
+
+def _listed(value: Any, none: Collection[Any]) -> list[Any]:
+    """Return what a setting holds, which may be one thing or several, but for what means nothing."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [each for each in values if not any(each is other for other in none)]
 
 
 def _modules(spec: Any) -> Iterator[str]:
@@ -280,17 +281,6 @@ def _modules(spec: Any) -> Iterator[str]:
         found = getattr(spec, name, None)
         if found is not None and found.__name__ != "MultiRLModule":
             yield _name(found)
-
-
-def _callbacks(config: AlgorithmConfig, default: AlgorithmConfig) -> Iterator[str]:
-    given = config.callbacks_class
-    for each in given if isinstance(given, (list, tuple)) else [given]:
-        if each is not default.callbacks_class and each is not AlgorithmConfig().callbacks_class:
-            yield _name(each)
-    for name, value in sorted(vars(config).items()):
-        if name.startswith("callbacks_on_") and value:
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                yield f"{name.removeprefix('callbacks_')}: {_name(each)}"
 
 
 def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from study.adopted.facts import Adopted
-from study.adopted.reading import TIMEOUT_S, read_script
+from study.adopted.reading import TIMEOUT_S, Adopted, read_script
 from study.errors import SpaceError
 from study.space.parsing import parse_space
 from study.space.space_file import Source, read_space
@@ -67,13 +66,12 @@ def adopted_by(spec: StudySpec) -> Adopted | None:
 
 def _read(content: dict[str, object], timeout_s: float) -> Adopted:
     kwargs, arguments = content.get("config_kwargs"), content.get("config_args")
-    reading = read_script(
+    return read_script(
         str(content["config"]),
         args=words(arguments, "config_args") if isinstance(arguments, str) else (),
         kwargs=kwargs if isinstance(kwargs, dict) else {},
         timeout_s=timeout_s,
     )
-    return reading.adopted
 
 
 def words(arguments: str, where: str) -> list[str]:

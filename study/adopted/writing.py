@@ -12,7 +12,6 @@ from typing import Any
 from study.space.algorithms import of_script
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.script import ScriptFacts
-from study.statistics import mean_interval
 
 BATCH, LR = "train_batch_size", "lr"
 BATCH_FACTOR, LR_FACTOR = 4, 10
@@ -23,21 +22,6 @@ TRIALS_PER_SCALE = 4
 """The script's own values, and three proposals."""
 
 
-def floor_of(returns: Sequence[float], *, num_cut: int) -> tuple[float, str] | None:
-    """Return the floor that episodes of a random policy give, and how it was measured; None without an interval.
-
-    Args:
-        returns: Undiscounted return of each episode.
-        num_cut: Episodes that did not end.
-    """
-    mean = mean_interval(returns)
-    if mean.rounded is None:
-        return None
-    cut = f", {num_cut} of them cut" if num_cut else ""
-    comment = f"random policy: {mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}] over {len(returns)} episodes{cut}"
-    return mean.rounded, comment
-
-
 def space_text(
     facts: ScriptFacts,
     searched: Mapping[str, Any],
@@ -46,7 +30,6 @@ def space_text(
     args: str = "",
     runners: Sequence[int] = (),
     trials: int | None = None,
-    floor: tuple[float, str] | None = None,
 ) -> str:
     """Return a space around a script's values, as YAML with comments.
 
@@ -57,7 +40,6 @@ def space_text(
         args: Its arguments, as one text.
         runners: The scales; empty: those that the script lets Tune choose, or from one runner to twice the script's.
         trials: Number of trials; None: four for each scale.
-        floor: Of `floor_of`; None where nobody measured it.
     """
     scales = tuple(runners) or _scales(facts, searched.get(SCALE, {}))
     budget = _budget(facts)
@@ -72,7 +54,7 @@ def space_text(
         f"description: {_text(_description(facts, scales, varied))}",
         f"config: {_text(config)}",
         *([f"config_args: {_text(args)}"] if args else []),
-        *_environment(facts, floor),
+        *_environment(facts),
         "parameters:",
         f"  {SCALE}: {list(scales)}{_comment(facts, SCALE, () if runners else searched)}",
         *(f"  {name}: {_domain(domain)}{_comment(facts, name, searched)}" for name, domain in ranges.items()),
@@ -117,18 +99,12 @@ def not_varied(facts: ScriptFacts) -> Iterator[str]:
         yield f"Its stop criterion {names} is no number of steps: a trial has {DEFAULT_BATCHES} batches."
 
 
-def _environment(facts: ScriptFacts, floor: tuple[float, str] | None) -> Iterator[str]:
-    target = _target(facts)
-    if floor is None and target is None:
-        return
-    yield "environment:"
-    if floor is not None:
-        yield f"  floor: {floor[0]:.12g}  # {floor[1]}"
-    if target is not None and floor is not None and target[1] <= floor[0]:
-        yield f"  # target: the script's stop criterion {target[0]} is {target[1]:.12g}, which random actions reach"
-    elif target is not None:
+def _environment(facts: ScriptFacts) -> Iterator[str]:
+    yield "# environment: {floor: …, reference: …} makes scores: the returns of a random policy, which"
+    yield "# `python -m study evaluate THIS_FILE --random --episodes 200` measures, and of a good one."
+    if (target := _target(facts)) is not None:
+        yield "environment:"
         yield f"  target: {target[1]:.12g}  # the script's stop criterion {target[0]}"
-    yield "  # reference: the return of a good policy; with floor and target it makes scores"
 
 
 def _target(facts: ScriptFacts) -> tuple[str, float] | None:

@@ -53,17 +53,13 @@ def adopt(
         str,
         typer.Argument(
             metavar="FILE[:NAME]",
-            help="The script. NAME: an AlgorithmConfig in it, or a function that returns one, or one of several by "
-            "its number.",
+            help="The script. NAME: an AlgorithmConfig in it, or a function that returns one.",
         ),
     ],
     config_args: ConfigArgs = "",
     config_timeout: ConfigTimeout = "60s",
     runners: Runners = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Number of trials.")] = None,
-    episodes: Annotated[
-        int, typer.Option(min=0, help="Episodes of a random policy, which measure the floor; 0 leaves it out.")
-    ] = 200,
 ) -> None:
     """Print a space around the values of a script that trains with RLlib.
 
@@ -76,7 +72,6 @@ def adopt(
             timeout=config_timeout,
             runners=runners,
             trials=trials,
-            episodes=episodes,
         )
     )
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from study.adopted.facts import Adopted
 from study.adopted.loading import adopted_by
+from study.adopted.reading import Adopted
 from study.cluster.address import resolve_address
 from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
 from study.cluster.environment import environment

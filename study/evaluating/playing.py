@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.facts import Adopted
 from study.adopted.loading import adopted_by
+from study.adopted.reading import Adopted
 from study.errors import Fault, RecordError, SpaceError, StudyError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy

@@ -93,7 +93,7 @@ def tried(script: Path, name: str, *, out: Path, read_only: bool) -> Row:
     """Read a script, and run its study."""
     began, arguments = time.monotonic(), arguments_of(script)
     try:
-        facts = read_script(str(script), args=arguments.split(), where="--config").adopted.facts
+        facts = read_script(str(script), args=arguments.split(), where="--config").facts
     except SpaceError as error:
         fault = error.faults[0]
         outcome, line = "refused", f"{fault.where.removeprefix('--config: ')}: {fault.problem}"

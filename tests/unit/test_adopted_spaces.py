@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from study.adopted.writing import floor_of, space_text
+from study.adopted.writing import space_text
 from study.cli.commands import app
 from study.space.parsing import parse_space
 from study.space.script import ScriptFacts
@@ -37,15 +37,14 @@ def read_back(text: str, of: ScriptFacts):
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
     known = facts(stop={"env_runners/episode_return_mean": 300.0, "training_iteration": 200})
-    floor = (22.0, "how it was measured")
-    text = space_text(known, {}, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46), floor=floor)
+    text = space_text(known, {}, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46))
     spec = read_back(text, known)
     assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
     assert {name: (domain.low, domain.high, domain.log) for name, domain in spec.tuned.items()} == {
         "train_batch_size": (500, 8000, True),
         "lr": (9e-5, 9e-3, True),
     }
-    assert (spec.environment.floor, spec.environment.target, spec.environment.reference) == (22, 300, None)
+    assert (spec.environment.floor, spec.environment.target, spec.environment.reference) == (None, 300, None)
     assert (spec.budget.env_steps, spec.search.num_trials) == (400_000, 12)
     (baseline,) = spec.search.baselines
     assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 2000, "lr": 0.0009})
@@ -119,14 +118,6 @@ def test_a_stop_criterion_that_is_no_limit_is_named_and_one_of_another_environme
     assert "target" not in text
     same = facts(stop=stop, settings={"evaluation_config": {"explore": False}})
     assert "target: 400" in space_text(same, {}, config="my_train.py")
-    reached = space_text(same, {}, config="my_train.py", floor=(450.0, "random policy"))
-    assert read_back(reached, same).environment.target is None and "which random actions reach" in reached
-
-
-def test_a_floor_has_as_many_digits_as_its_interval():
-    floor = floor_of([20.0, 22.0, 24.0, 26.0], num_cut=1)
-    assert floor == (23, "random policy: 23 [18.89, 27.11] over 4 episodes, 1 of them cut")
-    assert floor_of([20.0], num_cut=0) is None
 
 
 SCRIPT = """
@@ -140,16 +131,15 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_train.py").write_text(SCRIPT)
     with forked_readings():
-        written = CliRunner().invoke(app, ["adopt", "my_train.py:config", "--runners", "1,2", "--episodes", "20"])
+        written = CliRunner().invoke(app, ["adopt", "my_train.py:config", "--runners", "1,2"])
         assert written.exit_code == 0, written.output
         (tmp_path / "my_space.yaml").write_text(written.stdout)
-        assert "floor: " in written.stdout and "over 20 episodes" in written.stdout
         several = CliRunner().invoke(app, ["adopt", "my_train.py"])
-        assert "2: PPO on CartPole-v1 (module level, other)" in str(several.exception)
-        assert "Fix: Add its number: my_train.py:1." in str(several.exception), "`adopt` has no option --config"
+        assert "other (PPO on CartPole-v1)" in str(several.exception)
+        assert "Fix: Name one of them: my_train.py:config." in str(several.exception), "`adopt` has no option --config"
         planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
-        straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:2", "--runners", "1,2"])
+        straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:other", "--runners", "1,2"])
         assert straight.exit_code == 0, straight.output
         listed = CliRunner().invoke(app, ["spaces", "--json"])
     (own,) = [each for each in json.loads(listed.output) if each["space"] == "my_space.yaml"]

@@ -11,7 +11,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune import registry
 
 from study.adopted.describing import plain
-from study.adopted.facts import MistakeError
+from study.adopted.reading import MistakeError
+
+_DEEPEST = 5
+"""Levels of a setting in which a choice of Tune is looked for."""
 
 
 def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dict[str, Any]]:
@@ -29,25 +32,19 @@ def as_config(content: Any, trainable: Any = None) -> tuple[AlgorithmConfig, dic
     """
     if isinstance(content, AlgorithmConfig):
         config = content.copy(copy_frozen=False)
-        searched = searched_in(vars(config))
-        for name, domain in searched.items():
-            setattr(config, name, _one_of(name, domain))
-        _refuse_nested(vars(config))
+        searched = _take_one_of_each(vars(config))
         return _of_class(config, trainable), {name.strip("_"): domain for name, domain in searched.items()}
     if not isinstance(content, Mapping):
         rule, got = "the parameters of a training must be an AlgorithmConfig", type(content).__name__
         raise MistakeError(rule=rule, got=got, fix="Give Tune an AlgorithmConfig or a dictionary.")
     values = dict(content)
-    searched = searched_in(values)
-    values.update({name: _one_of(name, domain) for name, domain in searched.items()})
-    _refuse_nested(values)
+    searched = _take_one_of_each(values)
     default = _class_of(trainable).get_default_config()
     try:
-        config = default.update_from_dict(values)
+        return default.update_from_dict(values), searched
     except Exception as error:
         rule, got = "RLlib must accept the dictionary of settings", f"{type(error).__name__}: {error}"
         raise MistakeError(rule=rule, got=got, fix="Write it as an AlgorithmConfig, such as PPOConfig().") from error
-    return config, searched
 
 
 def _class_of(trainable: Any) -> type[Algorithm]:
@@ -73,35 +70,36 @@ def _of_class(config: AlgorithmConfig, trainable: Any) -> AlgorithmConfig:
     return config
 
 
-def searched_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for which Tune would choose a value: name -> its description."""
-    return {name: value for name, value in values.items() if _is_domain(value)}
-
-
-def _refuse_nested(values: Mapping[str, Any]) -> None:
-    """Refuse what Tune would choose inside of a setting, such as `env_config`: a trial would get the description.
+def _take_one_of_each(values: dict[str, Any]) -> dict[str, Any]:
+    """Put one value in the place of each choice of Tune; return the choices: setting -> domain.
 
     Raises:
-        MistakeError: Names it.
+        MistakeError: Tune would choose inside of a setting, such as `env_config`: a trial would get the domain.
     """
-    if (place := next(_domains_in(values), None)) is not None:
-        rule, fix = "Tune must choose whole settings of the configuration", "Give it one value."
-        raise MistakeError(rule=rule, got=place, fix=fix)
+    found = dict(_domains_in(values))
+    if inside := [place for place in found if len(place) > 1]:
+        rule, got = "Tune must choose whole settings of the configuration", ".".join(inside[0]).strip("_")
+        raise MistakeError(rule=rule, got=got, fix="Give it one value.")
+    searched = {name: domain for (name,), domain in found.items()}
+    values.update({name: _one_of(name, domain) for name, domain in searched.items()})
+    return searched
 
 
-def _domains_in(value: Any, place: str = "", depth: int = 5) -> Iterator[str]:
-    """Yield where in a setting Tune would choose a value."""
+def _domains_in(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield where Tune would choose a value, and from what."""
     if _is_domain(value):
-        yield place
-    elif depth and isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _domains_in(inner, f"{place}[{name!r}]" if place else str(name).strip("_"), depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            yield from _domains_in(inner, f"{place}[{number}]", depth - 1)
-    elif depth and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for each in dataclasses.fields(value):
-            yield from _domains_in(getattr(value, each.name, None), f"{place}.{each.name}", depth - 1)
+        yield place, value
+        return
+    inner: Mapping[Any, Any] = {}
+    if isinstance(value, Mapping):
+        inner = value
+    elif isinstance(value, (list, tuple)):
+        inner = dict(enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
+    if len(place) <= _DEEPEST:
+        for name, each in inner.items():
+            yield from _domains_in(each, (*place, str(name)))
 
 
 def _is_domain(value: Any) -> bool:
@@ -109,26 +107,26 @@ def _is_domain(value: Any) -> bool:
     return is_grid or isinstance(value, tune.search.sample.Domain)
 
 
+def _categories(domain: Any) -> list[Any] | None:
+    found = domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", None)
+    return None if found is None else list(found)
+
+
+def _is_log(domain: Any) -> bool:
+    sampler = domain.get_sampler()
+    return "Log" in type(getattr(sampler, "sampler", sampler)).__name__  # one that rounds holds another
+
+
 def _one_of(name: str, domain: Any) -> Any:
     """Return a value in the middle of what Tune would choose from."""
-    if isinstance(domain, Mapping):
-        return domain["grid_search"][0]
-    if (categories := getattr(domain, "categories", None)) is not None:
-        return next(iter(categories))
+    if (categories := _categories(domain)) is not None:
+        return categories[0]
     low, high = getattr(domain, "lower", None), getattr(domain, "upper", None)
     if low is None or high is None or not abs(low) < float("inf") or not abs(high) < float("inf"):
         rule, fix = f"Tune must choose `{name}` from a list or a range", "Give the setting one value."
         raise MistakeError(rule=rule, got=type(domain).__name__, fix=fix)
-    is_log, _ = _sampling(domain)
-    middle = (low * high) ** 0.5 if is_log else (low + high) / 2
+    middle = (low * high) ** 0.5 if _is_log(domain) else (low + high) / 2
     return round(middle) if isinstance(domain, tune.search.sample.Integer) else middle
-
-
-def _sampling(domain: Any) -> tuple[bool, float | None]:
-    """Return whether Tune draws the logarithm of a range uniformly, and the step to which it rounds."""
-    sampler = domain.get_sampler()
-    step = getattr(sampler, "q", None)
-    return "Log" in type(getattr(sampler, "sampler", sampler)).__name__, step
 
 
 def choices_of(domain: Any, times: int = 1) -> dict[str, Any]:
@@ -138,11 +136,10 @@ def choices_of(domain: Any, times: int = 1) -> dict[str, Any]:
         domain: What the script gives to Tune.
         times: Factor of its sizes: how many learners have one each.
     """
-    choices = domain["grid_search"] if isinstance(domain, Mapping) else getattr(domain, "categories", None)
-    if choices is not None:
-        return {"choices": [each * times if times > 1 else each for each in plain(list(choices))]}
-    is_whole = type(domain).__name__ == "Integer"
-    kind = int if is_whole else float
-    is_log, step = _sampling(domain)
-    high = domain.upper - 1 if is_whole and step is None else domain.upper  # Tune leaves the end of whole numbers out
-    return {"low": kind(domain.lower) * times, "high": kind(high) * times, **({"log": True} if is_log else {})}
+    if (categories := _categories(domain)) is not None:
+        return {"choices": [each * times if times > 1 else each for each in plain(categories)]}
+    low, high = float(domain.lower), float(domain.upper)
+    if isinstance(domain, tune.search.sample.Integer):
+        is_rounded = getattr(domain.get_sampler(), "q", None) is not None
+        low, high = int(low), int(high) - (not is_rounded)  # Tune leaves the end of whole numbers out
+    return {"low": low * times, "high": high * times, **({"log": True} if _is_log(domain) else {})}
