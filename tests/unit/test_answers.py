@@ -149,7 +149,8 @@ def test_what_to_run_next_stands_beside_the_figure_but_behind_a_price_list(throu
 
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
     assert holdup.sentence == (
-        "Yes, for the engine batched+fused: the chosen setting learns as well with 46 runners as the best one does with 10."
+        "Yes, for the engine batched+fused: the chosen setting learns as well with 46 runners as the best one does "
+        "with 10."
     )
     assert "lr: 1.728e-3" in holdup.setting
     assert holdup.setting.startswith("num_env_runners: 46  num_envs_per_env_runner: 4  train_batch_size: 3680  ")
