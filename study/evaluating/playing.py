@@ -1,7 +1,7 @@
 """`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from study.space.spec import StudySpec
 from study.text import count
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Mode, Scene
+    from study.trial.engine.envs.frames import Scene
     from study.trial.evaluation import EvaluationResult
 
 
@@ -38,8 +38,6 @@ class EvaluationRequest:
     random: bool = False
     seed: int | None = None
     video: str | None = None
-    best_and_worst: bool = False
-    render: bool = False
     attach: bool = False
     tracking_uri: str | None = None
 
@@ -89,18 +87,12 @@ def evaluate_policy(
     if policy.study is not None:
         asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
-    if request.best_and_worst and request.video is None:
-        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix="Add --video.")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
     player: _Player | _ScriptPlayer = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
-    with ExitStack() as scenes:
-        window = scenes.enter_context(player.scene("human")) if request.render else None
-        stage = scenes.enter_context(player.scene("rgb_array")) if film is not None else None
-        second = scenes.enter_context(player.scene("rgb_array")) if request.best_and_worst else None
-        seen = spec.evaluation.episodes if second else EPISODES if window or stage else 0
-        result = player.play(keep_actions=seen)
+    with nullcontext() if film is None else player.scene() as scene:
+        result = player.play(keep_actions=0 if film is None else EPISODES)
         evaluated = Evaluated(
             policy=policy,
             spec=spec,
@@ -108,12 +100,10 @@ def evaluate_policy(
             as_recorded=_as_recorded(policy, spec, result.returns),
         )
         on_numbers(evaluated)
-        if window is not None:
-            show(window, result)
-        if stage is None or film is None:
+        if scene is None or film is None:
             return evaluated
-        shown = show(stage, result, film=film, title=_short_title(policy), second=second)
-    return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown, film))
+        shown = show(scene, result, film=film, title=_short_title(policy))
+    return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown))
 
 
 def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
@@ -160,12 +150,12 @@ class _Player:
         )
 
     @contextmanager
-    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+    def scene(self) -> "Iterator[Scene]":
         """Yield the environment, ready to draw."""
         from study.trial.engine.envs.environments import judged_in
         from study.trial.engine.envs.frames import open_scene
 
-        scene = open_scene(judged_in(self._spec.evaluated_environment), mode)
+        scene = open_scene(judged_in(self._spec.evaluated_environment))
         with closing(scene.env):
             yield scene
 
@@ -202,29 +192,28 @@ class _ScriptPlayer:
         self._policy, self._spec, self._config = policy, spec, unpickled(adopted.pickled)
 
     @contextmanager
-    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+    def scene(self) -> "Iterator[Scene]":
         """Yield the environment, ready to draw, which is made with `render_mode` in its `env_config`.
 
         Raises:
             SpaceError: It does not draw so.
         """
-        from study.trial.engine.envs.frames import scene_of, see_to_display
+        from study.trial.engine.envs.frames import DRAWS, hide_display, scene_of
         from study.trial.script_evaluation import drawing_environment
 
-        see_to_display(mode)
+        hide_display()
         name = self._spec.environment.id
         with ExitStack() as stack:
             try:
                 env: Any = stack.enter_context(
-                    drawing_environment(self._config, mode, agent=self._spec.evaluation.agent)
+                    drawing_environment(self._config, DRAWS, agent=self._spec.evaluation.agent)
                 )
             except Exception as error:
-                where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
-                rule = f"'{name}' must take render_mode={mode!r} in its env_config"
-                got = f"{type(error).__name__}: {what}"
+                rule = f"'{name}' must take render_mode={DRAWS!r} in its env_config"
+                got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 fix = "Leave the option out, or give the environment that render mode."
-                raise wrong_option(where, rule=rule, got=got, fix=fix) from error
-            yield scene_of(env, name, mode)
+                raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
+            yield scene_of(env, name)
 
     def play(self, *, keep_actions: int) -> "EvaluationResult":
         """Play the episodes."""
@@ -291,29 +280,30 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     return policy.study.clips / f"{name}{best_suffix()}"
 
 
-def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, shown: Film, film: Path) -> str:
+def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, film: Film) -> str:
     """Write the facts of a film beside it and give it to MLflow, if it is one of the study's own."""
     study = policy.study
-    if study is None or film.parent.resolve() != study.clips.resolve():
+    if study is None or film.file.parent.resolve() != study.clips.resolve():
         return ""
     identity, uri = study.identity(), asked_place(study, request.tracking_uri, attach=request.attach)
     facts = FilmFacts(
-        file=film.name,
+        file=film.file.name,
         study_id=identity.study_id,
         trial=policy.trial,
         environment=spec.environment.id,
         deterministic=not spec.evaluation.stochastic,
         evaluation_seed=spec.evaluation.seed,
-        fps=shown.fps,
-        shots=shown.shots,
-        beside=shown.beside,
+        fps=film.fps,
+        shots=film.shots,
     )
-    files = [film, *([shown.poster] if shown.poster else []), facts.write(film)]
+    files = [film.file, film.poster, facts.write(film.file)]
     if uri is None:
         return NOT_ASKED
     folder = study.clips.name
     try:
-        run_id = attach(files, film.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder)
+        run_id = attach(
+            files, film.file.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder
+        )
     except StudyError as error:
         return f"Not attached to MLflow: {error}"
     return f"Attached to MLflow: {folder}/ of run {run_id} at {mask_credentials(uri)}"
