@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
     from study.evaluating.summary import Summary
+    from study.records.folder import StudyFolder
 
 app = command_app()
 
@@ -90,10 +91,6 @@ def evaluate(
             "in the study's clips/, for its report and MLflow.",
         ),
     ] = None,
-    attach: Annotated[
-        bool, typer.Option("--attach", help="Give the film to the MLflow that the study was started with.")
-    ] = False,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow that gets the film instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a recorded policy, or a random one: its return over episodes, a film of it.
@@ -118,15 +115,13 @@ def evaluate(
         random=random,
         seed=seed,
         video=video,
-        attach=attach,
-        tracking_uri=tracking_uri,
     )
     show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
     evaluated = evaluate_policy(request, on_numbers=show)
     if as_json:
         write_json(to_json(evaluated))
     elif evaluated.film is not None:
-        print_film(console, evaluated.film, evaluated.attached)
+        print_film(console, evaluated.film, evaluated.policy.study)
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
@@ -146,7 +141,7 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
         say(console, sentence)
 
 
-def print_film(console: Console, film: "Film", attached: str) -> None:
+def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
     """Print where the film is and what it shows."""
     size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
     shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
@@ -160,8 +155,8 @@ def print_film(console: Console, film: "Film", attached: str) -> None:
             f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed. "
             "Fix: draw from its np_random alone.",
         )
-    if attached:
-        say(console, attached)
+    if study is not None and film.file.parent.resolve() == study.clips.resolve():
+        say(console, f"To bring it to MLflow: python -m study sync {study.path}")
 
 
 def to_json(evaluated: "Evaluated") -> dict[str, Any]:

@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,7 +137,7 @@ class _Replay:
     unlike: list[int] = field(default_factory=list)
     poster: "Frame" = field(default_factory=lambda: np.zeros((1, 1, 3), np.uint8))
 
-    def frames(self) -> Iterator["Frame"]:
+    def frames(self) -> Generator["Frame", None, None]:
         """Yield every picture of the episodes, as far as there is room."""
         room = math.floor(MOST_SECONDS * self.scene.fps)
         middle = min(room, len(self.result.actions[0])) // 2

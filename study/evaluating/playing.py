@@ -1,4 +1,4 @@
-"""`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
+"""`python -m study evaluate`: plays a policy, films it. Imports RLlib and torch last."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.errors import Fault, RecordError, SpaceError, StudyError
+from study.errors import Fault, RecordError, SpaceError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
 from study.evaluating.summary import Summary, summarise
-from study.harmless import mask_credentials
-from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
 from study.options import say_that_it_runs, wrong_option
 from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
@@ -38,8 +36,6 @@ class EvaluationRequest:
     random: bool = False
     seed: int | None = None
     video: str | None = None
-    attach: bool = False
-    tracking_uri: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +49,6 @@ class Evaluated:
         as_recorded: Whether they are those of the trial's final evaluation, return by return; None where another
             question was asked, or nothing is recorded.
         film: What was filmed, if anything.
-        attached: Where MLflow has the film, or why not; empty where it is no film of the study's own.
     """
 
     policy: ChosenPolicy
@@ -61,7 +56,6 @@ class Evaluated:
     summary: Summary
     as_recorded: bool | None
     film: Film | None = None
-    attached: str = ""
 
     @property
     def stochastic(self) -> bool:
@@ -84,8 +78,6 @@ def evaluate_policy(
     policy = _policy_of(request)
     policy.check_owner()
     _check_own_code(policy, request.path)
-    if policy.study is not None:
-        asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
@@ -103,7 +95,8 @@ def evaluate_policy(
         if scene is None or film is None:
             return evaluated
         shown = show(scene, result, film=film, title=_short_title(policy))
-    return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown))
+    _write_facts(policy, spec, shown)
+    return replace(evaluated, film=shown)
 
 
 def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
@@ -280,15 +273,14 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     return policy.study.clips / f"{name}{best_suffix()}"
 
 
-def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, film: Film) -> str:
-    """Write the facts of a film beside it and give it to MLflow, if it is one of the study's own."""
+def _write_facts(policy: ChosenPolicy, spec: StudySpec, film: Film) -> None:
+    """Write what a film shows beside it, for the report and MLflow, if it is one of the study's own."""
     study = policy.study
     if study is None or film.file.parent.resolve() != study.clips.resolve():
-        return ""
-    identity, uri = study.identity(), asked_place(study, request.tracking_uri, attach=request.attach)
+        return
     facts = FilmFacts(
         file=film.file.name,
-        study_id=identity.study_id,
+        study_id=study.identity().study_id,
         trial=policy.trial,
         environment=spec.environment.id,
         deterministic=not spec.evaluation.stochastic,
@@ -296,14 +288,4 @@ def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, fil
         fps=film.fps,
         shots=film.shots,
     )
-    files = [film.file, film.poster, facts.write(film.file)]
-    if uri is None:
-        return NOT_ASKED
-    folder = study.clips.name
-    try:
-        run_id = attach(
-            files, film.file.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder
-        )
-    except StudyError as error:
-        return f"Not attached to MLflow: {error}"
-    return f"Attached to MLflow: {folder}/ of run {run_id} at {mask_credentials(uri)}"
+    facts.write(film.file)
