@@ -200,8 +200,8 @@ def asked_script(
     adopted = read_script(config, args=given, timeout_s=limit, where="--config")
     facts = adopted.facts
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
-    if parts := "; ".join(f"{each.part} {each.what}" for each in facts.own_parts):
-        say(console, f"Its own parts: {parts}.")
+    if settings := ", ".join(facts.settings):
+        say(console, f"Beside the parameters of a study it sets {settings}.")
     if adopted.starts_ray:
         say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
     if variables := ", ".join(adopted.variables):

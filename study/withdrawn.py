@@ -12,6 +12,8 @@ WITHDRAWN: Mapping[str, str] = {
     "adopt --episodes": "Leave it out; `evaluate SPACE --random --episodes 200` measures the floor of a space.",
     "evaluate --render": "Use --video, which films the episodes.",
     "evaluate --best-and-worst": "Leave it out: a film shows the first episodes.",
+    "evaluate --attach": "Leave it out; `python -m study sync STUDY` brings a study's films to MLflow.",
+    "evaluate --tracking-uri": "Leave it out; `python -m study sync STUDY --tracking-uri URI` brings films there.",
     "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib, MLflow and JAX.",
     "launch --stage": "Copy the environment in --activate: study/launch/README.md has the line.",
     "launch --min-nodes": "Leave it out: a job begins with all its nodes, so ask for as many as it needs.",

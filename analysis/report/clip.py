@@ -82,10 +82,7 @@ def _caption(facts: FilmFacts) -> str:
     returns = listed([number(shot.episode_return) for shot in facts.shots])
     many = len(facts.shots) > 1
     episodes = f"The first {count(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
-    if facts.beside:
-        episodes = f"The best {kind} episode beside the worst"
-    which, its = ("Not both are", "their") if facts.beside else ("The last one is not", "its")
-    cut = "" if all(shot.whole for shot in facts.shots) else f" {which} shown to {its} end."
+    cut = "" if all(shot.whole for shot in facts.shots) else " The last one is not shown to its end."
     return (
         f"{episodes} of trial {facts.trial} in {facts.environment}, evaluation seed {facts.evaluation_seed}; "
         f"return{'s' if many else ''} {returns}.{cut} Single episodes: an impression, no result."

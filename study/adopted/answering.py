@@ -83,11 +83,7 @@ def answered(
 
 
 def _check_valid(config: AlgorithmConfig) -> None:
-    """Refuse what RLlib would refuse, but for the learners, which a study sets.
-
-    Raises:
-        MistakeError: Says why.
-    """
+    """Refuse what RLlib would refuse, but for the learners, which a study sets."""
     tried = config.copy(copy_frozen=False)
     tried.num_learners = tried.num_gpus_per_learner = tried.num_gpus = 0
     try:
@@ -133,11 +129,7 @@ class OfGymnasium:
 
 
 def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spaces of the environment, or the agents of one for several; it is made as RLlib makes it.
-
-    Raises:
-        MistakeError: It does not work, or does not suit the configuration.
-    """
+    """Return the spaces of the environment, or the agents of one for several; it is made as RLlib makes it."""
     name = describing.environment_name(config.env)
     try:
         made = make_environment(config, environments)
@@ -182,15 +174,10 @@ class Surroundings:
         self._environments = set(gymnasium_registry)
 
     def check_left_alone(self, launch: Launch, ran: Interception, module: ModuleType) -> None:
-        """Refuse a script that changes what the processes of a trial have anew.
-
-        Args:
-            launch: The training that was found.
-            ran: What the script did.
-            module: The script's own.
+        """Refuse a script that trains in another folder, or has replaced a part of RLlib in place.
 
         Raises:
-            MistakeError: It trains in another folder, or has replaced a part of RLlib in place.
+            MistakeError: It does; the processes of a trial have both anew.
         """
         for folder in filter(None, [launch.folder, ran.folder]):
             if folder != self._began_in:
@@ -210,17 +197,12 @@ class Surroundings:
         return isinstance(name, str) and name in gymnasium_registry and name not in self._environments
 
     def added(self, ran: Interception) -> dict[str, Any]:
-        """Return the folders, modules and variables that the script has added, as JSON values of `Adopted`.
-
-        Args:
-            ran: What the script did.
-        """
+        """Return the folders, modules and variables that the script has added, as JSON values of `Adopted`."""
         given = {**os.environ, **ran.variables}
         found = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._paths]
         paths = list(dict.fromkeys([*found, self._folder]))
         beside = {Path(path).resolve() for path in paths}
         modules = [each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None]
-        modules += [each for each in ran.modules if each not in modules]
         changed = {name for name in {*given, *self._variables} if given.get(name) != self._variables.get(name)}
         return {
             "paths": paths,
@@ -236,11 +218,7 @@ def _entries(variables: Mapping[str, str]) -> list[str]:
 
 
 def _replaced_in_rllib(own: set[str]) -> str | None:
-    """Return the name of a part of RLlib that is now of one of some modules; None where there is none.
-
-    Args:
-        own: Top-level modules of the script.
-    """
+    """Return the name of a part of RLlib that now comes from a top-level module of the script; None of none."""
     for name, module in sorted(sys.modules.items()):
         if name.startswith("ray.rllib."):
             classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]

@@ -1,6 +1,6 @@
-"""What an `AlgorithmConfig` says, as `ScriptFacts`: parameters, own parts, refusals. Imports RLlib.
+"""What an `AlgorithmConfig` says, as `ScriptFacts`: parameters, settings, refusals. Imports RLlib.
 
-Own parts are what differs from the default configuration of RLlib's algorithm that the script uses.
+Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
 import dataclasses
@@ -17,14 +17,13 @@ import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.errors import Fault
 from study.ray_private import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
-from study.space.script import OwnPart, ScriptFacts, ScriptSource
+from study.space.script import ScriptFacts, ScriptSource
 from study.trial.script_config import SET_ALWAYS
 from study.trial.script_engine import learner_obstacle, runner_obstacle, space_text
 
@@ -32,19 +31,10 @@ OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""
 _RLLIB = "ray.rllib.algorithms."
 """Where RLlib's own algorithms, configurations and learners are."""
-_CONNECTORS = {
-    "env_to_module": "env_to_module_connector",
-    "module_to_env": "module_to_env_connector",
-    "learner_connector": "learner_connector",
-}
-"""Part -> private option of a configuration."""
-_OTHER = {
-    "torch_lr_scheduler_classes": "learning-rate schedulers of torch",
-    "torch_grad_scaler_class": "a gradient scaler",
-}
+_OF_CODE = ("_learner_class", "env_runner_cls")
+"""Options that a study sets always, and that name code of the script's own where they are not RLlib's."""
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
-_UNKNOWN = object()
 _LONGEST = 200
 """Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
 OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
@@ -94,7 +84,6 @@ def facts_of(
         overridden=overridden,
         searched=sorted(OF_TUNE.get(name, name) for name in searched),
         num_learners=max(config.num_learners or 0, 1),
-        own_parts=list(_own_parts(config, algorithm, base)),
         settings=_settings(config, {attribute(name) for name in values}),
         stop={str(name): plain(value) for name, value in stop.items()},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
@@ -195,16 +184,12 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
 
 
 def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]:
-    """Return the options that differ from RLlib's: name -> value as JSON, or the digest of a long one.
-
-    Args:
-        config: The configuration.
-        known: Options that are not wanted, beside those that a study sets always.
-    """
+    """Return the other options that differ from RLlib's: name -> value as JSON, or the digest of a long one."""
     default, found = vars(_default(config)), {}
     for name, value in sorted(vars(config).items()):
         shown = plain(value)
-        if name in SET_ALWAYS or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
+        is_set = name in SET_ALWAYS and name not in _OF_CODE
+        if is_set or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
             continue
         if shown == plain(default.get(name)):
             continue
@@ -218,69 +203,6 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
 def _default(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a configuration of the same kind, as RLlib makes it."""
     return type(config)() if type(config).__module__.startswith(_RLLIB) else AlgorithmConfig()
-
-
-def _own_parts(config: AlgorithmConfig, algorithm: type, base: str) -> Iterator[OwnPart]:
-    """Yield what of RLlib the configuration replaces."""
-    if not algorithm.__module__.startswith(_RLLIB):
-        yield OwnPart(part="algorithm", what=f"{_name(algorithm)}, derived from {base}")
-    yield from _own_network(config)
-    for part, name in _CONNECTORS.items():
-        if (connector := option(config, name)) is not None:
-            yield OwnPart(part=part, what=_name(connector))  # type: ignore[arg-type]
-    yield from (OwnPart(part="callbacks", what=what) for what in _callbacks(config))
-    if option(config, "learner_class") is not None or not config.learner_class.__module__.startswith(_RLLIB):
-        yield OwnPart(part="learner", what=_name(config.learner_class))
-    if config.is_multi_agent:
-        yield OwnPart(part="policy_mapping", what=_name(config.policy_mapping_fn))
-    if config.env_runner_cls is not None:
-        yield OwnPart(part="runner", what=_name(config.env_runner_cls))
-    if inspect.isclass(config.env) and not config.env.__module__.startswith(("gymnasium.", "ray.rllib.")):
-        yield OwnPart(part="environment", what=_name(config.env))
-    if config.is_multi_agent and config.policies_to_train is not None:
-        yield OwnPart(part="other", what=f"policies_to_train: {_few(config.policies_to_train)}")
-    yield from (OwnPart(part="other", what=what) for name, what in _OTHER.items() if option(config, name))
-    if config.output:
-        yield OwnPart(part="other", what="output, which a study leaves out: its trials record no episodes")
-
-
-def _own_network(config: AlgorithmConfig) -> Iterator[OwnPart]:
-    """Yield the modules, and the settings of RLlib's default network."""
-    if (spec := option(config, "rl_module_spec")) is not None:
-        yield from (OwnPart(part="module", what=what) for what in _modules(spec))
-    given, default = option(config, "model_config") or {}, DefaultModelConfig()
-    content = given if isinstance(given, dict) else vars(given)
-    if changed := sorted(name for name, value in content.items() if getattr(default, name, _UNKNOWN) != value):
-        yield OwnPart(part="model_config", what=", ".join(changed))
-
-
-def _callbacks(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield the classes, and the functions with the names of their events."""
-    none = (_default(config).callbacks_class, AlgorithmConfig().callbacks_class)
-    yield from map(_name, _listed(config.callbacks_class, none))
-    for name, value in sorted(vars(config).items()):
-        if name.startswith("callbacks_on_"):
-            yield from (f"{name.removeprefix('callbacks_')}: {_name(each)}" for each in _listed(value, (None,)))
-
-
-def _listed(value: Any, none: Collection[Any]) -> list[Any]:
-    """Return what a setting holds, which may be one thing or several, but for what means nothing."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [each for each in values if not any(each is other for other in none)]
-
-
-def _modules(spec: Any) -> Iterator[str]:
-    """Yield the classes of the modules that a specification names."""
-    inner = getattr(spec, "rl_module_specs", None)
-    if isinstance(inner, Mapping):
-        for name, each in inner.items():
-            yield from (f"{name}: {what}" for what in _modules(each))
-    elif inner is not None:
-        yield from _modules(inner)
-    for name in ("module_class", "multi_rl_module_class", "catalog_class"):
-        found = getattr(spec, name, None)
-        if found is not None and found.__name__ != "MultiRLModule":
-            yield _name(found)
 
 
 def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:
@@ -299,12 +221,6 @@ def _name(thing: Any) -> str:
     inner = getattr(thing, "func", thing)
     name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
     return str(name).replace(".<locals>", "").replace("<lambda>", "lambda")
-
-
-def _few(values: Any) -> str:
-    if callable(values):
-        return _name(values)
-    return ", ".join(sorted(map(str, values)) if isinstance(values, (set, frozenset)) else map(str, values))
 
 
 def plain(value: Any) -> Any:

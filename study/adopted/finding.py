@@ -73,11 +73,7 @@ class _Script:
         self.ran = Interception(self.file)
 
     def find(self) -> Launch:
-        """Run the person's code and return the configuration that it would train with.
-
-        Raises:
-            MistakeError: There is none, or the script ends before it trains.
-        """
+        """Run the person's code and return the configuration that it would train with, or raise `MistakeError`."""
         try:
             content = compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
@@ -123,11 +119,7 @@ class _Script:
     # --- which configuration -----------------------------------------------------------------------------------------
 
     def _at_module_level(self, names: Mapping[str, Any]) -> Launch:
-        """Return the one configuration among the names of a script that trains nothing.
-
-        Raises:
-            MistakeError: There is none, or there are several.
-        """
+        """Return the one configuration among the names of a script that trains nothing."""
         found: dict[int, str] = {}
         for name, value in names.items():
             if isinstance(value, AlgorithmConfig):
@@ -144,11 +136,7 @@ class _Script:
         return _launch(names[first], f"module level, {first}")
 
     def _named(self, names: Mapping[str, Any], name: str) -> Launch:
-        """Return the configuration that a name of the script stands for.
-
-        Raises:
-            MistakeError: It stands for none.
-        """
+        """Return the configuration that a name of the script stands for."""
         if name not in names:
             near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
             near = near or [each for each, value in names.items() if inspect.isfunction(value)]
@@ -175,11 +163,7 @@ class _Script:
     # --- what is wrong -----------------------------------------------------------------------------------------------
 
     def _blame(self, problem: BaseException) -> None:
-        """Raise the fault of a script that ended before its training; nothing where it ended as it should.
-
-        Raises:
-            MistakeError: Says why.
-        """
+        """Raise the fault of a script that ended before its training; nothing where it ended as it should."""
         rule, got, fix = "must come to its training", f"{type(problem).__name__}: {problem}", _RUN_IT
         if isinstance(problem, SystemExit):
             if problem.code in (0, None):

@@ -23,7 +23,6 @@ from ray.tune import registry
 
 from study.adopted.choices import as_config
 from study.adopted.reading import MistakeError
-from study.cluster.shipping import OwnModule
 from study.hosts.machine import count_gpus
 from study.ray_private import refuse_auto_init
 
@@ -31,7 +30,7 @@ EXAMPLES = "run_rllib_example_script_experiment"
 """The function by which RLlib's own examples train."""
 _RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
 """Methods of an algorithm by which a training begins with what another has learnt."""
-_OF_PROCESSES = ("env_vars", "working_dir", "py_modules", "excludes", "config", "eager_install")
+_OF_PROCESSES = ("env_vars", "working_dir", "excludes", "config", "eager_install")
 """Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
 
 
@@ -77,7 +76,6 @@ class Interception:
         self.environments: dict[str, Any] = {}
         self.starts_ray = False
         self.variables: dict[str, str] = {}
-        self.modules: list[OwnModule] = []
         self.folder = ""
         self._script = script
         self._patch_ray()
@@ -139,26 +137,16 @@ class Interception:
         refuse_auto_init(refuse)
 
     def _take(self, given: Mapping[str, Any]) -> None:
-        """Give this process what the script gives to those of Ray; end the script where a study cannot.
-
-        Args:
-            given: A runtime environment.
-        """
+        """Note what a runtime environment gives to Ray's processes; end the script where a study cannot."""
         if others := ", ".join(sorted(name for name in given if name not in _OF_PROCESSES and given[name])):
             self._refuse(
                 rule="trials run in the Python of this command, and `ray.init` must not ask for another",
                 got=f"runtime_env with {others}",
-                fix=f"Install what it names, here and on every node, and remove {others}.",
+                fix="Install what it names, here and on every node, or put its folder into `sys.path`.",
             )
-        folders = [given["working_dir"]] if given.get("working_dir") else []
-        modules = [_place_of(each) for each in given.get("py_modules") or ()]
-        if missing := [str(each) for each in [*modules, *folders] if not Path(each).exists()]:
-            rule, fix = "what `ray.init` gives to the nodes must be files or folders of this machine", "Name such."
-            self._refuse(rule=rule, got=missing[0], fix=fix)
         self.variables |= {name: str(value) for name, value in (given.get("env_vars") or {}).items()}
-        self.modules = [OwnModule(name=each.stem, paths=(each.resolve(),)) for each in modules]
-        self.folder = str(Path(folders[0]).resolve()) if folders else ""
-        sys.path += [*(str(each.paths[0].parent) for each in self.modules), *filter(None, [self.folder])]
+        if given.get("working_dir"):
+            self.folder = str(Path(given["working_dir"]).resolve())
 
     # --- Tune -----------------------------------------------------------------------------------------------------
 
@@ -236,10 +224,3 @@ class _Context(AbstractContextManager["_Context"]):
 
     def disconnect(self) -> None:
         """Do nothing: nothing is connected."""
-
-
-def _place_of(module: Any) -> Path:
-    """Return where a module is that `ray.init` gives to its processes, as a path or as the module itself."""
-    if not isinstance(module, types.ModuleType):
-        return Path(module)
-    return Path(str(module.__path__[0] if hasattr(module, "__path__") else module.__file__))

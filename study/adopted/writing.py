@@ -12,6 +12,7 @@ from typing import Any
 from study.space.algorithms import of_script
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.script import ScriptFacts
+from study.text import listed
 
 BATCH, LR = "train_batch_size", "lr"
 BATCH_FACTOR, LR_FACTOR = 4, 10
@@ -44,14 +45,15 @@ def space_text(
     scales = tuple(runners) or _scales(facts, searched.get(SCALE, {}))
     budget = _budget(facts)
     ranges = _ranges(facts, searched, max(scales), budget.get("env_steps"))
-    varied = [name for name in ("batch", "learning rate") if {"batch": BATCH, "learning rate": LR}[name] in ranges]
+    varied = [words for name, words in {BATCH: "batch", LR: "learning rate"}.items() if name in ranges]
+    what = f"; {listed(varied)} searched" if varied else ""
     lines = [
         f"# A study around the values of {facts.source.file}:",
         f"# {facts.algorithm} on {facts.environment} ({facts.found_as}).",
         "# What is not written here stays as the script says; it is read again at each start.",
         *(f"# {remark}" for remark in not_varied(facts)),
         "version: 1",
-        f"description: {_text(_description(facts, scales, varied))}",
+        f"description: {_text(f'{facts.source.file} with {listed([*map(str, scales)])} runners{what}')}",
         f"config: {_text(config)}",
         *([f"config_args: {_text(args)}"] if args else []),
         *_environment(facts),
@@ -72,13 +74,6 @@ def _scales(facts: ScriptFacts, domain: Mapping[str, Any]) -> tuple[int, ...]:
     own = max(int(facts.values.get(SCALE) or 0), 1)
     given = domain.get("choices") or ([domain["low"], own, domain["high"]] if domain else [1, own, 2 * own])
     return tuple(sorted({max(int(each), 1) for each in given}))
-
-
-def _description(facts: ScriptFacts, scales: Sequence[int], varied: Sequence[str]) -> str:
-    *first, last = map(str, scales)
-    runners = f"{', '.join(first)} and {last}" if first else last
-    what = f"; {' and '.join(varied)} searched" if varied else ""
-    return f"{facts.source.file} with {runners} runners{what}"
 
 
 def not_varied(facts: ScriptFacts) -> Iterator[str]:
@@ -107,15 +102,19 @@ def _environment(facts: ScriptFacts) -> Iterator[str]:
         yield f"  target: {target[1]:.12g}  # the script's stop criterion {target[0]}"
 
 
+def _stops(facts: ScriptFacts) -> dict[str, float]:
+    """Return the script's stop criteria that are finite numbers."""
+    numbers = {name: value for name, value in facts.stop.items() if type(value) in (int, float)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
 def _target(facts: ScriptFacts) -> tuple[str, float] | None:
     """Return the stop criterion that is a return, with its value: one of the environment that evaluates."""
     other = facts.settings.get("evaluation_config", {})
     elsewhere = isinstance(other, str) or bool({"env", "env_config"} & other.keys())
-    for name, value in facts.stop.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    for name, value in _stops(facts).items():
         is_return = name.rpartition("/")[2] in ("episode_return_mean", "episode_reward_mean")
-        is_there = not elsewhere or name.startswith("evaluation/")
-        if is_return and is_there and is_number and math.isfinite(value):
+        if is_return and (not elsewhere or name.startswith("evaluation/")):
             return name, float(value)
     return None
 
@@ -131,20 +130,12 @@ def _batch(facts: ScriptFacts) -> int:
 
 def _limits(facts: ScriptFacts) -> dict[str, Any]:
     """Return the script's own limits; RLlib ends a training after a whole batch, so that it has one at least."""
-    limits: list[float] = []
-    time_s = None
-    for name, value in facts.stop.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-            continue
-        last = name.rpartition("/")[2]
-        if last in ("num_env_steps_sampled_lifetime", "timesteps_total"):
-            limits.append(value)
-        elif last == "training_iteration" and facts.base_algorithm == "PPO":  # an iteration is a batch
-            limits.append(value * _batch(facts))
-        elif last == "time_total_s":
-            time_s = value
-    steps = {"env_steps": max(int(min(limits)), _batch(facts))} if limits else {}
-    return {**steps, **({} if time_s is None else {"time_s": time_s})}
+    stops = {name.rpartition("/")[2]: value for name, value in _stops(facts).items() if value > 0}
+    steps = [stops[name] for name in ("num_env_steps_sampled_lifetime", "timesteps_total") if name in stops]
+    if facts.base_algorithm == "PPO" and "training_iteration" in stops:  # an iteration is a batch
+        steps.append(stops["training_iteration"] * _batch(facts))
+    limits: dict[str, Any] = {"env_steps": max(int(min(steps)), _batch(facts))} if steps else {}
+    return limits | ({"time_s": stops["time_total_s"]} if "time_total_s" in stops else {})
 
 
 def _ranges(
@@ -180,13 +171,9 @@ def _lanes(facts: ScriptFacts, runners: int) -> int:
 def _is_allowed(parameter: str, domain: Mapping[str, Any]) -> bool:
     """Return whether a space can hold what the script lets Tune choose from."""
     numbers = domain.get("choices", [domain.get("low"), domain.get("high")])
-    return (
-        all(
-            isinstance(each, (int, float)) and not isinstance(each, bool) and PARAMETERS[parameter].allows(each)
-            for each in numbers
-        )
-        and len(set(numbers)) > 1
-    )
+    plain = [each for each in numbers if isinstance(each, (int, float)) and not isinstance(each, bool)]
+    allowed = [each for each in plain if PARAMETERS[parameter].allows(each)]
+    return len(allowed) == len(numbers) and len(set(numbers)) > 1
 
 
 def _baseline(

@@ -1,4 +1,4 @@
-"""`evaluate`: options into an `EvaluationRequest`, then numbers, a histogram, a film; or JSON. No engine."""
+"""`evaluate`: options into an `EvaluationRequest`, then numbers, a film; or JSON. No engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
     from study.evaluating.summary import Summary
-
-BAR = "█"
-LONGEST = 40
-"""Columns of the longest bar."""
+    from study.records.folder import StudyFolder
 
 app = command_app()
 
@@ -94,17 +91,9 @@ def evaluate(
             "in the study's clips/, for its report and MLflow.",
         ),
     ] = None,
-    best_and_worst: Annotated[
-        bool, typer.Option("--best-and-worst", help="Film the best episode beside the worst one, side by side.")
-    ] = False,
-    render: Annotated[bool, typer.Option("--render", help="Show the first 3 episodes in a window.")] = False,
-    attach: Annotated[
-        bool, typer.Option("--attach", help="Give the film to the MLflow that the study was started with.")
-    ] = False,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow that gets the film instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a recorded policy, or a random one: its return over episodes, a film of it, a window.
+    """Play a recorded policy, or a random one: its return over episodes, a film of it.
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
@@ -126,17 +115,13 @@ def evaluate(
         random=random,
         seed=seed,
         video=video,
-        best_and_worst=best_and_worst,
-        render=render,
-        attach=attach,
-        tracking_uri=tracking_uri,
     )
     show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
     evaluated = evaluate_policy(request, on_numbers=show)
     if as_json:
         write_json(to_json(evaluated))
     elif evaluated.film is not None:
-        print_film(console, evaluated.film, evaluated.attached)
+        print_film(console, evaluated.film, evaluated.policy.study)
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
@@ -151,24 +136,18 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
     for name, value in _lines(summary):
         table.add_row(name, value)
     console.print(table)
-    say(console, "\nEpisodes by return")
-    console.print(histogram_view(summary))
     say(console, "")
     for sentence in _remarks_on_random(evaluated) if evaluated.policy.random else _remarks(evaluated):
         say(console, sentence)
 
 
-def print_film(console: Console, film: "Film", attached: str) -> None:
+def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
     """Print where the film is and what it shows."""
-    if film.file is not None:
-        size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
-        shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
-        if film.beside:
-            best, worst = (shot.episode + 1 for shot in film.shots)
-            shown = f"episode {best}, the best, beside {worst}, the worst"
-        end = ", not all to their end" if cut else ""
-        length = f"{film.seconds:.1f} s, {size:,.0f} kB"
-        say(console, f"Film: {film.file} ({shown}{end}; {length}); a picture of it: {film.poster}")
+    size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
+    shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
+    end = ", not all to their end" if cut else ""
+    length = f"{film.seconds:.1f} s, {size:,.0f} kB"
+    say(console, f"Film: {film.file} ({shown}{end}; {length}); a picture of it: {film.poster}")
     if film.unlike:
         numbers = ", ".join(str(episode + 1) for episode in film.unlike)
         say(
@@ -176,21 +155,8 @@ def print_film(console: Console, film: "Film", attached: str) -> None:
             f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed. "
             "Fix: draw from its np_random alone.",
         )
-    if attached:
-        say(console, attached)
-
-
-def histogram_view(summary: "Summary") -> Table:
-    """Return the histogram as lines of text."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="left", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    most = max(bar.count for bar in summary.bars)
-    for bar in summary.bars:
-        span = f"{bar.low:,.1f}" if bar.low == bar.high else f"{bar.low:,.1f} to {bar.high:,.1f}"
-        table.add_row(span, BAR * max(round(bar.count / most * LONGEST), bar.count > 0), f"{bar.count:,}")
-    return table
+    if study is not None and film.file.parent.resolve() == study.clips.resolve():
+        say(console, f"To bring it to MLflow: python -m study sync {study.path}")
 
 
 def to_json(evaluated: "Evaluated") -> dict[str, Any]:

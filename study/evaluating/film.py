@@ -1,7 +1,7 @@
-"""Episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it, or in a window.
+"""Episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it.
 
-Below each picture of a film stand the policy, the episode, the step and the return so far; the last picture of an
-episode stands still for a moment, marked as its end.
+Below each picture stand the policy, the episode, the step and the return so far; the last picture of an episode stands
+still for a moment, marked as its end.
 
 Steps environments; imports the encoders (imageio-ffmpeg, Pillow) when needed. No Ray, no torch.
 """
@@ -11,10 +11,10 @@ import importlib.util
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from study.trial.evaluation import EvaluationResult
 
 EPISODES = 3
-"""Episodes that are shown, from the first, unless the best one is shown beside the worst."""
+"""Episodes that are shown, from the first."""
 MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
 GIF_FPS = 25.0
@@ -50,8 +50,7 @@ class Film:
         shots: One for each episode of which something was seen.
         fps: Pictures per second.
         num_frames: Pictures of the film.
-        beside: Whether the best episode is seen beside the worst one.
-        file: The film; None for a window.
+        file: The film.
         poster: A picture from the middle of the first episode, beside the film.
         unlike: Episodes whose replay had another return than the one that was counted.
     """
@@ -59,9 +58,8 @@ class Film:
     shots: tuple[Shot, ...]
     fps: float
     num_frames: int
-    beside: bool
-    file: Path | None
-    poster: Path | None
+    file: Path
+    poster: Path
     unlike: tuple[int, ...]
 
     @property
@@ -97,48 +95,31 @@ def _writes_mp4() -> bool:
     return importlib.util.find_spec("imageio_ffmpeg") is not None
 
 
-def show(
-    scene: "Scene",
-    result: "EvaluationResult",
-    *,
-    film: Path | None = None,
-    title: str = "",
-    second: "Scene | None" = None,
-) -> Film:
-    """Play episodes again with the actions that they had, into a film or a window.
+def show(scene: "Scene", result: "EvaluationResult", *, film: Path, title: str = "") -> Film:
+    """Play episodes again with the actions that they had, into a film.
 
     Args:
         scene: The environment, ready to draw.
         result: The evaluation, with the actions of the episodes that are shown.
-        film: Where the pictures go; None where the environment shows them itself.
+        film: Where the pictures go.
         title: Whose policy it is, for the words below the pictures.
-        second: The environment once more: then the best episode is shown beside the worst one.
 
     Raises:
         SpaceError: The environment does not draw.
         RecordError: The film cannot be written.
     """
-    replay = _Replay(scene, result, title, room=math.inf if film is None else math.floor(MOST_SECONDS * scene.fps))
-    frames = replay.counted(replay.in_turn() if second is None else replay.beside(second))
-    poster = None
-    if film is None:
-        for _ in frames:
-            pass
-    else:
-        with _written(film) as draft:
-            write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
-            write(draft, frames, scene.fps)
-        if replay.poster is not None:
-            from PIL import Image
+    from PIL import Image
 
-            poster = film.with_suffix(".png")
-            with _written(poster) as draft:
-                Image.fromarray(replay.poster).save(draft)
+    replay, poster = _Replay(scene, result, title), film.with_suffix(".png")
+    with _written(film) as draft, contextlib.closing(replay.frames()) as frames:
+        write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
+        write(draft, frames, scene.fps)
+    with _written(poster) as draft:
+        Image.fromarray(replay.poster).save(draft)
     return Film(
-        shots=tuple(sorted(replay.shots, key=lambda shot: -shot.episode_return) if second else replay.shots),
+        shots=tuple(replay.shots),
         fps=scene.fps,
-        num_frames=replay.num_frames,
-        beside=second is not None,
+        num_frames=sum(shot.num_frames for shot in replay.shots),
         file=film,
         poster=poster,
         unlike=tuple(replay.unlike),
@@ -147,82 +128,55 @@ def show(
 
 @dataclass
 class _Replay:
-    """Plays episodes again, and keeps what was seen of each."""
+    """Plays the first episodes again, and keeps what was seen of each."""
 
     scene: "Scene"
     result: "EvaluationResult"
     title: str
-    room: float
-    """Pictures that a film has at most."""
-    num_frames: int = 0
     shots: list[Shot] = field(default_factory=list)
     unlike: list[int] = field(default_factory=list)
-    poster: "Frame | None" = None
+    poster: "Frame" = field(default_factory=lambda: np.zeros((1, 1, 3), np.uint8))
 
-    def counted(self, frames: Iterator[Any]) -> Iterator[Any]:
-        """Yield the pictures as far as there is room, and keep the one from the middle of the first episode."""
-        middle = int(min(self.room, len(self.result.actions[0]))) // 2
-        with contextlib.closing(frames):  # type: ignore[type-var]
-            for frame in frames:
-                if self.num_frames == middle:
+    def frames(self) -> Generator["Frame", None, None]:
+        """Yield every picture of the episodes, as far as there is room."""
+        room = math.floor(MOST_SECONDS * self.scene.fps)
+        middle = min(room, len(self.result.actions[0])) // 2
+        for episode, actions in enumerate(self.result.actions[:EPISODES]):
+            shown, whole, total = 0, False, 0.0
+            for frame, total, whole in self._episode(episode):  # noqa: B007 (those of the last picture count)
+                if not self.shots and shown == middle:
                     self.poster = frame
-                self.num_frames += 1
                 yield frame
-                if self.num_frames >= self.room:
-                    return
-
-    def in_turn(self) -> Iterator[Any]:
-        """Yield every picture of the first episodes; None where a window shows it."""
-        for episode in range(min(EPISODES, len(self.result.actions))):
-            yield from self._episode(self.scene, episode, f"episode {episode + 1}")
-
-    def beside(self, second: "Scene") -> Iterator[Any]:
-        """Yield the best episode on the left of the worst one; the shorter one waits at its end."""
-        order = sorted(range(len(self.result.actions)), key=self.result.returns.__getitem__)
-        of = f"of {len(order)} episodes"
-        best = self._episode(self.scene, order[-1], f"best {of}")
-        worst = self._episode(second, order[0], f"worst {of}")
-        left = right = np.zeros((0, 0, 3), np.uint8)
-        with contextlib.closing(best), contextlib.closing(worst):  # type: ignore[type-var]
-            for new_left, new_right in itertools.zip_longest(best, worst):
-                left = left if new_left is None else new_left
-                right = right if new_right is None else new_right
-                yield np.hstack([left, right])
-
-    def _episode(self, scene: "Scene", episode: int, which: str) -> Iterator[Any]:
-        """Yield the pictures of an episode, the last one for a moment longer, and note what was seen of it."""
-        actions, expected, seed = (
-            self.result.actions[episode],
-            self.result.returns[episode],
-            self.result.seeds[episode],
-        )
-        shown, whole, total = 0, False, 0.0
-        try:
-            for step, (frame, so_far) in enumerate(scene.replay(seed, actions)):
-                total = so_far
-                whole = step == len(actions)
-                if frame is None or frame.shape[1] < NARROWEST:
-                    shown += 1
-                    yield frame
-                    continue
-                words = " · ".join(filter(None, [self.title, which])), f"step {step} · return {so_far:.4g}"
-                captioned = with_caption(frame, words, ended=whole)
-                for _ in range(1 + whole * round(END_SECONDS * scene.fps)):
-                    shown += 1
-                    yield captioned
-        finally:  # also where the film is full
+                shown, room = shown + 1, room - 1
+                if not room:
+                    break
+            expected = self.result.returns[episode]
             shot = Shot(
                 episode=episode,
-                seed=seed,
+                seed=self.result.seeds[episode],
                 episode_return=expected,
                 num_steps=len(actions),
                 num_frames=shown,
                 whole=whole,
             )
-            if shown:
-                self.shots.append(shot)
+            self.shots.append(shot)
             if whole and not math.isclose(total, expected, rel_tol=1e-6, abs_tol=1e-6):
                 self.unlike.append(episode)
+            if not room:
+                return
+
+    def _episode(self, episode: int) -> Iterator[tuple["Frame", float, bool]]:
+        """Yield the pictures of an episode, the last one for a moment longer; the return so far; whether it is over."""
+        actions, words = self.result.actions[episode], f"episode {episode + 1}"
+        title = " · ".join(filter(None, [self.title, words]))
+        for step, (frame, so_far) in enumerate(self.scene.replay(self.result.seeds[episode], actions)):
+            ended = step == len(actions)
+            if frame.shape[1] < NARROWEST:
+                yield frame, so_far, ended
+                continue
+            captioned = with_caption(frame, (title, f"step {step} · return {so_far:.4g}"), ended=ended)
+            for _ in range(1 + ended * round(END_SECONDS * self.scene.fps)):
+                yield captioned, so_far, ended
 
 
 def with_caption(frame: "Frame", words: tuple[str, str], *, ended: bool) -> "Frame":

@@ -1,19 +1,17 @@
-"""`python -m study evaluate`: plays a policy, films it, tells MLflow. Imports RLlib and torch last."""
+"""`python -m study evaluate`: plays a policy, films it. Imports RLlib and torch last."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.errors import Fault, RecordError, SpaceError, StudyError
+from study.errors import Fault, RecordError, SpaceError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
 from study.evaluating.summary import Summary, summarise
-from study.harmless import mask_credentials
-from study.mirrors.mlflow_report import NOT_ASKED, asked_place, attach
 from study.options import say_that_it_runs, wrong_option
 from study.records.clip import BEST, FilmFacts
 from study.records.folder import StudyFolder
@@ -22,7 +20,7 @@ from study.space.spec import StudySpec
 from study.text import count
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Mode, Scene
+    from study.trial.engine.envs.frames import Scene
     from study.trial.evaluation import EvaluationResult
 
 
@@ -38,10 +36,6 @@ class EvaluationRequest:
     random: bool = False
     seed: int | None = None
     video: str | None = None
-    best_and_worst: bool = False
-    render: bool = False
-    attach: bool = False
-    tracking_uri: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +49,6 @@ class Evaluated:
         as_recorded: Whether they are those of the trial's final evaluation, return by return; None where another
             question was asked, or nothing is recorded.
         film: What was filmed, if anything.
-        attached: Where MLflow has the film, or why not; empty where it is no film of the study's own.
     """
 
     policy: ChosenPolicy
@@ -63,7 +56,6 @@ class Evaluated:
     summary: Summary
     as_recorded: bool | None
     film: Film | None = None
-    attached: str = ""
 
     @property
     def stochastic(self) -> bool:
@@ -86,21 +78,13 @@ def evaluate_policy(
     policy = _policy_of(request)
     policy.check_owner()
     _check_own_code(policy, request.path)
-    if policy.study is not None:
-        asked_place(policy.study, request.tracking_uri, attach=request.attach)  # refuse before anything is played
     spec = _as_requested(policy.spec, request)
-    if request.best_and_worst and request.video is None:
-        raise wrong_option("--best-and-worst", rule="belongs to a film", got="no --video", fix="Add --video.")
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
     player: _Player | _ScriptPlayer = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
-    with ExitStack() as scenes:
-        window = scenes.enter_context(player.scene("human")) if request.render else None
-        stage = scenes.enter_context(player.scene("rgb_array")) if film is not None else None
-        second = scenes.enter_context(player.scene("rgb_array")) if request.best_and_worst else None
-        seen = spec.evaluation.episodes if second else EPISODES if window or stage else 0
-        result = player.play(keep_actions=seen)
+    with nullcontext() if film is None else player.scene() as scene:
+        result = player.play(keep_actions=0 if film is None else EPISODES)
         evaluated = Evaluated(
             policy=policy,
             spec=spec,
@@ -108,12 +92,11 @@ def evaluate_policy(
             as_recorded=_as_recorded(policy, spec, result.returns),
         )
         on_numbers(evaluated)
-        if window is not None:
-            show(window, result)
-        if stage is None or film is None:
+        if scene is None or film is None:
             return evaluated
-        shown = show(stage, result, film=film, title=_short_title(policy), second=second)
-    return replace(evaluated, film=shown, attached=_keep(policy, spec, request, shown, film))
+        shown = show(scene, result, film=film, title=_short_title(policy))
+    _write_facts(policy, spec, shown)
+    return replace(evaluated, film=shown)
 
 
 def _policy_of(request: EvaluationRequest) -> ChosenPolicy:
@@ -160,12 +143,12 @@ class _Player:
         )
 
     @contextmanager
-    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+    def scene(self) -> "Iterator[Scene]":
         """Yield the environment, ready to draw."""
         from study.trial.engine.envs.environments import judged_in
         from study.trial.engine.envs.frames import open_scene
 
-        scene = open_scene(judged_in(self._spec.evaluated_environment), mode)
+        scene = open_scene(judged_in(self._spec.evaluated_environment))
         with closing(scene.env):
             yield scene
 
@@ -202,29 +185,28 @@ class _ScriptPlayer:
         self._policy, self._spec, self._config = policy, spec, unpickled(adopted.pickled)
 
     @contextmanager
-    def scene(self, mode: "Mode") -> "Iterator[Scene]":
+    def scene(self) -> "Iterator[Scene]":
         """Yield the environment, ready to draw, which is made with `render_mode` in its `env_config`.
 
         Raises:
             SpaceError: It does not draw so.
         """
-        from study.trial.engine.envs.frames import scene_of, see_to_display
+        from study.trial.engine.envs.frames import DRAWS, hide_display, scene_of
         from study.trial.script_evaluation import drawing_environment
 
-        see_to_display(mode)
+        hide_display()
         name = self._spec.environment.id
         with ExitStack() as stack:
             try:
                 env: Any = stack.enter_context(
-                    drawing_environment(self._config, mode, agent=self._spec.evaluation.agent)
+                    drawing_environment(self._config, DRAWS, agent=self._spec.evaluation.agent)
                 )
             except Exception as error:
-                where, what = ("--video" if mode == "rgb_array" else "--render"), " ".join(str(error).split())[:200]
-                rule = f"'{name}' must take render_mode={mode!r} in its env_config"
-                got = f"{type(error).__name__}: {what}"
+                rule = f"'{name}' must take render_mode={DRAWS!r} in its env_config"
+                got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 fix = "Leave the option out, or give the environment that render mode."
-                raise wrong_option(where, rule=rule, got=got, fix=fix) from error
-            yield scene_of(env, name, mode)
+                raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
+            yield scene_of(env, name)
 
     def play(self, *, keep_actions: int) -> "EvaluationResult":
         """Play the episodes."""
@@ -291,29 +273,19 @@ def _target(policy: ChosenPolicy, video: str) -> Path:
     return policy.study.clips / f"{name}{best_suffix()}"
 
 
-def _keep(policy: ChosenPolicy, spec: StudySpec, request: EvaluationRequest, shown: Film, film: Path) -> str:
-    """Write the facts of a film beside it and give it to MLflow, if it is one of the study's own."""
+def _write_facts(policy: ChosenPolicy, spec: StudySpec, film: Film) -> None:
+    """Write what a film shows beside it, for the report and MLflow, if it is one of the study's own."""
     study = policy.study
-    if study is None or film.parent.resolve() != study.clips.resolve():
-        return ""
-    identity, uri = study.identity(), asked_place(study, request.tracking_uri, attach=request.attach)
+    if study is None or film.file.parent.resolve() != study.clips.resolve():
+        return
     facts = FilmFacts(
-        file=film.name,
-        study_id=identity.study_id,
+        file=film.file.name,
+        study_id=study.identity().study_id,
         trial=policy.trial,
         environment=spec.environment.id,
         deterministic=not spec.evaluation.stochastic,
         evaluation_seed=spec.evaluation.seed,
-        fps=shown.fps,
-        shots=shown.shots,
-        beside=shown.beside,
+        fps=film.fps,
+        shots=film.shots,
     )
-    files = [film, *([shown.poster] if shown.poster else []), facts.write(film)]
-    if uri is None:
-        return NOT_ASKED
-    folder = study.clips.name
-    try:
-        run_id = attach(files, film.parent, tracking_uri=uri, name=identity.name, study_id=identity.study_id, to=folder)
-    except StudyError as error:
-        return f"Not attached to MLflow: {error}"
-    return f"Attached to MLflow: {folder}/ of run {run_id} at {mask_credentials(uri)}"
+    facts.write(film.file)

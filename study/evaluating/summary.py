@@ -1,25 +1,12 @@
-"""What the episodes of one policy came to: mean with its interval, spread, solved share, histogram. Pure."""
+"""What the episodes of one policy came to: mean with its interval, spread, solved share. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, inf, log2
+from math import inf
+from statistics import median
 from typing import Any
 
-import numpy as np
-
 from study.statistics import Estimate, mean_interval, rate_interval
-
-MOST_BARS = 12
-"""Of the histogram: what fits on a screen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """Part of the histogram: episodes with a return from `low` up to `high`, which only the last bar includes."""
-
-    low: float
-    high: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +20,6 @@ class Summary:
         solved: Share of episodes at or above the target, with its interval; None where there is no target.
         target: Return from which an episode counts as solved.
         num_cut: Episodes that did not end and were cut.
-        bars: The histogram, ascending.
     """
 
     returns: tuple[float, ...]
@@ -42,7 +28,6 @@ class Summary:
     solved: Estimate | None
     target: float | None
     num_cut: int
-    bars: tuple[Bar, ...]
 
     @property
     def num_solved(self) -> int:
@@ -61,7 +46,6 @@ class Summary:
             "num_solved": self.num_solved if self.target is not None else None,
             "solved": None if self.solved is None else _estimate(self.solved),
             "num_cut": self.num_cut,
-            "histogram": [asdict(bar) for bar in self.bars],
             "returns": list(self.returns),
         }
 
@@ -80,31 +64,10 @@ def summarise(returns: Sequence[float], *, num_cut: int, target: float | None) -
     return Summary(
         returns=tuple(returns),
         mean=mean_interval(returns),
-        median=float(np.median(returns)),
+        median=float(median(returns)),
         solved=solved,
         target=target,
         num_cut=num_cut,
-        bars=histogram(returns),
-    )
-
-
-def histogram(returns: Sequence[float]) -> tuple[Bar, ...]:
-    """Return bars of equal width over the range of the returns; one bar where all are equal.
-
-    Args:
-        returns: At least one, finite.
-
-    Source:
-        Sturges, JASA 21 (1926): 1 + log2(n) bars.
-    """
-    low, high = min(returns), max(returns)
-    number = min(ceil(1 + log2(len(returns))), MOST_BARS)
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too narrow to be divided
-        return (Bar(low=low, high=high, count=len(returns)),)
-    counts, edges = np.histogram(returns, bins=number, range=(low, high))
-    return tuple(
-        Bar(low=float(edges[index]), high=float(edges[index + 1]), count=int(count))
-        for index, count in enumerate(counts)
     )
 
 

@@ -216,8 +216,7 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
         f"{name} {_in_words(domain)}{f' (script: {values[name]:g})' if name in values else ''}"
         for name, domain in spec.set_by_study.items()
     )
-    parts = list(dict.fromkeys(each.part.replace("_", " ") for each in facts.own_parts))
-    own = f" It has its own {listed(parts)}." if parts else ""
+    own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
     what = f"{facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}"
     yield (
         f"Script: {what}.{own} The study sets {said or 'none of its parameters'}; seeds, evaluation, resources, and "

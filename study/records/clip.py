@@ -44,8 +44,6 @@ class FilmFacts:
     evaluation_seed: int
     fps: float
     shots: tuple[Shot, ...]
-    beside: bool = False
-    """Whether the best episode is seen beside the worst one, in place of the first ones one after another."""
 
     def write(self, film: Path) -> Path:
         """Write them beside the film and return the file."""
@@ -64,6 +62,7 @@ class FilmFacts:
             if path.stat().st_size > _MAX_BYTES:
                 raise ValueError(f"more than {_MAX_BYTES} bytes")
             content = json.loads(path.read_text())
+            content.pop("beside", None)  # of version 0.12.2
             facts = cls(**{**content, "shots": tuple(Shot(**shot) for shot in content["shots"])})
             if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
                 raise ValueError(f"no film: {facts.file!r}")

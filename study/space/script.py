@@ -6,9 +6,9 @@ Commands that only read a study need nothing else of the script.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from study.space.domains import Model
 from study.space.parameters import PARAMETERS, SCALE, Value
@@ -16,22 +16,6 @@ from study.space.parameters import PARAMETERS, SCALE, Value
 SYNCHRONOUS = ("PPO",)
 ASYNCHRONOUS = ("APPO", "IMPALA")
 """RLlib's algorithms whose runners go on sampling while the learner learns."""
-
-Part = Literal[
-    "algorithm",
-    "module",
-    "model_config",
-    "env_to_module",
-    "module_to_env",
-    "learner_connector",
-    "callbacks",
-    "learner",
-    "policy_mapping",
-    "runner",
-    "environment",
-    "other",
-]
-"""What of RLlib a script replaces by its own; the connectors by the names of their pipelines."""
 
 
 class ScriptSource(Model):
@@ -43,14 +27,6 @@ class ScriptSource(Model):
     """Of the file's content, in hexadecimal."""
     modules: dict[str, str] = Field({})
     """Module of the user's own that the script imports -> SHA-256 of the files of it that were imported."""
-
-
-class OwnPart(Model):
-    """A part of RLlib that a script replaces by its own."""
-
-    part: Part
-    what: str
-    """Name of the class or function, for people: `my_train.MyModule`."""
 
 
 class ScriptFacts(Model):
@@ -83,8 +59,6 @@ class ScriptFacts(Model):
     """Parameters, and other settings of RLlib, for which the script lets Tune choose; `values` has one of theirs."""
     num_learners: int = 1
     """Learners among which RLlib divides a batch, at least one."""
-    own_parts: list[OwnPart] = Field([])
-    """What of RLlib the script replaces by its own."""
     settings: dict[str, Any] = Field({})
     """Other options of RLlib that the script sets -> value; a digest of a long one, a name where there is no JSON."""
     stop: dict[str, Any] = Field({})
@@ -93,6 +67,14 @@ class ScriptFacts(Model):
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""
     """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_gone(cls, content: Any) -> Any:
+        """Version 0.12.2 recorded `own_parts`, which the settings say too."""
+        if isinstance(content, Mapping):
+            return {name: value for name, value in content.items() if name != "own_parts"}
+        return content
 
     @property
     def is_multi_agent(self) -> bool:

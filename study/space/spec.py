@@ -40,7 +40,7 @@ class StudySpec(Section):
 `throughput` make, in short trials that evaluate nothing."""
     config: str | None = Field(None, min_length=1)
     """A script of yours in place of `environment.id`, `algorithm` and `model`: `my_train.py`, or \
-`my_train.py:make_config`, or `my_module:config`; `:` names an `AlgorithmConfig`, or a function that returns one. \
+`my_train.py:make_config`, where `:` names an `AlgorithmConfig`, or a function that returns one. \
 Every trial runs this configuration; the study sets what `parameters` says, seeds, evaluation and resources."""
     config_kwargs: dict[str, Any] = Field({})
     """Arguments of that function."""

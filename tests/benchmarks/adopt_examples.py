@@ -107,9 +107,9 @@ def tried(script: Path, name: str, *, out: Path, read_only: bool) -> Row:
 
 def described(facts: ScriptFacts) -> str:
     """Return in words what a script trains."""
-    parts = sorted({each.part for each in facts.own_parts})
     agents = f", {len(facts.agents)} policies" if facts.agents else ""
-    return f"{facts.algorithm} on {facts.environment}{agents}" + (f", own {', '.join(parts)}" if parts else "")
+    settings = f", sets {', '.join(facts.settings)}" if facts.settings else ""
+    return f"{facts.algorithm} on {facts.environment}{agents}{settings}"
 
 
 def run(script: Path, name: str, arguments: str, out: Path) -> tuple[str, str]:

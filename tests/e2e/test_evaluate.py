@@ -91,9 +91,11 @@ def test_a_checkpoint_elsewhere_plays_with_its_space(folder, recorded, place, tm
 
 @pytest.fixture(scope="module")
 def filmed(folder, place):
-    """The command with a bare --video, whose film MLflow gets."""
-    done = run(study("evaluate", folder, "--video", "--attach"), place)
+    """The command with a bare --video, whose film the study's next synchronisation brings to MLflow."""
+    done = run(study("evaluate", folder, "--video"), place)
     assert done.returncode == 0, done.stderr
+    synchronised = run(study("sync", folder), place)
+    assert synchronised.returncode == 0, synchronised.stderr
     return done
 
 
@@ -102,10 +104,9 @@ def test_the_command_says_the_numbers_and_where_the_film_is(filmed, folder):
     assert lines[0].startswith("tiny: trial ")
     for words in ("mean return", "95 % interval over 70 episodes", "median", "solved", "at the target of 100", "cut"):
         assert any(words in line for line in lines), words
-    assert any("█" in line for line in lines)
     assert any(line.startswith("These are the returns of the trial's last evaluation on record") for line in lines)
     assert any(line.startswith(f"Film: {folder}/clips/best.mp4 (episodes 1 to ") for line in lines)
-    assert "Attached to MLflow: clips/ of run " in filmed.stdout
+    assert f"To bring it to MLflow: python -m study sync {folder}" in filmed.stdout
     assert "WARNING" not in filmed.stderr  # RLlib's, of its own deprecated calls
 
 

@@ -145,19 +145,13 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path):
 
 
 def test_what_ray_would_give_to_its_processes_the_trials_have(read, tmp_path, monkeypatch):
-    (tmp_path / "src" / "package").mkdir(parents=True)
-    for name in ("file.py", "package/__init__.py"):
-        (tmp_path / "src" / name).write_text("")
     monkeypatch.chdir(tmp_path)
-    given = "dict(working_dir='.', py_modules=['src/file.py', package], env_vars={'LEVEL': '3'}, excludes=['data'])"
-    found = read(
-        PPO + f"import sys\nsys.path.append('src')\nimport package, ray\nray.init(runtime_env={given})\nimport file\n"
-    )
+    given = "dict(working_dir='.', env_vars={'LEVEL': '3'}, excludes=['data'])"
+    found = read(PPO + f"import ray\nray.init(runtime_env={given})\n")
     assert (found.folder, found.variables) == (str(tmp_path), {"LEVEL": "3"})
     brought = runtime_env(found.modules, found.variables, folder=found.folder)
     assert brought is not None
     assert brought["working_dir"] == str(tmp_path)
-    assert sorted(brought["py_modules"]) == [str(tmp_path / "src" / name) for name in ("file.py", "package")]
 
 
 def test_facts_of_an_unchanged_script_are_the_same_at_every_reading(read):
@@ -180,7 +174,7 @@ tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"x": Stop(
     facts = read(given + code).facts
     assert facts.stop == {"x": "Stop", "y": 3.0}
     assert facts.acting == ["0", "1"]
-    assert [each.what for each in facts.own_parts if each.part == "other"] == ["policies_to_train: a, b, c"]
+    assert facts.settings["policies_to_train"] == ["a", "b", "c"]
 
 
 def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
@@ -283,26 +277,28 @@ def test_environments_registered_in_the_script_travel_with_it(read):
         assert creator({"length": 5}).get_wrapper_attr("length") == 5
 
 
-def test_own_parts_are_named(read):
+def test_the_script_s_own_code_is_among_its_settings(read):
     code = """
         from ray.rllib.algorithms.ppo import PPOConfig
         from ray.rllib.callbacks.callbacks import RLlibCallback
         from ray.rllib.connectors.env_to_module import MeanStdFilter
         from ray.rllib.examples.rl_modules.classes.tiny_atari_cnn_rlm import TinyAtariCNN
         from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+        from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
         class Mine(RLlibCallback): pass
+        class OwnLearner(PPOTorchLearner): pass
         config = (PPOConfig().environment("CartPole-v1").callbacks(Mine, on_episode_end=lambda **kw: None)
             .env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
             .rl_module(rl_module_spec=RLModuleSpec(module_class=TinyAtariCNN))
-            .training(lr=[[0, 1e-3], [1000, 1e-4]]))
+            .training(lr=[[0, 1e-3], [1000, 1e-4]]).learners(learner_class=OwnLearner))
     """
     facts = read(code).facts
-    parts = {(each.part, each.what) for each in facts.own_parts}
-    assert parts == {
-        ("callbacks", "Mine"),
-        ("callbacks", "on_episode_end: lambda"),
-        ("env_to_module", "lambda"),
-        ("module", "TinyAtariCNN"),
+    assert facts.settings == {
+        "callbacks_class": "Mine",
+        "callbacks_on_episode_end": "lambda",
+        "env_to_module_connector": "lambda",
+        "learner_class": "OwnLearner",
+        "rl_module_spec": {"module_class": "TinyAtariCNN"},
     }
     assert facts.schedules == ["lr"] and "lr" not in facts.values
     assert facts.runner_obstacle
@@ -363,8 +359,8 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     (None, "RLlib must accept the configuration"): PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
     (5, "must not ask for another, got runtime_env with pip"): PPO
     + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",
-    (5, "must be files or folders of this machine"): PPO
-    + "import ray\nray.init(runtime_env={'py_modules': ['s3://bucket/code.zip']})",
+    (5, "got runtime_env with py_modules.* Fix: .*sys.path"): PPO
+    + "import ray\nray.init(runtime_env={'py_modules': ['src']})",
     (None, "must train in the folder in which .*, got /"): PPO + "import os\nos.chdir('/')",
     (None, "must train in the folder in which .*"): PPO
     + "import contextlib\nwith contextlib.chdir('/'): config.build_algo().train()",

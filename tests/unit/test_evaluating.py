@@ -1,6 +1,5 @@
 """`python -m study evaluate` by value: which policy, what its episodes say, and every refusal."""
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,11 @@ from typer.testing import CliRunner
 
 from study.adopted import loading
 from study.cli import commands as cli
-from study.cli.evaluate import histogram_view, print_numbers, to_json
+from study.cli.evaluate import print_numbers, to_json
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import Evaluated
 from study.evaluating.policies import ChosenPolicy, best_policy, find_policy, random_policy
-from study.evaluating.summary import histogram, summarise
+from study.evaluating.summary import summarise
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.algorithms import ALGORITHMS
@@ -47,29 +46,6 @@ def test_one_episode_has_no_interval_and_json_says_so():
     assert content["solved"] is None
     assert content["num_solved"] is None
     json.dumps(content, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    "returns", [[1.0], [2.0] * 7, [-500.0, -499.0], list(range(50)), [1e-300, 2e-300], [1e9, 1e9 + 1]]
-)
-def test_every_episode_is_in_one_bar(returns):
-    bars = histogram(returns)
-    assert sum(bar.count for bar in bars) == len(returns)
-    assert (bars[0].low, bars[-1].high) == (min(returns), max(returns))
-    assert all(first.high == second.low for first, second in itertools.pairwise(bars))
-
-
-def test_the_histogram_is_counted_by_hand():
-    bars = histogram([0, 0, 0, 1, 4, 4, 8, 8])  # 1 + log2(8) = 4 bars of width 2
-    assert [(bar.low, bar.high, bar.count) for bar in bars] == [(0, 2, 4), (2, 4, 0), (4, 6, 2), (6, 8, 2)]
-
-
-def test_a_bar_is_as_long_as_it_counts_and_one_is_seen():
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(histogram_view(summarise([0.0] * 99 + [100.0], num_cut=0, target=None)))
-    lengths = [line.count("█") for line in capture.get().splitlines()]
-    assert (lengths[0], lengths[-1], sum(lengths[1:-1])) == (40, 1, 0)
 
 
 @pytest.mark.parametrize(

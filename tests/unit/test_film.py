@@ -1,4 +1,4 @@
-"""A film of episodes: a picture for every step, a poster, a window, and every refusal."""
+"""A film of episodes: a picture for every step, a poster, and every refusal."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def frames_of(path):
 
 def test_a_film_has_a_picture_for_every_step_and_a_poster(tmp_path):
     file = tmp_path / "new" / "film.mp4"
-    scene = open_scene(environment("Draws", length=9), "rgb_array")
+    scene = open_scene(environment("Draws", length=9))
     shown = show(scene, played(9, 9, 9, 9), film=file)
     fps, frames = frames_of(file)
     assert (fps, len(frames)) == (20, 3 * 10)  # three of the four episodes
@@ -66,19 +66,6 @@ def test_a_film_says_whose_episode_it_is_and_marks_its_end(tmp_path):
     assert any((strips[0] != strip).any() for strip in strips[1:5]), "the step counts"
 
 
-def test_the_best_episode_stands_beside_the_worst(tmp_path):
-    short, long = ([np.full((200, 300, 3), grey, np.uint8)] * n for grey, n in ((50, 3), (200, 6)))
-    result = SimpleNamespace(returns=(1.0, 9.0, 4.0), seeds=(0, 1, 2), actions=((0,) * 2, (0,) * 5, (0,) * 9))
-    best, worst = pictures(*long, fps=10.0), pictures(*short, fps=10.0)
-    shown = show(best, result, film=tmp_path / "film.mp4", second=worst)
-    _, seen = frames_of(shown.file)
-    assert (shown.beside, [shot.episode for shot in shown.shots]) == (True, [1, 0])
-    assert [shot.num_frames for shot in shown.shots] == [6 + 8, 3 + 8]
-    assert len(seen) == 14  # the shorter one waits at its end
-    assert seen[0].shape == (234, 600, 3)
-    assert (int(seen[-1][100, 100, 0]) > 150, int(seen[-1][100, 500, 0]) > 150) == (True, False)
-
-
 def pictures(*frames, fps):
     """Return a scene that shows these pictures."""
 
@@ -101,13 +88,13 @@ def test_a_gif_leaves_pictures_out_so_that_it_keeps_its_pace(tmp_path):
 
 
 def test_a_long_episode_is_cut_and_said_to_be(tmp_path):
-    scene = open_scene(environment("Draws", length=10**6), "rgb_array")
+    scene = open_scene(environment("Draws", length=10**6))
     shown = show(scene, played(1000, 5), film=tmp_path / "film.gif")
     assert [(shot.num_frames, shot.whole) for shot in shown.shots] == [(400, False)]  # 20 s of 20 a second
 
 
 def test_a_replay_that_is_not_what_was_counted_is_found(tmp_path):
-    scene = open_scene(environment("Forgets", length=5), "rgb_array")
+    scene = open_scene(environment("Forgets", length=5))
     assert show(scene, played(5), film=tmp_path / "film.gif").unlike == (0,)
 
 
@@ -134,23 +121,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 )
 def test_an_environment_that_draws_nothing_is_said(name, law):
     with pytest.raises(SpaceError, match=law):
-        open_scene(environment(name), "rgb_array")
-
-
-def test_a_window_needs_a_display(monkeypatch):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SpaceError, match=r"--render: a window needs a display, got none .*Fix: Use --video"):
-        open_scene(spec().environment, "human")
-
-
-def test_a_window_shows_the_same_episodes(monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    scene = open_scene(spec().environment, "human")
-    shown = show(scene, played(3))
-    scene.env.close()
-    assert (shown.file, shown.poster, [shot.num_frames for shot in shown.shots]) == (None, None, [4])
-    assert shown.unlike == ()
+        open_scene(environment(name))
 
 
 def test_observations_that_are_images_are_seen_as_the_policy_sees_them():
@@ -170,7 +141,7 @@ def test_envpool_without_images_is_said():
     with pytest.raises(
         SpaceError, match=r"--video: EnvPool draws nothing, so observations must be images, got shape \(6,\)"
     ):
-        open_scene(where, "rgb_array")
+        open_scene(where)
 
 
 def test_a_name_that_no_film_can_have_is_refused_before_anything_is_played(tmp_path, monkeypatch):

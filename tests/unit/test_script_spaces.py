@@ -198,13 +198,14 @@ def test_without_scores_returns_are_compared_as_they_are() -> None:
 
 
 def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
-    parts = [{"part": "callbacks", "what": "Steps"}]
     values = {**facts().values, "num_env_runners": 0}
+    settings, why = {"callbacks_class": "Steps"}, "callbacks are the script's own"
+    of_0_12_2 = [{"part": "callbacks", "what": "Steps"}]
     found = facts(
-        own_parts=parts, runner_obstacle="callbacks are the script's own", schedules=["entropy_coeff"], values=values
+        own_parts=of_0_12_2, settings=settings, runner_obstacle=why, schedules=["entropy_coeff"], values=values
     )
     lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster(local=8))))
     first = next(line for line in lines if line.startswith("Script: "))
     assert "num_env_runners 1 and 2 (script: 0)" in first and "lr 0.001 and 0.002 (script: 0.001)" in first
-    assert "num_epochs" not in first
+    assert "num_epochs" not in first and "It sets callbacks_class." in first
     assert [line.partition(":")[0] for line in lines][:3] == ["Script", "Schedules", "Runner"]
