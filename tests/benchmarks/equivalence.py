@@ -3,6 +3,7 @@
     python -m tests.benchmarks.equivalence [--seeds 10] [--first-seed 1] [--environments Acrobot-v1 LunarLander-v3]
     python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
     python -m tests.benchmarks.equivalence --first batched+fused --second batched+fused+envpool --seeds 20
+    python -m tests.benchmarks.equivalence --script --seeds 40
 
 Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
 compared with RLlib's stock runner, both with the fused learner, which is compared with RLlib's to float tolerance
@@ -12,6 +13,9 @@ With `--runners N` an emulated engine has N runners of one environment, the stoc
 where the batch holds less than four steps of each it grows to that, and the budget with it.
 Where one of the two is stepped by EnvPool, the policies of both are compared in Gymnasium's environment, which judges
 every study, and in EnvPool's.
+With `--script`, `tests/scripts/cartpole_ppo.py` is studied unedited, one trial for each seed, and its configuration is
+built and trained by RLlib alone with the same seeds, as its own loop does. Both policies play the same episodes
+greedily, cut after 200 steps; a score is the mean return over 200.
 Runs for half an hour on two cores; no times are compared, so that the machine need not be quiet. The last line is JSON.
 """
 
@@ -19,6 +23,7 @@ import argparse
 import csv
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -67,6 +72,9 @@ SPACES: dict[str, dict[str, Any]] = {
     },
 }
 """Settings at which each environment is learnt within the budget, so that a difference would show."""
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "cartpole_ppo.py"
+SCRIPT_STEPS, SCRIPT_CUT = 12_000, 200
+SCRIPT_EVALUATION = {"episodes": 50, "num_evaluations": 1, "max_episode_steps": SCRIPT_CUT}
 
 
 def main() -> None:
@@ -78,17 +86,26 @@ def main() -> None:
     parser.add_argument("--second", choices=list(ENGINES), default="stock+fused")
     parser.add_argument("--runners", type=int, metavar="N", help="emulated runners; without it one, of 16 environments")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
+    parser.add_argument("--script", action="store_true", help="compare a script under a study with itself")
+    parser.add_argument("--alone", type=int, nargs="+", help=argparse.SUPPRESS)  # the seeds of a script by itself
     options = parser.parse_args()
+    if options.alone:
+        print(json.dumps({"scores": [_alone(seed) for seed in options.alone]}))
+        return
     from tests.benchmarks.timing import end_on_sigterm, machine, versions
 
     end_on_sigterm()
     about = machine()
     rows = []
+    seeds = list(range(options.first_seed, options.first_seed + options.seeds))
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        if options.script:
+            options.environments = []
+            rows.append(_compare_script(seeds, folder))
+            print(_sentence("a script", rows[0], "under a study", "by itself"))
         for environment in options.environments:
-            seeds = list(range(options.first_seed, options.first_seed + options.seeds))
             row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
             print(_sentence(environment, row, options.first, options.second), flush=True)
@@ -194,6 +211,48 @@ def _start(content: dict[str, Any], environment: str, engine: str, folder: Path)
     command += ["--name", f"{environment}-{name}", "--tracking-uri", f"sqlite:///{folder}/{environment}-{name}.db"]
     with (folder / f"{environment}-{name}.log").open("ab") as log:
         return subprocess.Popen([*command, "--resume-or-start"], stdout=log, stderr=subprocess.STDOUT)
+
+
+def _compare_script(seeds: list[int], folder: Path) -> dict[str, Any]:
+    from tests.benchmarks.timing import in_a_process
+
+    content = {
+        "config": str(SCRIPT),
+        "budget": {"env_steps": SCRIPT_STEPS},
+        "search": {"sampler": "grid", "seeds": seeds},
+        "evaluation": SCRIPT_EVALUATION,
+        "parameters": {"num_env_runners": 1},
+    }
+    studied = _start(content, "script", "study", folder)
+    try:
+        alone = in_a_process("equivalence", "--alone", *map(str, seeds))["scores"]
+        if studied.wait():
+            sys.exit(f"{folder}/script-study.log: the study must end well, it did not.")
+    finally:
+        studied.terminate()
+        studied.wait()
+    with (folder / "studies" / "script-study" / "trials.csv").open() as file:
+        scores = [float(row["final_return"]) / SCRIPT_CUT for row in csv.DictReader(file)]
+    return {"environment": SCRIPT.name, **_tested({"under a study": scores, "by itself": alone})}
+
+
+def _alone(seed: int) -> float:
+    """Return the score of the script's configuration, trained by RLlib alone."""
+    from study.space.parsing import parse_space
+    from study.space.space_file import Source
+    from study.trial.script_evaluation import evaluate_script, state_of
+
+    content = {"environment": {"id": "CartPole-v1"}, "budget": {"env_steps": SCRIPT_STEPS}}
+    content |= {"evaluation": SCRIPT_EVALUATION, "parameters": {"num_env_runners": 1}, "search": {"num_trials": 1}}
+    spec = parse_space(Source(name="evaluation", content=content, lines={}))
+    algorithm = runpy.run_path(str(SCRIPT))["config"].debugging(seed=seed).build_algo()
+    try:
+        while algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"] < SCRIPT_STEPS:
+            pass
+        returns = evaluate_script(algorithm.config, state_of(algorithm), spec).returns
+    finally:
+        algorithm.stop()
+    return sum(returns) / len(returns) / SCRIPT_CUT
 
 
 def _scores(table: Path) -> list[float]:
