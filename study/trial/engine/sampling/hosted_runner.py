@@ -195,7 +195,8 @@ class HostedEnvRunner(AsRLlib):
         goes on with its own.
         """
         if not self._hosted:
-            return self._first._sample_unwatched(**kwargs)
+            own: list[Any] = self._first._sample_unwatched(**kwargs)
+            return own
         sampled = [hosted.call("_sample_unwatched", **kwargs) for hosted in self._hosted]
         return [episode for episodes in sampled for episode in _copied(episodes)]
 
