@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tree
 from gymnasium.spaces import Box, Discrete
+from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -101,8 +102,6 @@ CONFIGS: dict[str, Callable[[], PPOConfig]] = {
     "unknown step": lambda: ppo(PPOConfig(algo_class=Halves)),
 }
 
-OPEN = "after three iterations weights of an LSTM differ by 0.02 from those of real runners; several agents: not known"
-
 
 def running(config: AlgorithmConfig, *, execution: Any, processes: int = 1) -> Any:
     spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
@@ -135,7 +134,7 @@ def trained(name: str, *, execution: str, processes: int = 1) -> dict[str, Any]:
         update = MeasuredPPO._update  # which an unknown step does not call
 
         def noted(algorithm: Any, episodes: list[Any]) -> Any:
-            sampled.append(pickle.loads(pickle.dumps(episodes)))  # before the learner changes them
+            sampled.append(pickle.loads(cloudpickle.dumps(episodes)))  # before the learner changes them
             return update(algorithm, episodes)
 
         patched.setattr(MeasuredPPO, "_update", noted)
@@ -184,13 +183,7 @@ def differences(name: str, hosted: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=OPEN)) if name in ("lstm", "agents") else name
-        for name in CONFIGS
-    ],
-)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_hosted_runners_do_what_real_ones_do(name: str, processes: int) -> None:
     assert len(real(name)["episodes"]) >= 8 or name == "unknown step"
     assert differences(name, trained(name, execution="emulated", processes=processes)) == set()

@@ -44,11 +44,11 @@ _CONNECTORS = list(_PIPELINES)
 
 
 class _Hosted:
-    """One of RLlib's runners, with the global generators that it would have in a process of its own."""
+    """One of RLlib's runners, with the global states that it would have in a process of its own."""
 
     def __init__(self, number: int, make: Callable[[], AsRLlib]) -> None:
         self.number = number
-        self._generators: Any = None
+        self._globals: Any = None
         """Their states while others use them; None before the first use."""
         with self._in_turn():
             self.runner = make()
@@ -64,27 +64,29 @@ class _Hosted:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        others = _generators()
-        if self._generators is None:  # a runner with a seed seeds them by itself
+        others = _globals()
+        if self._globals is None:  # a runner with a seed seeds them by itself
             seed_globally(int(np.random.SeedSequence().generate_state(1)[0]))
         else:
-            _set_generators(self._generators)
+            _set_globals(self._globals)
         try:
             yield
         finally:
-            self._generators = _generators()
-            _set_generators(others)
+            self._globals = _globals()
+            _set_globals(others)
 
 
-def _generators() -> tuple[Any, Any, Any]:
-    """Return the states of the global generators."""
-    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (RLlib's runners use it)
+def _globals() -> tuple[Any, Any, Any, int]:
+    """Return the states of the global generators, and whether torch may use algorithms that are not deterministic."""
+    numpy_state = np.random.get_state()  # noqa: NPY002 (RLlib's runners use it)
+    return torch.get_rng_state(), numpy_state, random.getstate(), torch.get_deterministic_debug_mode()
 
 
-def _set_generators(states: tuple[Any, Any, Any]) -> None:
+def _set_globals(states: tuple[Any, Any, Any, int]) -> None:
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
     random.setstate(states[2])
+    torch.set_deterministic_debug_mode(states[3])
 
 
 class _MergesHosted:
@@ -282,18 +284,22 @@ def _config_of_runners(config: AlgorithmConfig, layout: LaneLayout) -> Algorithm
 
 
 def _share_parameters(modules: list[Any]) -> None:
-    """Let networks of RLlib's own classes have the first one's parameters, which all are given the same values of.
+    """Let networks of RLlib's own classes have the first one's parameters, as far as all are given the same values.
 
-    Thousands of runners fit into one process so. What a module of a person's own does to its parameters is not known.
+    Thousands of runners fit into one process so. RLlib gives its runners what acting needs; the encoder of a value
+    function stays what each runner was made with, and its states go to the learner. What a module of a person's own
+    does to its parameters is not known.
     """
     for name, first in _networks(modules[0]).items() if modules else ():
+        given = first.get_state(inference_only=True).keys()
+        shared = {key: parameter for key, parameter in first.named_parameters() if key in given}
         for module in modules[1:]:
-            other = _networks(module)[name]
-            for parameter, shared in zip(other.parameters(), first.parameters(), strict=True):
-                parameter.data = shared.data
+            for key, parameter in _networks(module)[name].named_parameters():
+                if key in shared:
+                    parameter.data = shared[key].data
 
 
-def _networks(module: Any) -> dict[str, torch.nn.Module]:
+def _networks(module: Any) -> dict[str, Any]:
     """Return name -> network of the modules of a runner that are RLlib's own."""
     each = dict(module.items()) if isinstance(module, MultiRLModule) else {"": module}
     return {
