@@ -298,6 +298,7 @@ def test_the_script_s_own_code_is_among_its_settings(read):
         "callbacks_on_episode_end": "lambda",
         "env_to_module_connector": "lambda",
         "learner_class": "OwnLearner",
+        "lr": [[0, 1e-3], [1000, 1e-4]],
         "rl_module_spec": {"module_class": "TinyAtariCNN"},
     }
     assert facts.schedules == ["lr"] and "lr" not in facts.values
@@ -346,7 +347,9 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
     (None, "must sample from an environment"): "from ray.rllib.algorithms.bc import BCConfig\n"
     "config = BCConfig().offline_data(input_=['x'])",
-    (None, "no setting may hold itself"): PPO + "d = {}\nd['me'] = [d]\nconfig.environment(env_config=d)",
+    (None, "no setting may hold itself"): PPO
+    + "import gymnasium\nfrom ray import tune\ntune.register_env('x', lambda c: gymnasium.make('CartPole-v1'))\n"
+    "d = {}\nd['me'] = [d]\nconfig.environment('x', env_config=d)",
     (None, "must name its environment"): "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
     (None, "the environment 'NoSuchEnv-v0' must be made and reset"): PPO + "config.environment('NoSuchEnv-v0')",
     (None, "the environment 'x' must be made and reset, got SystemExit: 3"): PPO
