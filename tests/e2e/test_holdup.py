@@ -44,7 +44,7 @@ def test_a_hold_up_study_from_calibration_to_export(driver):
     driver.wait_for("trial_ended", 12)
     driver.kill()
     assert driver.run() == 0, driver.said
-    assert re.search(r"^(Yes|No): .* with 3 runners", driver.said, flags=re.MULTILINE)
+    assert re.search(r"^(Yes|No), for the engine batched\+fused: .* with 3 runners", driver.said, flags=re.MULTILINE)
     assert "Certificate, with every rule and interval: studies/space/certificate.md" in driver.said
 
     found = driver.records()

@@ -236,7 +236,7 @@ def hand_out_originals(patched: pytest.MonkeyPatch) -> None:
     [
         (exchange_seeds_of_environments, "vector", {"episodes", "metrics", "weights"}),
         (exchange_seeds_of_noise, "vector", {"episodes", "metrics", "weights"}),
-        (exchange_indices, "callback", {"episodes", "metrics", "weights"}),
+        (exchange_indices, "callback", {"episodes", "weights"}),
         (share_generators, "callback", {"episodes", "metrics", "weights"}),
         (merge_no_states, "filter", {"weights"}),
         (share_states, "filter", {"weights"}),
