@@ -82,6 +82,6 @@ def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
         records = [record for result in play(trial) for record in result.records]
     assert [type(record) for record in records] == [BuiltTrial, Iteration, Iteration, Evaluation]
     # Two epochs of 64 steps and the four rows that RLlib's learner appends, in minibatches of 32.
-        assert records[2].metrics["num_gradient_updates"] == 5
+    assert records[2].metrics["num_gradient_updates"] == 5
     assert all(math.isfinite(value) for value in records[3].returns)
     assert trial._config.spec.evaluated_environment.kwargs["start_level"] == 200
