@@ -363,7 +363,7 @@ def test_places_that_do_not_answer(tmp_path):
         load.open_study(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(TrackingError, match=r"127.0.0.1:9: a server must answer"):
         load.open_study("http://127.0.0.1:9", study="demo")
-    with pytest.raises(TrackingError, match=r"the scheme must be one of"):
+    with pytest.raises(TrackingError, match=r"must begin with one of"):
         load.open_study("ftp://somewhere/else")
 
 
