@@ -12,6 +12,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from study.mirrors.tracking_uri import CLIENT_SETTINGS
+
 LONG_FOLDERS = ("chaos", "e2e")
 """Their tests take long; `quick` marks those that the default run has all the same."""
 
@@ -49,10 +51,16 @@ inspect.stack = frames_alone
 
 @pytest.fixture(scope="session", autouse=True)
 def surroundings() -> Iterator[None]:
-    """Forget what `SURROUNDINGS` name."""
+    """Forget what `SURROUNDINGS` name, and give MLflow's client its settings.
+
+    They stay for all tests: a variable that is added again and again moves the environment, which a thread of Ray's
+    may read at that moment.
+    """
     with pytest.MonkeyPatch.context() as patched:
         for name in [name for name in os.environ if name.upper().startswith(SURROUNDINGS)]:
             patched.delenv(name)
+        for name, value in CLIENT_SETTINGS.items():
+            patched.setenv(name, value)
         yield
 
 
