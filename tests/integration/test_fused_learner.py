@@ -5,6 +5,7 @@ import logging
 import math
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -681,7 +682,8 @@ def test_num_total_minibatches_is_honoured() -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_rllibs_ppo_runs_with_it() -> None:
+def test_rllibs_ppo_runs_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))  # the home may be closed
     env = gymnasium.make("CartPole-v1")
     config = configured(FusedPPOLearner, env.action_space, observations=env.observation_space)
     config.environment("CartPole-v1").env_runners(num_env_runners=0)
