@@ -134,8 +134,11 @@ class _Player:
 
     def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
         """Try the environment."""
+        from study.trial.engine.envs.apart import in_own_processes, sharing_of
         from study.trial.engine.envs.probing import probe, probe_study
 
+        if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
+            spec = in_own_processes(spec)
         self._policy, self._spec = policy, spec
         # A random policy has no network that must suit.
         self._spaces = (

@@ -326,7 +326,14 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 _LATER = (
     *(
         ("environment", name)
-        for name in ("step_cpu_ms", "action_repeat", "frame_stack", "normalize_observations", "normalize_rewards")
+        for name in (
+            "process",
+            "step_cpu_ms",
+            "action_repeat",
+            "frame_stack",
+            "normalize_observations",
+            "normalize_rewards",
+        )
     ),
     ("budget", "allow_larger_batch"),
     ("model", "conv_net"),

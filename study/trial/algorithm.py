@@ -223,8 +223,11 @@ def _base_config(
 ) -> StudyConfig:
     config = _new_config(spec, setting)
     config.env_id = spec.environment.id
+    environment = spec.environment
+    if max(len(layout.lanes_of(process)) for process in range(layout.num_processes)) == 1:
+        environment = environment.model_copy(update={"process": "shared"})  # it is alone as it is
     config.environment(
-        env=_registered(spec.environment, waits=execution == "real"),
+        env=_registered(environment, waits=execution == "real"),
         observation_space=spaces.observation_space,
         action_space=spaces.action_space,
         disable_env_checking=True,
