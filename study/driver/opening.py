@@ -25,7 +25,7 @@ from study.space.checks import fused_alone
 from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
 from study.text import count
-from study.trial.engine.envs.apart import in_own_processes, sharing_of
+from study.trial.engine.envs.probing import in_own_processes, sharing_of
 from study.withdrawn import withdrawn_values
 
 

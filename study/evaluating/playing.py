@@ -134,8 +134,7 @@ class _Player:
 
     def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
         """Try the environment."""
-        from study.trial.engine.envs.apart import in_own_processes, sharing_of
-        from study.trial.engine.envs.probing import probe, probe_study
+        from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
 
         if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
             spec = in_own_processes(spec)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from study.driver.opening import with_lasting_process
 from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.apart import ApartEnv, sharing_of
-from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.envs.apart import ApartEnv
+from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.lane_envs import make_lane_envs
+from study.trial.engine.envs.probing import sharing_of
 from tests.spaces import spec as space
 
 
@@ -59,7 +61,7 @@ def test_lanes_of_their_own_processes_play_as_one_alone() -> None:
 
 def test_an_environment_apart_is_the_one_that_was_asked_for() -> None:
     spec = environment("CartPole-v1", frame_stack=2)
-    with contextlib.closing(ApartEnv(spec)) as apart, contextlib.closing(EnvFactory(spec)()) as here:
+    with contextlib.closing(ApartEnv(partial(make_env, spec))) as apart, contextlib.closing(EnvFactory(spec)()) as here:
         assert (apart.observation_space, apart.action_space) == (here.observation_space, here.action_space)
         np.testing.assert_array_equal(apart.reset(seed=3)[0], here.reset(seed=3)[0])
         for one, other in zip(apart.step(1), here.step(1), strict=True):
@@ -67,7 +69,9 @@ def test_an_environment_apart_is_the_one_that_was_asked_for() -> None:
 
 
 def test_what_it_raises_comes_with_the_traceback_there() -> None:
-    with contextlib.closing(ApartEnv(environment("tests.environments:Raises", kwargs={"at_step": 1}))) as env:
+    with contextlib.closing(
+        ApartEnv(partial(make_env, environment("tests.environments:Raises", kwargs={"at_step": 1})))
+    ) as env:
         env.reset(seed=0)
         with pytest.raises(ZeroDivisionError, match="planted fault") as caught:
             env.step(1)
@@ -75,7 +79,7 @@ def test_what_it_raises_comes_with_the_traceback_there() -> None:
 
 
 def test_a_simulator_that_ends_its_process_is_named_and_nothing_is_left() -> None:
-    env = ApartEnv(environment("tests.environments:EndsItsProcess"))
+    env = ApartEnv(partial(make_env, environment("tests.environments:EndsItsProcess")))
     env.reset(seed=0)
     with pytest.raises(TrialError, match="exit code 3"):
         env.step(1)

@@ -46,7 +46,7 @@ class EnvFactory:
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
-        env = ApartEnv(self.spec) if self.spec.process == "own" else make_env(self.spec)
+        env = ApartEnv(functools.partial(make_env, self.spec)) if self.spec.process == "own" else make_env(self.spec)
         return _Heavy(env, self.load) if self.load else env
 
     @property
