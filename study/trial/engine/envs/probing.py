@@ -20,7 +20,7 @@ from study.trial.deadline import within
 from study.trial.engine.envs.apart import EnvProcess
 from study.trial.engine.envs.environments import ID, make_env
 from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward
-from study.trial.failures import described, original
+from study.trial.failures import causes, described, original
 
 KWARGS = "environment.kwargs"
 _API = {
@@ -204,10 +204,8 @@ def _missing_module(error: BaseException) -> str | None:
     return found.name if isinstance(found, ModuleNotFoundError) else None
 
 
-def _caused_by(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__
-    return error
+def _caused_by(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)
 
 
 # --- an environment that keeps state in its process ------------------------------------------------------------------
