@@ -25,6 +25,7 @@ from study.driver.opening import (
     new_identity,
     resumed_identity,
     with_lasting_learner,
+    with_lasting_process,
     write_identity,
 )
 from study.driver.signals import StopSignals
@@ -103,13 +104,14 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     """
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
+    begun = unpacked(folder) if resumed else None
     adopted, spaces = None, None
     if spec.script is not None:
         adopted = _adopted(spec)  # its environment was made when it was read
     else:
         with display.busy(f"Trying the environment {spec.environment.id}"):
             spaces = probe_study(spec, options.space)
-    begun = unpacked(folder) if resumed else None
+            spec = with_lasting_process(spec, begun.identity() if begun else None, note=display.note)
     spec = with_lasting_learner(
         spec,
         begun.identity() if begun else None,

@@ -148,8 +148,10 @@ class _Player:
             self._script = script_as_recorded(policy.spec, way_out=way_out)
             self._script.enter()
             return
-        from study.trial.engine.envs.probing import probe, probe_study
+        from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
 
+        if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
+            self._spec = spec = in_own_processes(spec)
         # A random policy has no network that must suit.
         tried = probe(spec.evaluated_environment, policy.title) if policy.random else probe_study(spec, policy.title)
         self._spaces = tried
