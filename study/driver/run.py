@@ -53,7 +53,7 @@ from study.space.throughput import LEARNERS
 from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
-from study.trial.messages import packed_config
+from study.trial.messages import STARTED, packed_config
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate
@@ -433,4 +433,5 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 
 def _trial_name(trial: Any) -> str:
-    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
+    started: TrialStarted = trial.config[STARTED]
+    return f"trial_{started.trial:05d}_{started.attempt}"
