@@ -16,7 +16,7 @@ from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Va
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.experiment import SET_BY_STUDY, Experiment, with_spaces
+from study.trial.experiment import SET_BY_STUDY, Experiment, alone_in_its_process, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import ADDED, same, set_learner, set_runner
@@ -67,10 +67,12 @@ def _applied(
     experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
     config = experiment.config.copy(copy_frozen=False)
+    layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
+    if spec.environment.process == "own" and layout.most_lanes == 1:
+        config.env = alone_in_its_process(str(config.env))
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
     config.normalize_rewards = spec.environment.normalize_rewards
-    layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
     _set_processes(config, spec, layout, execution=execution, seed=seed)
     if experiment.alone and config.num_envs_per_env_runner == 1:
         config.environment(env=experiment.alone)
@@ -106,7 +108,7 @@ def _set_processes(
     config.env_runners(
         # RLlib counts processes; with none, its main process samples.
         num_env_runners=0 if execution == "emulated" and layout.num_processes == 1 else layout.num_processes,
-        num_envs_per_env_runner=max(len(layout.lanes_of(process)) for process in range(layout.num_processes)),
+        num_envs_per_env_runner=layout.most_lanes,
         num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
         num_gpus_per_env_runner=0,
         custom_resources_per_env_runner={},
