@@ -102,16 +102,6 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
     assert results[-1].policy
 
 
-def test_a_plain_script_is_emulated_and_learns_what_real_runners_learn() -> None:
-    returns = []
-    for execution in ("real", "emulated"):
-        with running(small(PPOConfig()), execution=execution) as trial:
-            results = play(trial)
-        assert of_kind(results, "trial_built")[0].effective["runner_class"] == "BatchedEnvRunner"
-        returns.append([record.returns for record in of_kind(results, "evaluation")])
-    assert returns[0] == returns[1]
-
-
 def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit() -> None:
     with trials.running(execution="emulated", standardization="rllib", seed=5, budget__env_steps=400) as of_space:
         setting, model = of_space._asked.setting, of_space._config.spec.model
