@@ -1,10 +1,10 @@
-"""`export` and `importance`: what a study of one kind answers. Thin calls into the designs."""
+"""`export`: a setting of a study for use without this project. Thin calls into the designs."""
 
 from typing import Annotated, Literal
 
 import typer
 
-from study.console import terminal, write
+from study.console import write
 from study.options import Study, command_app, examples, wrong_option
 from study.records.folder import StudyFolder
 
@@ -63,15 +63,3 @@ def export(
     chosen = trial_of(folder, trial)
     as_text = trial_as_space if format_ == "yaml" else calls_for_script if spec.script is not None else trial_as_script
     write(as_text(chosen))
-
-
-@app.command(epilog=examples("python -m study importance studies/quickstart"))
-def importance(study: Study) -> None:
-    """Print which parameters mattered at each scale (PED-ANOVA)."""
-    from study.cli.tables import print_importance
-    from study.designs.search.importance import FEWEST, importance_per_scale
-    from study.records.state import ledger_of
-
-    folder = StudyFolder(study)
-    rows = ledger_of(folder.records).rows.values()
-    print_importance(terminal(), importance_per_scale(folder.identity().parse(), rows), fewest=FEWEST)

@@ -22,7 +22,7 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError, TrialLostError
-from study.hosts.machine import read_peak_rss_mb
+from study.machine.host import read_peak_rss_mb
 from study.ray_private import actors_of, kill_actors
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread

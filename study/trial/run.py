@@ -16,7 +16,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import SpaceError, StudyError, TrialError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.folder import archived
