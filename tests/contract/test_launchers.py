@@ -293,7 +293,7 @@ def test_a_launch_file_that_is_damaged_is_refused(place, content):
 
 def test_a_launch_of_an_unknown_launcher_or_that_others_could_have_written_is_refused(place):
     job = msgspec.structs.replace(job_of("slurm", place).job, launcher="condor")
-    with pytest.raises(LaunchError, match="must name a launcher, .*, got condor"):
+    with pytest.raises(LaunchError, match=r"must name a launcher, .*, got condor"):
         launcher_of(job, place)
     file = place / JOB_FILE
     file.write_bytes(msgspec.json.encode(job))
