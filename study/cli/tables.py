@@ -176,6 +176,18 @@ def print_front(console: Console, rows: Iterable[TrialRow]) -> None:
             )
 
 
+def print_importance(console: Console, importance: Mapping[int, Mapping[str, float]], *, fewest: int) -> None:
+    """Print the importance of each parameter, a column per scale."""
+    if not importance:
+        say(console, f"No scale has {fewest} trials yet that a sampler chose, with different results.")
+        return
+    names = dict.fromkeys(name for each in importance.values() for name in each)
+    headings = ("parameter", *(count(scale, "runner") for scale in importance))
+    rows = [(name, *(f"{each.get(name, 0.0):.2f}" for each in importance.values())) for name in names]
+    console.print(table(headings, rows, words=("parameter",), width=console.width))
+    say(console, "Shares of what tells the better half of the trials apart (PED-ANOVA); few trials, rough shares.")
+
+
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 

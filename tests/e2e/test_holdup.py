@@ -73,6 +73,7 @@ def test_a_hold_up_study_from_calibration_to_export(driver):
     compile(script.stdout, "exported.py", "exec")
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
     assert "train_batch_size" in table.stdout
+    assert run(study("importance", folder), place).returncode == 0
 
 
 KILLED_AFTER = (2, 7, 12, 17, 24)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.tables import print_front, print_plan, print_stages
+from study.cli.tables import print_front, print_importance, print_plan, print_stages
 from study.designs.holdup import selection
 from study.designs.holdup.certificate.making import _followed
 from study.designs.holdup.choosing import REUSED
@@ -604,11 +604,14 @@ def test_the_plan_of_a_hold_up_study_counts_what_may_run():
     assert "oversubscribed if CPU pressure" in text
 
 
-def test_the_front_is_printed_and_the_importance_known_per_scale(tmp_path):
+def test_the_front_and_the_importance_are_printed_per_scale(tmp_path):
     drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
     drive.run()
     rows = drive.conductor.ledger.rows.values()
     text = shown(print_front, rows)
     assert "8 runners: return" in text
     assert "n=1, no interval" in text
-    assert "lr" in importance_per_scale(drive.spec, rows)[8]
+    table = shown(print_importance, importance_per_scale(drive.spec, rows), fewest=10)
+    assert "8 runners" in table
+    assert "lr" in table
+    assert shown(print_importance, {}, fewest=10).startswith("No scale has 10 trials")
