@@ -14,10 +14,10 @@ from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases, runners_of
 from study.designs.starts import start_of
+from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from study.driver.conductor import Conductor
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration
 from study.trial.messages import BuiltTrial, TrialResult
 

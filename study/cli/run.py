@@ -156,9 +156,8 @@ def run(
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.cli.tables import print_plan
-    from study.cluster.address import resolve_address
-    from study.cluster.connection import joined_ray, private_shape
-    from study.designs.registry import make_plan
+    from study.designs.registry import make_plan, private_shape
+    from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study
 

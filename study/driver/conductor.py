@@ -20,7 +20,7 @@ from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy

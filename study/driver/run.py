@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.cluster.address import resolve_address
-from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.environment import environment
-from study.cluster.shipping import own_modules, runtime_env
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
@@ -31,13 +27,23 @@ from study.driver.opening import (
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
+from study.machine.cluster import (
+    RayWatch,
+    environment,
+    joined_ray,
+    private_ray,
+    resolve_address,
+    servers_of_ray,
+    tune_storage,
+)
+from study.machine.shape import ClusterShape
+from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
 from study.mirrors.tracking_uri import is_probed, is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.log import RecordLog

@@ -27,10 +27,9 @@ from typing import Self
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
-from study.hosts.jobs import current_job
-from study.hosts.machine import boot_id, machine_id
-from study.hosts.mounts import is_locked_by_kernel, mount_of
-from study.hosts.processes import pid_namespace, started_at, still_runs
+from study.machine.host import boot_id, is_locked_by_kernel, machine_id, mount_of
+from study.machine.jobs import current_job
+from study.machine.processes import pid_namespace, started_at, still_runs
 from study.records.shapes import Whole, read
 
 LOCK, OWNER = ".lock", "driver.json"

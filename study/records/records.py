@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records.shapes import Moment, Number, Whole, read
 from study.space.spec import Execution
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
-from study.hosts.machine import forget_trial
+from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
