@@ -27,7 +27,7 @@ from study.ray_private import actors_of, kill_actors
 from study.space.spec import Standardization
 from study.trial.deadline import SteadyThread
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.failures import described, original, was_lost
+from study.trial.failures import described, node_was_lost, original, was_lost
 from study.trial.measure import RunnerMeasurement, StepMeasurement
 from study.trial.places import NODE_DEATH_S, Place, lost
 
@@ -114,7 +114,11 @@ class MeasuredAlgorithm(Algorithm):
         gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
         what = f"{gone}: its node has died" if gone else described(original(error))
         fix = "See why that node went." if gone else "Look for memory shortage, or a crash, on that node."
-        return TrialError(where=where, rule=rule, got=what, fix=fix)
+        if not was_lost(error):
+            return TrialError(where=where, rule=rule, got=what, fix=fix)
+        made = TrialLostError(where=where, rule=rule, got=what, fix=fix)
+        made.node = bool(gone) or node_was_lost(error)
+        return made
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""

@@ -2,7 +2,6 @@
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
 from tests.unit.test_recommended_commands import check
 from tests.unit.test_report import data
+from tests.values import replace
 
 EXAMPLES = Path(analysis.__file__).parent
 
