@@ -192,7 +192,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
-    from study.trial.algorithm import build_config
+    from study.trial.configuration import apply
+    from study.trial.experiment import experiment_of
 
     typical = design_of(spec).typical(spec)
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
@@ -202,9 +203,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
         lowest |= dict(typical[scale].given) if typical else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
-        config = build_config(
-            spec, setting=setting, seed=typical[scale].seed if typical else 0, spaces=spaces, execution=execution
-        )
+        seed = typical[scale].seed if typical else 0
+        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))
 

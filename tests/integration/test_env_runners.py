@@ -21,7 +21,7 @@ from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.engine.sampling.runner import NonFiniteError
-from study.trial.measured_algorithm import check_runner
+from study.trial.measured import check_runner
 from tests.integration.trials import built_config
 from tests.spaces import spec
 
