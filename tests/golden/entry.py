@@ -27,7 +27,7 @@ from study.machine import cluster as machine_cluster
 from study.machine.shape import ClusterShape, NodeShape
 from study.mirrors import base, process
 from study.records.folder import StudyFolder
-from study.records.state import ledger_of
+from study.records.ledger import ledger_of
 from study.records.table import write_table
 
 Node = tuple[str, int, int, int, float]
