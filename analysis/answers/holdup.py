@@ -18,7 +18,7 @@ from analysis.tables.numbers import significant
 from analysis.tables.table import Layout, Table
 from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.text import count, listed
 
 MOST_BROKEN = 3

@@ -15,10 +15,9 @@ from study.records.state import ledger_of
 from study.space.domains import smallest
 from study.space.parameters import SCALE, Value
 from study.space.parsing import parse_space
-from study.space.settings import runnable
+from study.space.settings import runnable, spec_of
 from study.space.space_file import Source, find_space, read_space
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from study.text import count, spans
 from study.trial.weights import STATE_FILE
 

@@ -14,8 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ruamel.yaml import YAML
 
 from study.errors import AnalysisError
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import ALGORITHMS, END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
 
 WIDTH = 110
@@ -91,9 +90,9 @@ def comment(lines: Iterable[str]) -> str:
 
 def _check_rllib_can(spec: StudySpec) -> None:
     """Refuse a script that would leave out what only this project does."""
-    asked = spec.to_json()
+    asked = spec.differing()
     lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
-    lacking += [name for name in ("conv_net",) if name in asked["model"]]
+    lacking += [name for name in ("conv_net",) if name in asked.get("model", {})]
     lacking += ["standardization: none"] if spec.standardization == "none" else []
     lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
     words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]

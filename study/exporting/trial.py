@@ -12,9 +12,9 @@ from study.records.ledger import TrialRow
 from study.records.records import TrialBuilt, read_lines
 from study.records.state import ledger_of
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of
 from study.text import count, spans
 
 _OF_RUNNERS = {SCALE: SCALE, "num_envs_per_env_runner": "num_envs_per_env_runner", FRAGMENT: "rollout_fragment_length"}

@@ -32,9 +32,9 @@ from study.options import (
     seconds,
     wrong_option,
 )
+from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""

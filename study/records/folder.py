@@ -1,7 +1,6 @@
 """The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
 
 import contextlib
-import copy
 import difflib
 import io
 import json
@@ -19,9 +18,8 @@ from study.records import lock
 from study.records.files import check_own, check_plain, check_size, sync, write_atomically
 from study.records.shapes import Moment, Whole, read
 from study.space.parsing import parse_space
-from study.space.plain import unfit
-from study.space.space_file import Source
-from study.space.spec import StudySpec
+from study.space.space_file import Source, unfit
+from study.space.spec import StudySpec, as_of_now
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -42,12 +40,6 @@ _DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.(\d+\.)?[0-9a-f]{
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHOWN = 8
 """Studies that a message lists."""
-
-
-GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
-"""Keys of spaces that studies of earlier versions have on record, and that nothing reads any more."""
-_LEAN = "lean"
-"""Value of `learner` that studies before version 0.13.0 have on record: the update of `fused`, without JAX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +64,7 @@ class StudyIdentity:
 
     def parse(self) -> StudySpec:
         """Return the spec."""
-        content = copy.deepcopy(self.spec)
-        for place in GONE:
-            *outer, last = place.split(".")
-            section: Any = content
-            for name in outer:
-                section = section.get(name) if isinstance(section, dict) else None
-            if isinstance(section, dict):
-                section.pop(last, None)
-        if content.get("learner") == _LEAN:
-            content["learner"] = "fused"
-        return parse_space(Source(name=f"{self.name}/study.json", content=content))
+        return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from study.space.parameters import Value
-from study.space.variants import Variant
+from study.space.settings import Variant
 
 IN_DECISIONS = (
     *("stage", "num_env_runners", "seed", "setting", "name", "variant", "iterations", "group", "num_learners"),

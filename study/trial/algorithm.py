@@ -20,8 +20,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from study.errors import Fault, SpaceError
-from study.space.checks import fused_alone
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.rules import fused_alone
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.envs.environments import EnvFactory

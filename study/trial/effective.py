@@ -15,8 +15,7 @@ from torch import nn
 
 from study.errors import TrialError
 from study.ray_private import connector_pieces
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
+from study.space.parameters import ALGORITHMS, END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.measured_algorithm import MeasuredAlgorithm

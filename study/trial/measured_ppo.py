@@ -1,7 +1,7 @@
 """RLlib's PPO with every phase of a training step timed raw. Imports RLlib.
 
 The steps are those of `PPO.training_step` and `synchronous_parallel_sample` of RLlib 2.60. A2C is the same with other
-values: see `study.space.algorithms`.
+values: see `study.space.parameters`.
 """
 
 import time

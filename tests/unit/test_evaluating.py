@@ -18,7 +18,7 @@ from study.evaluating.policies import ChosenPolicy, best_policy, find_policy, ra
 from study.evaluating.summary import summarise
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
-from study.space.algorithms import ALGORITHMS
+from study.space.parameters import ALGORITHMS
 from study.space.space_file import read_text
 from study.statistics import Estimate
 from study.trial.weights import STATE_FILE
