@@ -52,7 +52,7 @@ from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
-from study.trial.messages import packed_config
+from study.trial.messages import STARTED, packed_config
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate
@@ -432,4 +432,5 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 
 def _trial_name(trial: Any) -> str:
-    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
+    started: TrialStarted = trial.config[STARTED]
+    return f"trial_{started.trial:05d}_{started.attempt}"

@@ -77,17 +77,8 @@ def running(
     found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
     spec = script_spec(found, parameters={"num_env_runners": [scale], **tuned}, budget={"env_steps": 400})
     setting = runnable(spec, {"num_env_runners": scale, **tuned})
-    trial = TrialConfig(
-        spec=spec,
-        setting=setting,
-        seed=5,
-        iterations=None,
-        execution=execution,
-        trial=0,
-        attempt=1,
-        script=pickled(config),
-    )
-    return trials.running(trial)
+    asked = trials.asked(setting, seed=5, execution=execution)
+    return trials.running(TrialConfig(spec=spec, started=asked, script=pickled(config)))
 
 
 def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
