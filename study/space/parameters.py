@@ -105,11 +105,27 @@ def attribute(name: str) -> str:
     return f"{name}_" if name == "lambda" else name
 
 
-def apply(config: Any, setting: Mapping[str, Value], *, env_steps: int | None = None) -> None:
+def set_all(config: Any, setting: Mapping[str, Value], *, env_steps: int | None = None) -> None:
     """Set every parameter of a setting in RLlib's configuration, in the order of `PARAMETERS`."""
     for name, parameter in PARAMETERS.items():
         if name in setting:
             parameter.set(config, setting[name], env_steps=env_steps)
+
+
+class Calls:
+    """Takes the place of RLlib's configuration, and notes what is set: method -> arguments."""
+
+    def __init__(self, *, num_learners: int, lr: Value | None) -> None:
+        self.num_learners, self.lr = num_learners, lr
+        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}}
+
+    def env_runners(self, **arguments: Any) -> None:
+        """Note arguments of `AlgorithmConfig.env_runners`."""
+        self.made["env_runners"] |= arguments
+
+    def training(self, **arguments: Any) -> None:
+        """Note arguments of `AlgorithmConfig.training`."""
+        self.made["training"] |= arguments
 
 
 def _learners(config: Any) -> int:

@@ -7,7 +7,7 @@ from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 
-from study.space.parameters import ALGORITHMS, END_FRACTION, PARAMETERS, SCALE, Value, apply
+from study.space.parameters import ALGORITHMS, END_FRACTION, PARAMETERS, SCALE, Value, set_all
 
 CONFIGS: dict[str, Any] = {"PPO": PPOConfig, "APPO": APPOConfig, "IMPALA": IMPALAConfig}
 STEPS = 50_000
@@ -33,12 +33,12 @@ def test_a_setting_is_applied_and_leaves_the_rest_as_it_was(algorithm: str) -> N
     names = [name for name in ALGORITHMS[algorithm].parameters if name != SCALE]
     setting = {name: other_value(name) for name in names}
     config = CONFIGS[algorithm]()
-    apply(config, setting, env_steps=STEPS)
+    set_all(config, setting, env_steps=STEPS)
     assert {name: PARAMETERS[name].read(config) for name in names} == pytest.approx(setting)
     if END_FRACTION in setting:
         assert config.lr == [[0, 0.37], [STEPS, pytest.approx(0.37 * 0.37)]]
     config, plain = CONFIGS[algorithm](), CONFIGS[algorithm]()
-    apply(config, {"lr": 0.37}, env_steps=STEPS)
+    set_all(config, {"lr": 0.37}, env_steps=STEPS)
     assert [name for name in names if PARAMETERS[name].read(config) != PARAMETERS[name].read(plain)] == ["lr"]
 
 
