@@ -34,9 +34,8 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import Value
-from study.space.settings import resolve
+from study.space.settings import resolve, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
 from tests.values import replace

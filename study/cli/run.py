@@ -36,9 +36,9 @@ from study.options import (
     seconds,
     with_lines,
 )
+from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 if TYPE_CHECKING:
     from analysis.answers import Answer

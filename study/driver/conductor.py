@@ -43,8 +43,8 @@ from study.records.request import TrialRequest
 from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from study.text import count
 from study.trial.messages import BuiltTrial
 

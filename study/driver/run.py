@@ -52,10 +52,9 @@ from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.space.domains import smallest
 from study.space.parameters import SCALE
-from study.space.settings import runnable
+from study.space.sections import LEARNERS
+from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import STARTED, packed_config

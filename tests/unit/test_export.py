@@ -14,8 +14,7 @@ from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.trial import trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
 from study.records.records import TrialStarted
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS
+from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.space.parsing import parse_space
 from study.space.settings import resolve
 from study.space.space_file import read_text
