@@ -34,7 +34,7 @@ from study.space.settings import (
     overlay,
     resolve,
 )
-from study.space.space_file import as_yaml, shown
+from study.space.space_file import as_yaml
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -66,14 +66,11 @@ _NOT_IN_RLLIB = {
 }
 """What `rllib:` may not set, and why: otherwise the recorded spec could disagree with what ran."""
 _RETURNS = {
-    "floor": ("the return that scores 0", "what random actions get, by `python -m study evaluate SPACE --random`"),
-    "reference": ("the return that scores 1", "what a good policy gets, as published, or the most that is possible"),
-    "target": (
-        "the return from which it counts as solved",
-        "as the environment's page says, or nine tenths of the way from floor to reference",
-    ),
+    "floor": "what random actions get, by `python -m study evaluate SPACE --random`",
+    "reference": "what a good policy gets, as published, or the most that is possible",
+    "target": "as the environment's page says, or nine tenths of the way from floor to reference",
 }
-"""What the returns of a space mean, and how to choose them."""
+"""The returns that give a score its meaning, and how to choose them."""
 
 
 def _value(spec: Any, place: str) -> tuple[Any, Any]:
@@ -112,9 +109,9 @@ def _wrong_levels(spec: StudySpec) -> Found:
 
 
 def _missing_returns(spec: StudySpec) -> Found:
-    for name, (meaning, how) in _RETURNS.items():
+    for name, how in _RETURNS.items():
         if getattr(spec.environment, name) is None and (what := _needs_return(spec, name)):
-            yield {"name": name, "what": what, "meaning": meaning, "how": how}
+            yield {"name": name, "what": what, "how": how}
 
 
 def _needs_return(spec: StudySpec, name: str) -> str:
@@ -207,7 +204,7 @@ COMMON = (
              "needs one learner, which sees all rewards, not {s.most_learners}", "Remove it, or use one learner."),
     left_out("environment.normalize_rewards", lambda s: s.runner != "batched", "needs runner: batched",
              "Set runner: batched."),
-    Rule("environment.{name}", _missing_returns, "{what} needs it: {meaning}", "Add it: {how}."),
+    Rule("environment.{name}", _missing_returns, "{what} needs it", "Add it: {how}."),
     Rule("environment.{name}", _not_above_floor, "`floor < {name}` must hold",
          "Set floor to what a policy gets that learnt nothing, and {name} to a return worth reaching.", "{got}"),
     Rule("{where}", _without_fused, "{what}needs the fused learner, and {own}", "Remove one of the two."),
@@ -429,18 +426,10 @@ def _counts_trials(spec: StudySpec) -> bool:
 
 
 def _few_trials(spec: StudySpec) -> Found:
-    section, num_iterations = spec.search, len(spec.iterations_axis)
-    if section.num_trials is None or not _counts_trials(spec):
-        return
-    runs_of = (1 if SCALE in baseline.parameters else len(spec.scales) for baseline in section.baselines)
-    least, needed = len(spec.scales) * num_iterations, num_iterations * sum(runs_of)
-    times = f" with each of {num_iterations} numbers of iterations" if num_iterations > 1 else ""
-    if needed > section.num_trials:
-        rule = f"cover the baselines ({needed} trials, one for each scale where they name none)"
-        yield {"rule": rule, "least": needed, "other": "drop baselines"}
-    elif section.num_trials < least:
-        rule = f"give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
-        yield {"rule": rule, "least": least, "other": "list fewer scales"}
+    runs = sum(1 if SCALE in baseline.parameters else len(spec.scales) for baseline in spec.search.baselines)
+    least = len(spec.iterations_axis) * max(len(spec.scales), runs)
+    if _counts_trials(spec) and spec.search.num_trials is not None and spec.search.num_trials < least:
+        yield {"least": least}
 
 
 def _endless(spec: StudySpec) -> Found:
@@ -476,7 +465,9 @@ SEARCH = (
          "Raise it, or name a smaller num_env_runners in the baseline.", "{batch}"),
     Rule("search.num_trials", lambda s: s.search.num_trials is None and _counts_trials(s),
          "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
-    Rule("search.num_trials", _few_trials, "must {rule}", "Raise it to {least} or {other}.", "{s.search.num_trials}"),
+    Rule("search.num_trials", _few_trials,
+         "must give a trial to every scale, number of iterations and baseline: {least} in all",
+         "Raise it to {least}, or list fewer scales or baselines.", "{s.search.num_trials}"),
     Rule("parameters.{name}", _endless, "must be a list, or a range with a step, with sampler grid",
          "List the values.", "low={low}, high={high}"),
     Rule("search.sampler", _large_grid, f"a grid has at most {MAX_TRIALS} trials", "List fewer values.", "{total}"),
