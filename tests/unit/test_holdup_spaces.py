@@ -22,13 +22,13 @@ def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
 
 @pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"])
 def test_no_clock_is_compared_with_another(objective):
-    """On two cores one runner is real and four are emulated."""
+    """On three cores one runner and two are real, and four are emulated."""
     mixed = spec(search__objective=objective)
     with pytest.raises(ClusterError, match=rf"search.objective: {objective} needs"):
-        make_plan(mixed, CLUSTER)
+        make_plan(mixed, cluster(local=3))
     if objective != "time_to_target_s":
-        make_plan(spec(search__objective=objective, execution="emulated"), CLUSTER)
-    make_plan(spec(search__objective="env_steps_to_target"), CLUSTER)
+        make_plan(spec(search__objective=objective, execution="emulated"), cluster(local=3))
+    make_plan(spec(search__objective="env_steps_to_target"), cluster(local=3))
 
 
 def test_a_replicate_has_seeds_that_no_other_number_has():
