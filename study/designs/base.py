@@ -10,9 +10,9 @@ A new kind of study is a class of its own like `Design`, one `register` (`study.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from study.machine.shape import ClusterShape
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan
-from study.planning.shape import ClusterShape
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest

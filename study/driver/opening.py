@@ -3,10 +3,12 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.tracking_uri import (
@@ -16,11 +18,10 @@ from study.mirrors.tracking_uri import (
     check_tracking_uri,
 )
 from study.records.files import write_atomically
-from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity
+from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files
 from study.records.ledger import Ledger
 from study.records.lock import check_free
 from study.records.records import read_lines
-from study.records.state import check_files
 from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
@@ -47,9 +48,13 @@ class RunOptions:
     resume: bool = False
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""
+    take_over: bool = False
+    """Go on where it cannot be told whether another driver is gone: the person knows that it is."""
     time_budget_s: float | None = None
     until: str | None = None
     """Last of the stages of the design to run."""
+    keep_going: bool = False
+    """Go on where the first trials all fail in the same way."""
     verbose: bool = False
     space: str = "python"
     """Where the spec came from, for people."""
@@ -209,9 +214,9 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:
-        identity = replace(identity, tracking_uri=check_tracking_uri(uri))
+        identity = structs.replace(identity, tracking_uri=check_tracking_uri(uri))
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
-        identity = replace(identity, optuna_storage=check_optuna_storage(storage))
+        identity = structs.replace(identity, optuna_storage=check_optuna_storage(storage))
     return identity
 
 

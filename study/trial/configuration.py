@@ -74,8 +74,6 @@ def _applied(
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
     config.normalize_rewards = spec.environment.normalize_rewards
     _set_processes(config, spec, layout, execution=execution, seed=seed)
-    if experiment.alone and config.num_envs_per_env_runner == 1:
-        config.environment(env=experiment.alone)
     batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
     if not batched:
         _check_runner(spec, experiment.runner_obstacle)
@@ -238,7 +236,6 @@ def _check_difference(
     said = {attribute(name) for name, value in setting.items() if experiment.given.get(name) != value}
     said |= {"lr"} if setting.get(END_FRACTION, 1.0) != 1 else set()
     said |= {"_learner_connector"} if scales_rewards else set()
-    said |= {"env"} if experiment.alone else set()
     if more := sorted(found.keys() - SET_BY_STUDY - said):
         rule, fix = "a trial sets what the space says alone", "Report this as a fault of the program."
         raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix)

@@ -57,7 +57,6 @@ class Experiment:
         runner_obstacle: Why the batched runner cannot do the same as RLlib's; empty where it can.
         learner_obstacle: The same of the fused learner.
         judged: The environment in which policies are judged, where this project makes it; None: as `config` says.
-        alone: Name of the environment in a process that holds no other, where that is another one; else empty.
     """
 
     config: AlgorithmConfig
@@ -66,7 +65,6 @@ class Experiment:
     runner_obstacle: str = ""
     learner_obstacle: str = ""
     judged: EnvironmentSpec | None = None
-    alone: str = ""
 
 
 def experiment_of(
@@ -180,7 +178,6 @@ def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
 
 def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
     judged = judged_in(spec.evaluated_environment)
-    shared = spec.environment.model_copy(update={"process": "shared"})
     config = _algorithm(spec.algorithm)
     config.environment(
         env=_registered(EnvFactory(spec.environment, waits=waits)),
@@ -211,7 +208,6 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
         runner_obstacle=runner_obstacle(config) or "",
         learner_obstacle=learner_obstacle(config) or "",
         judged=judged,
-        alone=_registered(EnvFactory(shared, waits=waits)) if spec.environment.process == "own" else "",
     )
 
 

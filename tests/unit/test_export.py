@@ -1,7 +1,6 @@
 """What leaves the study: a script without this project, and a space file of it."""
 
 import ast
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.script_facts import FACTS, facts, script_spec
 from tests.spaces import requests_of
 from tests.spaces import spec as plain_spec
 from tests.throughput import throughput_spec
+from tests.values import replace
 
 
 @pytest.fixture(scope="module")

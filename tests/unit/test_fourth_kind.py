@@ -14,8 +14,8 @@ from study.cli.tables import print_plan
 from study.designs import registry
 from study.designs.base import Design
 from study.errors import SpaceError
+from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, check_objective, total_hours, trial_needs
-from study.planning.shape import ClusterShape
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.domains import Rule

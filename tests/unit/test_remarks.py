@@ -5,9 +5,9 @@ import pytest
 from study.adopted.loading import load_space
 from study.designs.registry import make_plan
 from study.errors import SpaceError
+from study.machine.shape import LOCAL
 from study.planning.needs import memory_mb
 from study.planning.plan import remarks
-from study.planning.shape import LOCAL
 from tests.spaces import cluster, read_again, spec
 
 

@@ -4,7 +4,6 @@ import io
 import math
 import re
 from collections import Counter
-from dataclasses import replace
 
 import orjson
 import pytest
@@ -33,6 +32,7 @@ from tests import holdup
 from tests.driven import CLUSTER, ROOMY, Driven, records, rows
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
+from tests.values import replace
 
 HOLDUP = {
     "target_scale": 8,

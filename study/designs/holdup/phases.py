@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError, RecordError
+from study.machine.shape import ClusterShape
 from study.planning.needs import check_fit, execution_of, label_at_start
-from study.planning.shape import ClusterShape
 from study.records.records import StageDecided
 from study.space.sections import HoldUpSpec
 from study.space.settings import Stage, Variant, spec_of

@@ -7,11 +7,11 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.content import Certificate
