@@ -1,4 +1,6 @@
-"""Spaces: what may stand in a YAML file, and what a study takes from it. Pure; imports no engine. Five ideas:
+"""Spaces: what may stand in a YAML file, and what a study takes from it. Pure; imports no engine.
+
+Five ideas:
 
 - a file with the line of each key: `space_file`;
 - a schema that owns its rules, made of sections: `domains`, `sections`, `script`, `spec`, where a study's identity is;
