@@ -2,7 +2,7 @@
 
 One function for each, with the reason in its docstring. Beside them stand, in classes of ours that are derived from
 RLlib's, private methods that they replace and private attributes that they read of themselves, with the reason there;
-in `cluster/connection.py` an argument with an underscore, and in `cluster/environment.py` variables without
+in `machine/cluster.py` an argument with an underscore, and variables without
 documentation. `tests/contract/test_private.py` has a test for
 each, which `.ci/newest-ray` runs with the newest Ray too.
 """

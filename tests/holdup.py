@@ -11,10 +11,10 @@ from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases, runners_of
 from study.designs.starts import start_of
+from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
@@ -34,9 +34,8 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import Value
-from study.space.settings import resolve
+from study.space.settings import resolve, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
 from tests.values import replace

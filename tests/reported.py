@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from study.driver.conductor import Conductor
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration
 from study.trial.messages import BuiltTrial, TrialResult
 from tests.values import replace

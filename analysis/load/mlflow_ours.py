@@ -30,7 +30,7 @@ from study.errors import AnalysisError
 from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, STUDY_STATUS, SUPERSEDED, TRIAL
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
-from study.space.plain import unfit
+from study.space.space_file import unfit
 from study.text import count
 
 _PREFIX = "provenance."

@@ -22,9 +22,9 @@ from study.records.folder import StudyIdentity
 from study.records.records import LARGEST, Effective, check_plain
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of
 
 _MOST_DIGITS = 9
 """Of a number in a tag: nothing is counted further."""

@@ -30,7 +30,7 @@ from study.records.records import (
 )
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS
-from study.space.throughput import LEARNERS
+from study.space.sections import LEARNERS
 
 _COUNTED = (*Sums().columns(), "num_evaluations", "num_eval_episodes", "num_cut")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")

@@ -36,9 +36,9 @@ from study.options import (
     seconds,
     with_lines,
 )
+from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -167,9 +167,8 @@ def run(
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.cli.tables import print_plan
-    from study.cluster.address import resolve_address
-    from study.cluster.connection import joined_ray, private_shape
-    from study.designs.registry import make_plan
+    from study.designs.registry import make_plan, private_shape
+    from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study
 

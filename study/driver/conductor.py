@@ -22,7 +22,7 @@ from study.designs.starts import start_of
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy
@@ -43,8 +43,8 @@ from study.records.request import TrialRequest
 from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from study.text import count
 from study.trial.messages import BuiltTrial
 

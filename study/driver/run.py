@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.cluster.address import resolve_address
-from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.environment import environment
-from study.cluster.shipping import own_modules, runtime_env
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
@@ -31,13 +27,23 @@ from study.driver.opening import (
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
+from study.machine.cluster import (
+    RayWatch,
+    environment,
+    joined_ray,
+    private_ray,
+    resolve_address,
+    servers_of_ray,
+    tune_storage,
+)
+from study.machine.shape import ClusterShape
+from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
 from study.mirrors.tracking_uri import is_probed, is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity, check_not_cut
 from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of
 from study.records.log import RecordLog
@@ -46,13 +52,12 @@ from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.space.domains import smallest
 from study.space.parameters import SCALE
-from study.space.settings import runnable
+from study.space.sections import LEARNERS
+from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
-from study.trial.messages import packed_config
+from study.trial.messages import STARTED, packed_config
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate
@@ -438,4 +443,5 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 
 def _trial_name(trial: Any) -> str:
-    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
+    started: TrialStarted = trial.config[STARTED]
+    return f"trial_{started.trial:05d}_{started.attempt}"

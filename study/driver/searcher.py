@@ -20,11 +20,9 @@ from study.driver.conductor import Conductor
 from study.driver.losses import Fault, fault_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
-from study.trial.messages import RESULT, TrialResult
+from study.trial.messages import RESULT, STARTED, TrialResult
 
 logger = logging.getLogger(__name__)
-TRIAL_KEY = "trial"
-"""Key of a Tune trial's config that holds the number in the plan."""
 
 
 class _Stateless:
@@ -104,7 +102,7 @@ class StudyCallback(_Stateless, Callback):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
-        number = trial.config[TRIAL_KEY]
+        number = trial.config[STARTED].trial
         try:
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
@@ -116,7 +114,7 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            number, (reason, loss) = trial.config[TRIAL_KEY], _fault_of(trial)
+            number, (reason, loss) = trial.config[STARTED].trial, _fault_of(trial)
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
                 self._conductor.end(number, "interrupted", self._conductor.stop.detail)

@@ -5,7 +5,6 @@ out. What follows from the records (tables, MLflow, Optuna's storage) is made ag
 """
 
 import contextlib
-import copy
 import csv
 import difflib
 import io
@@ -30,9 +29,8 @@ from study.records.ledger import Ledger
 from study.records.records import RESTORE, Moment, Whole
 from study.records.table import read_table
 from study.space.parsing import parse_space
-from study.space.plain import unfit
-from study.space.space_file import Source
-from study.space.spec import StudySpec
+from study.space.space_file import Source, unfit
+from study.space.spec import StudySpec, as_of_now
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -56,12 +54,6 @@ _SHOWN = 8
 _OTHER_FOLDER = "Choose another folder with --out."
 
 
-GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
-"""Keys of spaces that studies of earlier versions have on record, and that nothing reads any more."""
-_LEAN = "lean"
-"""Value of `learner` that studies before version 0.13.0 have on record: the update of `fused`, without JAX."""
-
-
 class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a study is: written once, at its start, and never changed."""
 
@@ -83,17 +75,7 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     def parse(self) -> StudySpec:
         """Return the spec."""
-        content = copy.deepcopy(self.spec)
-        for place in GONE:
-            *outer, last = place.split(".")
-            section: Any = content
-            for name in outer:
-                section = section.get(name) if isinstance(section, dict) else None
-            if isinstance(section, dict):
-                section.pop(last, None)
-        if content.get("learner") == _LEAN:
-            content["learner"] = "fused"
-        return parse_space(Source(name=f"{self.name}/study.json", content=content))
+        return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""

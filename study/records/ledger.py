@@ -11,7 +11,7 @@ from msgspec import Struct, field, structs
 
 from study.engine import engine_of
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,

@@ -24,10 +24,9 @@ from msgspec import Struct
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
-from study.hosts.jobs import current_job
-from study.hosts.machine import boot_id
-from study.hosts.mounts import mount_of
-from study.hosts.processes import pid_namespace, started_at, still_runs
+from study.machine.host import boot_id, mount_of
+from study.machine.jobs import current_job
+from study.machine.processes import pid_namespace, started_at, still_runs
 from study.records.records import Moment, Whole
 
 LOCK, OWNER = ".lock", "driver.json"

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, convert
 
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.space.parameters import SCALE
 from study.space.spec import Execution
 
@@ -184,7 +184,7 @@ class TrialStarted(Record, frozen=True):
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
-    """`study`, `stock` or `measured`; see `study.space.variants`."""
+    """`study`, `stock` or `measured`; see `study.space.settings`."""
     scale: Whole | None = None
     """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
     predicted_cpu_s: float | None = None

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from study.space.parameters import Value
-from study.space.variants import Variant
+from study.space.settings import Variant
 
 IN_DECISIONS = (
     *("stage", "num_env_runners", "seed", "setting", "name", "variant", "iterations", "group", "num_learners"),

@@ -314,7 +314,7 @@ def test_what_every_view_says_is_a_fact(name):
             assert " ".join(fact.text.split()) in text
             assert fact.quantity in {"", *QUANTITIES}
     subjects = {subject for _, subject, _ in FIGURES.values()}
-    assert {figure.title for figure in study.figures} <= facts | subjects
+    assert {figure.title for figure in study.figures.values()} <= facts | subjects
 
 
 def test_emulated_clocks_are_headlined_nowhere():

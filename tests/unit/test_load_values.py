@@ -12,7 +12,7 @@ from analysis.load.arrays import frame_of
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
 from study.errors import RecordError
-from study.space.variants import Variant, spec_of
+from study.space.settings import Variant, spec_of
 from tests import holdup, synthetic
 from tests.values import replace
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from study.errors import RecordError
-from study.hosts.mounts import Mount
+from study.machine.host import Mount
 from study.records import lock
 from study.records.folder import StudyFolder
 from study.records.lock import Owner

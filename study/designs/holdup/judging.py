@@ -23,9 +23,8 @@ from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
-from study.space.settings import overlay, resolve
+from study.space.settings import BEST_SMALL, SHARED, WINNER, WINNER_STOCK, overlay, resolve
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, SHARED, WINNER, WINNER_STOCK
 
 
 def confirm(known: Evidence) -> Outcome:
