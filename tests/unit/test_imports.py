@@ -68,6 +68,7 @@ def imported(file):
 HOMES = {
     "ray": {
         *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
+        "study/driver/losses.py",
         *(f"study/adopted/{name}.py" for name in ("finding", "interception", "choices", "describing", "answering")),
         *("study/doctor/asking.py", "study/ray_private.py"),
     },

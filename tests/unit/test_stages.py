@@ -145,7 +145,8 @@ def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path
     drive.run(most=10)
     keeper = drive.conductor._course
     early = TrialStarted(
-        trial=99, attempt=1, seed=1001, setting={}, proposed={}, iterations=None, anchor=None, optuna_number=None,
+        trial=99, attempt=1, seed=1001, setting={"num_env_runners": 1}, proposed={}, iterations=None,
+        anchor=None, optuna_number=None,
         num_cpus=1, stage="race", rule={"lr": 1.0}, digest=digest_of({"lr": 1.0}),
     )  # fmt: skip
     with pytest.raises(RecordError, match="test seed 1001"):
