@@ -3,7 +3,7 @@
 No other part of `study/` tests for a kind, but commands that are for one kind alone.
 
 A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
-`study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
+`study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
 `tests/unit/test_fourth_kind.py`.
 """
 

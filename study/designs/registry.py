@@ -1,4 +1,4 @@
-"""The kinds of study by their names: one `register` for each. The schema knows a name from `study.space.kinds`."""
+"""The kinds of study by their names: one `register` for each. The schema knows a name from `study.space.spec`."""
 
 from collections.abc import Sequence
 

@@ -41,9 +41,9 @@ from study.options import (
     wrong_option,
 )
 from study.planning.needs import num_cpus
+from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 from study.text import count, cpu_hours
 
 LEAST_WALLTIME_S = 180

@@ -27,7 +27,7 @@ from study.machine import cluster as machine_cluster
 from study.machine.shape import ClusterShape, NodeShape
 from study.mirrors import base, process
 from study.records.folder import StudyFolder
-from study.records.state import ledger_of
+from study.records.ledger import ledger_of
 from study.records.table import write_table
 
 Node = tuple[str, int, int, int, float]
@@ -171,7 +171,7 @@ def asked(config: Mapping[str, Any]) -> SimpleNamespace:
     spec = json.loads(config["spec"])
     budget, evaluation = spec.get("budget", {}), spec["evaluation"]
     return SimpleNamespace(
-        **{name: config[name] for name in OWN},
+        **{name: getattr(config["started"], name) for name in OWN},
         env_steps=budget.get("env_steps"),
         time_s=budget.get("time_s"),
         episodes=evaluation["episodes"],

@@ -13,8 +13,8 @@ from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, 
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided
 from study.records.request import TrialRequest, numbered
+from study.space.settings import STAGES, Variant, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import STAGES, Variant, spec_of
 from study.text import cpu_hours as in_words
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from study.planning.plan import CellPlan, Plan, trial_needs
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.cells import BASE_CELL, Cell, cells_of, spec_of_cell
+from study.space.settings import THROUGHPUT
 from study.space.spec import StudySpec
-from study.space.variants import THROUGHPUT
+from study.space.throughput import BASE_CELL, Cell, cells_of, spec_of_cell
 from study.text import count
 
 Point = TypeVar("Point")
