@@ -3,9 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from analysis.load.details import iterations_frame
+from analysis.load.frames import Trials, iterations_frame
 from analysis.load.problems import folder_problems
-from analysis.load.runs_frame import Trials, runs_frame
 from analysis.load.sheet import kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
@@ -45,7 +44,7 @@ def from_folder(path: str | Path) -> StudyData:
             got=f"none yet ({trials.num_lines} other records)",
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
         )
-    runs = runs_frame(identity.name, trials, where=str(folder.records))
+    runs = trials.runs_frame()
     return StudyData(
         name=identity.name,
         source=str(path),
@@ -63,19 +62,18 @@ def from_folder(path: str | Path) -> StudyData:
         ),
         spec=spec,
         iterations=partial(iterations_frame, folder.records),
-        read_evaluations=trials.evaluations.frame,
+        read_evaluations=trials.evaluations_frame,
         ledger=trials.ledger,
+        folder=folder,
     )
 
 
-def open_study(source: str | Path, *, study: str | None = None, histories: bool | None = None) -> StudyData:
+def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
     """Read a study from wherever it is.
 
     Args:
         source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
         study: Name of the study, or its id in MLflow. Not needed where there is one.
-        histories: Of a study in MLflow, whether to read the metric histories of every run, which the means of the
-            phases need; None: where there are few.
 
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.
@@ -83,9 +81,9 @@ def open_study(source: str | Path, *, study: str | None = None, histories: bool 
         TrackingError: The tracking URI does not answer.
     """
     if "://" in str(source):
-        from analysis.load.mlflow_source import from_mlflow  # MLflow takes a second to import
+        from analysis.load.mlflow import from_mlflow  # MLflow takes a second to import
 
-        return from_mlflow(str(source), study=study, histories=histories)
+        return from_mlflow(str(source), study=study)
     folder = StudyFolder(Path(source))
     if study is None or (folder.exists() and study in (folder.path.name, folder.identity().name)):
         return from_folder(source)

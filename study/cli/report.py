@@ -95,7 +95,7 @@ def folder_of_experiment(name: str) -> Path:
 def _importance(data: StudyData) -> Importance | str:
     """Return which parameters mattered, or why that is not known."""
     if data.ledger is None:
-        return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
+        return "It cannot be computed: there are no records of what the sampler proposed."
     from study.designs.registry import design_of
 
     if data.spec is None:

@@ -18,7 +18,7 @@ from study.doctor.results import CheckResult, Surroundings, fail, ok, warn
 from study.harmless import mask_credentials
 from study.hosts.jobs import current_job
 from study.hosts.mounts import mount_of
-from study.mirrors.tracking_uri import check_tracking_uri, sqlite_path
+from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
 from study.mlflow_private import schemas
 from study.text import gigabytes
 
@@ -102,7 +102,7 @@ def free_space(around: Surroundings) -> CheckResult:
 
 def mlflow_answers(around: Surroundings) -> CheckResult:
     """Whether MLflow's own client gets an answer to a real question; a server's `/health` says nothing about that."""
-    uri = check_tracking_uri(around.tracking_uri)  # its errors become the result
+    ask_mlflow(uri := check_tracking_uri(around.tracking_uri))  # its errors become the result
     path = sqlite_path(uri)
     if uri.startswith("http"):
         return ok("search_experiments was answered")

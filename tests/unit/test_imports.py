@@ -75,7 +75,7 @@ HOMES = {
         "study/trial",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "study/mlflow_private.py", "analysis/load/mlflow_client.py", "study/doctor/storage.py"},
+    "mlflow": {"study/mirrors", "study/mlflow_private.py", "analysis/load/mlflow.py", "study/doctor/storage.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},
