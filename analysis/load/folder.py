@@ -1,4 +1,4 @@
-"""A study folder -> `StudyData`, in one pass over its records; and one entrance for every place. No engine."""
+"""A study folder -> `StudyData`, in one pass over its records. No engine."""
 
 from functools import partial
 from pathlib import Path
@@ -66,25 +66,3 @@ def from_folder(path: str | Path) -> StudyData:
         ledger=trials.ledger,
         folder=folder,
     )
-
-
-def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
-    """Read a study from wherever it is.
-
-    Args:
-        source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
-        study: Name of the study, or its id in MLflow. Not needed where there is one.
-
-    Raises:
-        AnalysisError: There is no such study, or nothing in it to show.
-        RecordError: The records cannot be trusted.
-        TrackingError: The tracking URI does not answer.
-    """
-    if "://" in str(source):
-        from analysis.load.mlflow import from_mlflow  # MLflow takes a second to import
-
-        return from_mlflow(str(source), study=study)
-    folder = StudyFolder(Path(source))
-    if study is None or (folder.exists() and study in (folder.path.name, folder.identity().name)):
-        return from_folder(source)
-    return from_folder(folder.path / study)

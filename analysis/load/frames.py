@@ -20,7 +20,7 @@ from analysis.load.sheet import Session
 from study.errors import RecordError
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity
-from study.records.ledger import Ledger, TrialRow
+from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -34,9 +34,8 @@ from study.records.records import (
     read_lines,
     torn_bytes,
 )
-from study.records.state import fold_lines
 from study.space.parameters import PARAMETERS
-from study.space.throughput import LEARNERS
+from study.space.sections import LEARNERS
 
 _ALLOWED: Mapping[str, tuple[frozenset[type], str]] = {
     "Int64": (frozenset((int, type(None))), "a whole number"),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.cluster.shipping import OwnModule
 from study.errors import Fault, SpaceError
+from study.machine.shipping import OwnModule
 from study.space.script import ScriptFacts
 
 TIMEOUT_S = 60.0
@@ -34,7 +34,7 @@ class Adopted:
     """A script's configuration, and what a process must have to run it as the script's own would.
 
     Attributes:
-        pickled: What `study.trial.script_config.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
+        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
             plays a policy, unpickles it.
         facts: What is known of it.
         searched: Our parameter, or another setting of RLlib -> what the script lets Tune choose from: `choices`, or

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.cluster.address import resolve_address
-from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.environment import environment
-from study.cluster.shipping import own_modules, runtime_env
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
@@ -25,34 +21,43 @@ from study.driver.opening import (
     new_identity,
     resumed_identity,
     with_lasting_learner,
+    with_lasting_process,
     write_identity,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
+from study.machine.cluster import (
+    RayWatch,
+    environment,
+    joined_ray,
+    private_ray,
+    resolve_address,
+    servers_of_ray,
+    tune_storage,
+)
+from study.machine.shape import ClusterShape
+from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.follower import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
 from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape
-from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.folder import StudyFolder, StudyIdentity, check_not_cut
+from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of
 from study.records.log import RecordLog
 from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
-from study.records.state import check_not_cut, ledger_of
 from study.space.domains import smallest
 from study.space.parameters import SCALE
-from study.space.settings import runnable
+from study.space.sections import LEARNERS
+from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
-from study.trial.messages import packed_config
+from study.trial.messages import STARTED, packed_config
 
 if TYPE_CHECKING:
     from study.designs.holdup.certificate.making import Certificate
@@ -78,12 +83,16 @@ class StudyResult:
     closed: StudyClosed
     mirrors: tuple[MirrorReport, ...]
     """How each place that shows the study caught up."""
+    is_broken: bool = False
+    """Whether it ended because its first trials all failed in the same way."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
 
     @property
     def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
+        if self.is_broken:
+            return ExitCode.SOME_FAILED  # a job that is queued again would fail again
         if self.closed.reason not in ("complete", "until"):
             return ExitCode.STOPPED
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
@@ -103,13 +112,14 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     """
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
+    begun = unpacked(folder) if resumed else None
     adopted, spaces = None, None
     if spec.script is not None:
         adopted = _adopted(spec)  # its environment was made when it was read
     else:
         with display.busy(f"Trying the environment {spec.environment.id}"):
             spaces = probe_study(spec, options.space)
-    begun = unpacked(folder) if resumed else None
+            spec = with_lasting_process(spec, begun.identity() if begun else None, note=display.note)
     spec = with_lasting_learner(
         spec,
         begun.identity() if begun else None,
@@ -129,7 +139,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
             display.note(fallback)
     if not resumed:
         folder.prepare()
-    with StopSignals(_close) as signals, folder.locked(), contextlib.ExitStack() as stack:
+    with StopSignals(_close) as signals, folder.locked(take_over=options.take_over), contextlib.ExitStack() as stack:
         if not resumed:
             if folder.exists():  # somebody was faster
                 raise name_taken(folder, options)
@@ -187,7 +197,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
-    from study.trial.algorithm import build_config
+    from study.trial.configuration import apply
+    from study.trial.experiment import experiment_of
 
     typical = design_of(spec).typical(spec)
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
@@ -197,9 +208,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
         lowest |= dict(typical[scale].given) if typical else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
-        config = build_config(
-            spec, setting=setting, seed=typical[scale].seed if typical else 0, spaces=spaces, execution=execution
-        )
+        seed = typical[scale].seed if typical else 0
+        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))
 
@@ -261,6 +271,7 @@ class _Session:
                 ),
                 deadline=self._deadline,
                 until=self._options.until,
+                keep_going=self._options.keep_going,
                 announce=self._display.note,
             )
             self._signals.tell(conductor)
@@ -293,6 +304,7 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
+            is_broken=conductor.is_broken,
             certificate=certificate,
             mirrors=reports,
         )
@@ -429,4 +441,5 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 
 def _trial_name(trial: Any) -> str:
-    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
+    started: TrialStarted = trial.config[STARTED]
+    return f"trial_{started.trial:05d}_{started.attempt}"

@@ -3,7 +3,6 @@
 import json
 import lzma
 import sqlite3
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -19,6 +18,7 @@ from tests.integration.mlflow_tools import Server
 from tests.script_facts import facts, script_spec
 from tests.synthetic import sync_mlflow
 from tests.throughput import throughput_spec
+from tests.values import replace
 
 
 @pytest.fixture

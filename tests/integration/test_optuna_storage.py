@@ -1,7 +1,5 @@
 """A study's trials in an Optuna storage: those on record, each once, whatever is killed or away. On SQLite."""
 
-from dataclasses import replace
-
 import optuna
 import pytest
 from optuna.storages import JournalStorage
@@ -22,6 +20,7 @@ from tests.spaces import spec
 from tests.synthetic import append, make_folder, opened
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
+from tests.values import replace
 
 
 def make(path, storage, space=None):

@@ -4,7 +4,6 @@ That the points follow from the records, whatever happened before, is `tests/con
 """
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.folder import StudyFolder
 from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
 from tests.synthetic import append, closed, ended, evaluation, iteration, make_folder, opened, started, whole_trial
+from tests.values import replace
 
 
 @pytest.fixture

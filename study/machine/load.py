@@ -1,0 +1,276 @@
+"""What a node's cores do besides the study: two snapshots of /proc and their difference; CPU pressure. Linux, psutil.
+
+What all cores did comes from the system's own clocks, what the study did from those of its processes. The rest is
+foreign, also where the programs of others are hidden or live for milliseconds. Only the CPUs that this process may use
+are looked at: what other jobs do on the rest of the machine does not disturb the study.
+"""
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from study.machine.host import cores_of, machine_key, read_text, usable_cpus
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Resolution of the system's clocks."""
+_STEADY = 0.2
+"""Clocks whose times do not add up to the time that passed, within this share, are not those of the cores: a container
+shows its own, or none."""
+_PRESSURE = Path("/proc/pressure/cpu")
+
+Key = tuple[int, float]
+"""Number and start of a process, since numbers are used again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What a node's cores did besides the study, over the timed part of a trial."""
+
+    host: str
+    num_cores: int
+    """Cores that the trial's processes there may use."""
+    seconds: float
+    foreign_cores: float
+    """Mean cores that processes of others kept busy; a lower bound, by the resolution of the system's clocks."""
+    stolen_cores: float
+    """Mean cores that the hypervisor withheld."""
+    largest: str = ""
+    """Name of the programs of others that used most; empty where the system does not show them."""
+    machine: str = ""
+    """The machine, by `machine_key`; empty in records before 0.12.1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnProcesses:
+    """Which processes on a node are the study's."""
+
+    session: str
+    """Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray."""
+    driver: tuple[str, int] | None
+    """Machine, by `machine_key`, and process of the driver. Its children (the mirror, a private Ray) are the study's
+    too."""
+    trial: Mapping[str, tuple[int, ...]]
+    """Machine, by `machine_key` -> processes of the trial."""
+    alone: bool = False
+    """Whether other work in this Ray is foreign too; else it has CPUs of its own, of which Ray keeps account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTimes:
+    """CPU time of a process up to a moment."""
+
+    parent: int
+    name: str
+    own_s: float
+    children_s: float
+    """Of its children that have ended, and of theirs."""
+    ours: bool
+
+    @property
+    def total_s(self) -> float:
+        """Its own time and that of its children that have ended."""
+        return self.own_s + self.children_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """What some CPUs did up to a moment, together, in seconds."""
+
+    idle_s: float
+    stolen_s: float
+    """Withheld by the hypervisor while there was work."""
+    interrupts_s: float
+    all_s: float
+    """All that was counted, idleness included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSnapshot:
+    """What /proc showed at one moment."""
+
+    host: str
+    machine: str
+    moment_s: float
+    """By the host's monotonic clock."""
+    num_cores: int
+    cpus: frozenset[int]
+    """Those that this process may use."""
+    times: CpuTimes
+    processes: Mapping[Key, ProcessTimes]
+
+
+def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
+    """Return what this node's processes and CPUs have done so far; None where the system does not tell.
+
+    Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
+    the study does while its processes are read then never counts as foreign.
+    """
+    host, machine, allowed = os.uname().nodename, machine_key(), usable_cpus()
+    try:
+        early = time.monotonic(), _times(allowed)
+        processes = _processes(ours, machine)
+        moment_s, times = early if last else (time.monotonic(), _times(allowed))
+    except (OSError, ValueError):
+        return None  # not Linux, or a container without /proc
+    return LoadSnapshot(
+        host=host,
+        machine=machine,
+        moment_s=moment_s,
+        num_cores=len(cores_of(allowed)),
+        cpus=frozenset(allowed),
+        times=times,
+        processes=processes,
+    )
+
+
+def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeLoad | None:
+    """Return what a node's cores did besides the study between two snapshots; None when that cannot be said."""
+    if first is None or last is None or first.cpus != last.cpus:
+        return None
+    seconds = last.moment_s - first.moment_s
+    possible_s = seconds * len(first.cpus)
+    if seconds <= 0 or abs(_passed(first, last, "all_s") - possible_s) > _STEADY * possible_s:
+        return None
+    stolen_s = _passed(first, last, "stolen_s")
+    # By what it was not: the kernel counts idleness exactly, and busy time in most configurations by samples.
+    busy_s = possible_s - stolen_s - _passed(first, last, "idle_s") - _passed(first, last, "interrupts_s")
+    used = _used_s(first, last)
+    ours_s = math.fsum(cpu_s for key, cpu_s in used.items() if last.processes[key].ours)
+    active = sum(cpu_s > 0 and last.processes[key].ours for key, cpu_s in used.items())
+    unsure_s = _TICK_S * (active + len(first.cpus))
+    others: defaultdict[str, float] = defaultdict(float)
+    for key, cpu_s in used.items():
+        if not last.processes[key].ours and cpu_s > 0:
+            others[last.processes[key].name] += cpu_s
+    return NodeLoad(
+        host=last.host,
+        num_cores=last.num_cores,
+        seconds=seconds,
+        foreign_cores=max(busy_s - ours_s - unsure_s, 0.0) / seconds,
+        stolen_cores=max(stolen_s, 0.0) / seconds,
+        largest=max(others, key=others.__getitem__, default=""),
+        machine=last.machine,
+    )
+
+
+def _passed(first: LoadSnapshot, last: LoadSnapshot, what: str) -> float:
+    """Return how much a clock of all CPUs went on."""
+    return float(getattr(last.times, what) - getattr(first.times, what))
+
+
+def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
+    """Return the CPU seconds between two snapshots of every process that is still there, and of its ended children.
+
+    A child that was there at the first snapshot and has ended since brings its earlier time, and that of its own
+    children, to the nearest process above it that is still there.
+    """
+    earlier: defaultdict[int, float] = defaultdict(float)
+    ended = {key[0]: first.processes[key] for key in first.processes.keys() - last.processes.keys()}
+    for process in ended.values():
+        above = process.parent
+        for _ in ended:  # numbers of processes could, by reuse, form a ring
+            if above not in ended:
+                break
+            above = ended[above].parent
+        earlier[above] += process.total_s
+    used = {}
+    for key, now in last.processes.items():
+        if (before := first.processes.get(key)) is None:
+            used[key] = now.total_s  # it began in between
+        else:
+            children_s = now.children_s - before.children_s - earlier[key[0]]
+            used[key] = max(now.own_s - before.own_s, 0.0) + max(children_s, 0.0)
+    return used
+
+
+def _times(allowed: Iterable[int]) -> CpuTimes:
+    """Read the clocks of some CPUs.
+
+    psutil's own reader counts CPUs in the order of their lines, which skips those that are offline.
+
+    Raises:
+        ValueError: The system does not show one of them.
+    """
+    found = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            found[int(name.removeprefix("cpu"))] = [int(value) for value in values[:8]]
+    wanted = set(allowed)
+    if not wanted <= found.keys():
+        raise ValueError("a CPU of this process has no clock")
+    # The rest of a line is contained in these.
+    _, _, _, idle, iowait, irq, softirq, steal = ticks = [
+        sum(each) for each in zip(*(found[cpu] for cpu in wanted), strict=True)
+    ]
+    return CpuTimes(
+        idle_s=(idle + iowait) * _TICK_S,
+        stolen_s=steal * _TICK_S,
+        interrupts_s=(irq + softirq) * _TICK_S,
+        all_s=sum(ticks) * _TICK_S,
+    )
+
+
+def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
+    """Read the clocks of all processes that the system shows, and tell ours from others."""
+    wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
+    seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
+    seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
+    own = _study(seen, ours, machine)
+    return {
+        (pid, info["create_time"]): ProcessTimes(
+            parent=info["ppid"] or 0,
+            name=info["name"] or "",
+            own_s=info["cpu_times"].user + info["cpu_times"].system,
+            children_s=info["cpu_times"].children_user + info["cpu_times"].children_system,
+            ours=pid in own,
+        )
+        for pid, info in seen.items()
+    }
+
+
+def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:
+    """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
+    trial = set(ours.trial.get(machine, ()))
+    waiting = [pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())]
+    waiting += trial
+    if ours.driver is not None and ours.driver[0] == machine:
+        waiting.append(ours.driver[1])
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid, info in seen.items():
+        children[info["ppid"] or 0].append(pid)
+    found: set[int] = set()
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and not (ours.alone and pid not in trial and _works_for_another(seen, pid)):
+            found.add(pid)
+            waiting += children[pid]
+    return found
+
+
+def _works_for_another(seen: Mapping[int, Mapping[str, Any]], pid: int) -> bool:
+    """Return whether a process is a worker of Ray that is not idle; Ray writes into its title what it does."""
+    if pid not in seen:
+        return False
+    parent, title = seen.get(seen[pid]["ppid"] or 0), " ".join(seen[pid]["cmdline"] or ())
+    of_ray = parent is not None and parent["name"] == "raylet"
+    return of_ray and title.startswith("ray::") and not title.startswith("ray::IDLE")
+
+
+def read_pressure_s() -> float | None:
+    """Return the seconds in which some task of this machine ever waited for a CPU; None without Linux PSI.
+
+    The kernel's line is `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, in microseconds. There is none where pressure
+    stall information is compiled out or switched off.
+    """
+    for line in read_text(_PRESSURE).splitlines():
+        if line.startswith("some "):
+            return int(line.rpartition("total=")[2]) / 1e6
+    return None

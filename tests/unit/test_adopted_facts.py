@@ -1,0 +1,178 @@
+"""A space that names a script: the script's values, what the study sets, and what only the script may say."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from study.cli.tables import _CELLS
+from study.designs.registry import design_of, make_plan
+from study.designs.search.worth import merit
+from study.driver.opening import RunOptions, resumed_identity
+from study.engine import OWN, engine_of_space, other_engine
+from study.errors import RecordError, SpaceError
+from study.planning.guess import guess_seconds
+from study.planning.needs import execution_of
+from study.planning.plan import remarks
+from study.records.ledger import best_per_scale
+from study.space.parsing import parse_space
+from study.space.settings import runnable
+from study.space.space_file import Source
+from study.text import number
+from tests.holdup import write_study
+from tests.script_facts import facts, script_spec
+from tests.spaces import cluster, read_again
+
+WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
+SCHEDULED = {**WITHOUT_LR, "schedules": ["lr"]}
+APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
+SAC = {"algorithm": "SAC", "base_algorithm": "SAC"}
+OF_TWO = {"agents": ["both"], "acting": ["0", "1"]}
+OF_TARGET = {"sampler": "random", "num_trials": 4, "objective": "env_steps_to_target"}
+
+
+def one_runner(**parameters: Any) -> dict[str, Any]:
+    """Return sections of a space whose search has one trial of one runner for each choice."""
+    return {"parameters": {"num_env_runners": 1, **parameters}, "search": {"sampler": "random", "num_trials": 2}}
+
+
+def test_the_script_gives_what_the_space_does_not_say() -> None:
+    spec = script_spec()
+    assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
+    assert spec.set_by_study.keys() == {"num_env_runners", "lr"}
+    setting = runnable(spec, {"num_env_runners": 2, "lr": 0.002})
+    assert setting == {
+        "num_env_runners": 2,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 400,
+        "minibatch_size": 100,
+        "num_epochs": 2,
+        "lr": 0.002,
+        "gamma": 0.99,
+        "vf_clip_param": 10.0,
+    }
+
+
+def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_its_parameter() -> None:
+    spec = script_spec(
+        parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
+    )
+    assert spec.set_by_study.keys() >= {"num_env_runners", "grad_clip", "steps_per_env_runner"}
+    assert "lr" not in spec.set_by_study
+    assert runnable(spec, {"num_env_runners": 4})["train_batch_size"] == 400
+
+
+def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
+    spec = script_spec()
+    assert read_again(spec) == spec
+    other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
+    assert other.digest() != spec.digest()
+
+
+def test_what_only_the_fused_learner_can_do_is_refused_where_it_cannot_serve_the_script() -> None:
+    with pytest.raises(SpaceError, match="standardization: `steps` needs the fused learner, and the module is"):
+        script_spec(facts(learner_obstacle="the module is recurrent"), standardization="steps")
+
+
+def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
+    found = facts(**SCHEDULED, **APPO)
+    spec = script_spec(found, **one_runner(lr=0.01, lr_end_fraction=0.1))
+    assert {name: runnable(spec, {"num_env_runners": 1})[name] for name in ("lr", "lr_end_fraction")} == {
+        "lr": 0.01,
+        "lr_end_fraction": 0.1,
+    }
+    assert "lr" not in runnable(script_spec(found, **one_runner()), {"num_env_runners": 1})
+
+
+def test_a_trial_without_a_learning_rate_of_its_own_is_told_from_the_others() -> None:
+    spec = script_spec(facts(**SCHEDULED), **one_runner())
+    row: Any = SimpleNamespace(setting=runnable(spec, {"num_env_runners": 1}), num_env_runners=1, seed=3)
+    assert design_of(spec).words_of(row) == "1 runner, batch 400, seed 3"
+    assert _CELLS["lr"][1](row) == number(None, ".2g")
+
+
+def test_an_agent_is_named_as_its_environment_does() -> None:
+    found = facts(agents=["both"], acting=["0", "1"])
+    assert script_spec(found, evaluation={"agent": "1", "episodes": 3, "num_evaluations": 2}).evaluation.agent == "1"
+
+
+def test_a_person_writes_no_facts() -> None:
+    source = Source(name="space", content=script_spec().to_json(), lines={"script": 3})
+    with pytest.raises(SpaceError, match=r"script \(line 3\): is found in the script, and not written"):
+        parse_space(source)
+
+
+def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
+    values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8, "lr": None, "num_epochs": 1}
+    spec = script_spec(
+        facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC"),
+        parameters={"num_env_runners": [1, 46]},
+    )
+    assert spec.learner_in_use == "rllib"
+    assert runnable(spec, {"num_env_runners": 46}) == {
+        "num_env_runners": 46,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 8,
+    }
+
+
+def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> None:
+    assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
+    own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
+    assert execution_of(own, 46, cluster(local=2)) == "emulated"
+    assert execution_of(script_spec(facts(**SAC)), 46, cluster(local=2)) == "real"
+
+
+@pytest.mark.parametrize(
+    ("found", "engine"),
+    [
+        ({}, "batched+fused"),
+        ({"learner_obstacle": "the module is recurrent"}, "batched+RLlib"),
+        ({"runner_obstacle": "callbacks are the script's own"}, "RLlib+fused"),
+        ({"runner_obstacle": "there are several agents", "learner_obstacle": "there are several agents"}, OWN),
+    ],
+)
+def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
+    spec, plain = script_spec(facts(**found)), script_spec()
+    assert engine_of_space(spec) == engine
+    slower = guess_seconds(spec, 2, cluster(local=8), execution="real") / guess_seconds(
+        plain, 2, cluster(local=8), execution="real"
+    )
+    assert (slower > 1) == (spec != plain)
+
+
+def test_a_script_that_rllib_alone_can_run_has_no_other_engine() -> None:
+    assert other_engine(script_spec(facts(runner_obstacle="a", learner_obstacle="b"))) is None
+    assert other_engine(script_spec(facts(learner_obstacle="b"))) is not None
+
+
+def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
+    folder = write_study(tmp_path, script_spec(), [])
+    other = facts(source={"file": "my_train.py", "sha256": "1" * 64}, values={**facts().values, "gamma": 0.9})
+    options = RunOptions(name="demo", out=tmp_path, resume=True)
+    assert resumed_identity(folder, script_spec(), options).name == "demo"
+    with pytest.raises(RecordError, match=r"needs the script that the study was started with, got .*values\.gamma"):
+        resumed_identity(folder, script_spec(other), options)
+
+
+def test_without_scores_returns_are_compared_as_they_are() -> None:
+    spec = script_spec()
+    assert not spec.is_scored
+    rows = [
+        SimpleNamespace(status=status, summary={"score": None, "final_return": final}, num_env_runners=1, trial=trial)
+        for trial, (status, final) in enumerate([("finished", -900.0), ("finished", -150.0), ("failed", None)])
+    ]
+    assert best_per_scale(rows) == {1: rows[1]}  # type: ignore[arg-type]
+    worth = [merit(spec, each) for each in rows]  # type: ignore[arg-type]
+    assert worth[1] > worth[0] > worth[2] == 0
+
+
+def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
+    values = {**facts().values, "num_env_runners": 0}
+    settings, why = {"callbacks_class": "Steps"}, "callbacks are the script's own"
+    found = facts(settings=settings, runner_obstacle=why, schedules=["entropy_coeff"], values=values)
+    lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster(local=8))))
+    first = next(line for line in lines if line.startswith("Script: "))
+    assert "num_env_runners 1 and 2 (script: 0)" in first and "lr 0.001 and 0.002 (script: 0.001)" in first
+    assert "num_epochs" not in first and "It sets callbacks_class." in first
+    assert [line.partition(":")[0] for line in lines][:3] == ["Script", "Schedules", "Runner"]

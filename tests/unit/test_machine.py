@@ -1,0 +1,323 @@
+"""What `study.machine` reads of a host: from files that a test wrote, and for real."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from study.machine import host, processes
+from study.machine.cluster import session_path
+from study.machine.facts import digest_of, read_facts
+from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, this_node
+from study.machine.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
+from study.machine.load import read_pressure_s
+from study.machine.processes import children_of, open_ports, started_at, still_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
+
+
+def test_nobody_else_reads_the_system_or_a_schedulers_variables():
+    found = []
+    for file in [*(ROOT / "study").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
+        name = file.relative_to(ROOT).as_posix()
+        if name.startswith("study/machine/"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and (text.startswith(("/proc/", "/sys/")) or VARIABLE.fullmatch(text)):
+                found.append(f"{name}:{node.lineno} {text}")
+    assert found == []
+
+
+# CPUs, memory, control groups.
+
+
+def test_hyper_threads_of_one_core_are_one_core(tmp_path):
+    for cpu, siblings in enumerate(["0,8", "1,9"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert cores_of([0, 0, 1, 7], tmp_path) == ["0,8", "1,9", "7"]
+
+
+def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert count_gpus(tmp_path / "missing") == 0
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert count_gpus(tmp_path) == 2
+    for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("0,1,2", 2)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert count_gpus(tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("membership", "folder", "files"),
+    [
+        (
+            "0::/job\n",
+            "job",
+            {
+                "cpu.max": "100000 100000",
+                "memory.max": "1572864000",
+                "memory.current": "1",
+            },
+        ),
+        (
+            "4:memory:/job\n3:cpu,cpuacct:/job\n",
+            "",
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": "100000",
+                "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+                "memory/job/memory.limit_in_bytes": "1572864000",
+                "memory/job/memory.usage_in_bytes": "1",
+                "memory/memory.limit_in_bytes": str(2**63 - 4096),  # no limit
+                "memory/memory.usage_in_bytes": "1",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeypatch, membership, folder, files):
+    (tmp_path / "cgroup").write_text(membership)
+    for name, content in files.items():
+        file = tmp_path / "fs" / folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content + "\n")
+    monkeypatch.setattr(control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
+    monkeypatch.setattr(host, "cores_of", lambda cpus: ["core"] * 8)
+    here = this_node(at_least=3)
+    assert (here.num_cpus, here.physical_cpus, here.memory_mb) == (3, 1, 1500)
+    assert cpu_quota() == 1.0
+
+
+def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("4:memory:/job/step\n3:cpu,cpuacct:/\n0::/slice/scope\n")
+    root = tmp_path / "fs"
+    for folder in ("memory/job/step", "cpu,cpuacct", "slice/scope"):
+        (root / folder).mkdir(parents=True)
+
+    def groups(controller):
+        found = control_groups(controller, membership, root)
+        return [path.relative_to(root).as_posix() for path in found]
+
+    assert groups("memory") == ["memory/job/step", "memory/job", "memory", "slice/scope", "slice", "."]
+    assert groups("cpu") == ["cpu,cpuacct", "slice/scope", "slice", "."]
+
+
+def test_the_cpus_that_a_process_is_bound_to_are_its_own():
+    program = "from study.machine.facts import read_facts; import json; print(json.dumps(read_facts(sample_s=0)))"
+    words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    bound = json.loads(done.stdout)["cpus"]
+    assert (bound["allowed"], bound["num_cores"], len(bound["cores"])) == (1, 1, 1)
+
+
+# File systems.
+
+
+def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
+    mounts = [
+        ("/", "ext4", "rw"),
+        ("/home", "nfs4", "rw,vers=4.2,local_lock=none"),
+        ("/home/a b", "lustre", "rw,flock"),
+        ("/scratch", "ext4", "rw"),
+        ("/scratch", "beegfs", "rw"),
+        ("/caf\udce9", "xfs", "rw"),  # a name of another encoding
+    ]
+    assert mount_of(Path("/proc/self")).kind == "proc"
+    found = [SimpleNamespace(mountpoint=point, fstype=kind, opts=options) for point, kind, options in mounts]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
+    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
+    assert {path: mount_of(Path(path)).kind for path in wanted} == wanted
+    assert mount_of(Path("/home/u")).locks_reach_all_hosts
+    found.clear()
+    assert mount_of(Path("/home")) == Mount("")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "network", "reach"),
+    [
+        ("ext4", ["rw"], False, True),
+        ("tmpfs", ["rw"], False, True),
+        ("overlay", ["rw"], False, True),
+        ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
+        ("nfs", ["rw", "vers=3", "nolock", "local_lock=all"], True, False),
+        ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
+        ("nfs4", ["rw", "local_lock=flock"], True, False),
+        ("lustre", ["rw", "flock", "lazystatfs"], True, True),
+        ("lustre", ["rw", "localflock"], True, False),
+        ("lustre", ["rw"], True, False),
+        ("gpfs", ["rw"], True, True),
+        ("panfs", ["rw"], True, False),
+        ("fuse.sshfs", ["rw"], True, False),
+        ("fuse.ceph-fuse", ["rw"], True, False),
+        ("fuse.squashfuse", ["rw"], False, False),
+        ("", [], False, False),
+    ],
+)
+def test_which_file_systems_other_hosts_write_to_and_see_the_locks_of(kind, options, network, reach):
+    mount = Mount(kind, tuple(options))
+    assert (mount.is_network, mount.locks_reach_all_hosts) == (network, reach)
+
+
+# Batch jobs.
+
+
+def test_a_job_is_read_from_the_variables_of_its_scheduler():
+    assert current_job({}) is None
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
+    slurm |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+    assert current_job(slurm) == Job(
+        scheduler="slurm", id="7", cluster="c", restarts=2, node_list="n[1-2]", cpus_per_node="4(x2)", ends_at=99
+    )
+    oar = job_of("oar", {"OAR_JOB_ID": "8", "OAR_NODEFILE": "/n"})
+    assert (oar.scheduler, oar.id, oar.node_file, oar.ends_at) == ("oar", "8", Path("/n"), None)
+    assert job_of("oar", {"OAR_JOB_ID": "8", "OAR_JOB_WALLTIME_SECONDS": "60"}).ends_at > 60
+    pbs = current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"})
+    assert (pbs.scheduler, pbs.id, pbs.node_file) == ("pbs", "9.host", Path("/n"))
+    pod = current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"})
+    assert (pod.scheduler, pod.id) == ("kubernetes", "pod-1")
+    assert job_of("oar", slurm) is None
+
+
+def test_the_cpus_that_a_batch_system_gave_are_read(tmp_path):
+    nodefile = tmp_path / "nodes"
+    nodefile.write_text("n1.site\nn1.site\nn2.site\n")
+    names = ("n1",)
+    assert granted_cpus(names, {"OAR_NODEFILE": str(nodefile)}) == (2, "OAR_NODEFILE")
+    assert granted_cpus(("elsewhere",), {"OAR_NODEFILE": str(nodefile)}) == (None, "")
+    assert granted_cpus(names, {"OAR_NODEFILE": "/missing"}) == (None, "")
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "3"}
+    assert granted_cpus(names, slurm) == (3, "SLURM_CPUS_PER_TASK")
+    assert granted_cpus(names, slurm | {"SLURM_CPUS_ON_NODE": "6"}) == (6, "SLURM_CPUS_ON_NODE")
+    assert granted_cpus(names, {"SLURM_CPUS_ON_NODE": "6"}) == (None, "")
+    assert granted_cpus(names, {"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
+
+
+def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
+    assert not slurm_says_over(0, "RUNNING\n", "")
+    assert not slurm_says_over(0, "COMPLETING\n", "")
+    assert slurm_says_over(0, "", "")
+    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
+    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
+    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    assert oar_says_over(0, "42: Terminated\n", "")
+    assert oar_says_over(0, "42: Error\n", "")
+    assert not oar_says_over(0, "42: Running\n", "")
+    assert not oar_says_over(1, "", "no such job")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nprintf 'travail termin\\351' >&2\nexit 1\n")  # é in Latin-1
+    (tmp_path / "squeue").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not any(Job(scheduler=name, id="1").is_over("2") for name in ("slurm", "oar", "pbs"))
+
+
+# Processes, and everything that a node says.
+
+
+def test_processes_are_known_by_their_start():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in children_of(os.getpid())
+        began = started_at(child.pid)
+        assert still_runs(child.pid, began)
+        assert not still_runs(child.pid, began - 60)  # the id belongs to another process now
+    finally:
+        child.communicate()
+    assert not still_runs(child.pid, began)
+
+
+@pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
+def test_the_leader_of_a_session_lets_others_go_before_all_of_it():
+    code = """
+from study.machine.processes import _OWN_AUTOGROUP, set_back
+for niceness in (7, 0):
+    set_back(niceness)
+    print(*_OWN_AUTOGROUP.read_text().split()[-1:])
+"""
+    before = processes._OWN_AUTOGROUP.read_text().split()[-1:]  # empty in a session that the kernel put in no group
+    for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
+        assert done.stdout.decode().split() == shown
+
+
+def test_the_ports_of_a_ray_are_not_those_of_another_one_on_the_machine(monkeypatch):
+    def process(name, session, ip, status=psutil.CONN_LISTEN):
+        socket = SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=6379))
+        info = {"name": name, "cmdline": [f"--log-dir=/tmp/ray/{session}/logs"]}
+        return SimpleNamespace(info=info, net_connections=lambda kind: [socket])
+
+    found = [
+        process("gcs_server", "mine", "0.0.0.0"),
+        process("raylet", "mine", "::"),
+        process("raylet", "mine", "127.0.0.1"),
+        process("raylet", "mine", "10.0.0.1", psutil.CONN_ESTABLISHED),
+        process("raylet", "another", "0.0.0.0"),
+    ]
+    monkeypatch.setattr(psutil, "process_iter", lambda names: found)
+    assert open_ports("/tmp/ray/mine") == ["gcs_server 0.0.0.0:6379", "raylet [::]:6379"]
+
+
+def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
+    assert len(str(tmp_path)) > 20
+    for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        assert str(session_path().parent) == expected
+
+
+def test_a_machine_says_everything_that_is_asked():
+    facts = json.loads(json.dumps(read_facts(sample_s=0.05)))
+    assert facts["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
+    assert facts["software"]["versions"]["psutil"] == psutil.__version__
+    assert facts["load"]["seconds"] >= 0.05
+    total, available = facts["memory_mb"]
+    assert 0 < available <= total <= psutil.virtual_memory().total / 2**20
+    assert facts["open_ports"] == []
+    before = read_pressure_s()
+    assert before is None or 0 <= before <= read_pressure_s()
+
+
+@pytest.mark.parametrize(
+    ("mode", "above", "is_private"),
+    [
+        (0o600, 0o755, True),
+        (0o644, 0o755, False),
+        (0o644, 0o700, True),
+        (0o640, 0o755, False),
+        (0o604, 0o711, False),
+    ],
+)
+def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, is_private, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
+        Path(place).chmod(0o755)
+        file = Path(place) / ".ray" / "auth_token"
+        file.parent.mkdir()
+        file.write_text("x" * 40)
+        file.chmod(mode)
+        file.parent.chmod(above)
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+        token = read_facts(sample_s=0)["token"]
+        assert (token["exists"], token["readable"]) == (True, None if is_private else str(file))
+
+
+def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):
+    package = tmp_path / "study"
+    package.mkdir()
+    (package / "a.py").write_text("x = 1\n")
+    before = digest_of([package])
+    (package / "a.pyc").write_text("compiled")
+    assert digest_of([package]) == before
+    (package / "a.py").write_text("x = 2\n")
+    changed_text = digest_of([package])
+    (package / "a.py").rename(package / "b.py")
+    assert len({before, changed_text, digest_of([package])}) == 3

@@ -1,0 +1,411 @@
+"""Which configurations our runner and learner do the same for; nothing unknown passes. And what is set in a trial."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+from study.adopted.describing import facts_of, refusals
+from study.space.script import ScriptFacts
+from study.trial.configuration import apply
+from study.trial.custom_metrics import custom_metrics
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
+from study.trial.evaluation import counted, evaluate
+from study.trial.experiment import Experiment, make_environment, pickled, unpickled
+from study.trial.parts import learner_obstacle, runner_obstacle
+from tests.script_facts import SPACE, facts, script_spec
+
+
+class OwnPPO(PPO):
+    pass
+
+
+class OwnModule(DefaultPPOTorchRLModule):
+    pass
+
+
+class OwnLearner(PPOTorchLearner):
+    pass
+
+
+class OwnConfig(PPOConfig):
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=OwnModule)
+
+
+class OwnCallbacks(RLlibCallback):
+    def on_train_result(self, **_: Any) -> None:
+        pass
+
+
+def plain(config: AlgorithmConfig | None = None) -> Any:
+    config = config or PPOConfig()
+    config.environment("CartPole-v1", observation_space=Box(-1, 1, (4,), np.float32), action_space=Discrete(2))
+    return config
+
+
+def with_attribute(config: Any) -> Any:
+    config.my_own_option = 3
+    return config
+
+
+Change = Callable[[Any], Any]
+BOTH: dict[str, Change] = {
+    "an algorithm of its own": lambda config: plain(PPOConfig(algo_class=OwnPPO)),
+    "SAC": lambda config: plain(SACConfig()),
+    "several agents": lambda config: config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_: agent),
+    "a configuration of its own": lambda config: plain(OwnConfig()),
+    "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
+    "network in the specification": lambda config: config.rl_module(
+        rl_module_spec=RLModuleSpec(model_config={"use_lstm": True})
+    ),
+    "recurrent": lambda config: config.rl_module(model_config={"use_lstm": True}),
+    "model_config of its own": lambda config: config.rl_module(model_config={"my_layers": 3}),
+    "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
+    "connector to environment": lambda config: config.env_runners(module_to_env_connector=lambda *_, **__: None),
+    "connector of learner": lambda config: config.training(learner_connector=lambda *_: None),
+    "own learner": lambda config: config.learners(learner_class=OwnLearner),
+    "no default connectors": lambda config: config.env_runners(add_default_connectors_to_env_to_module_pipeline=False),
+    "whole episodes": lambda config: config.env_runners(batch_mode="complete_episodes"),
+    "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
+    "an attribute that nobody knows": with_attribute,
+    "overrides of a module": lambda config: config.rl_module(
+        algorithm_config_overrides_per_module={"default_policy": PPOConfig.overrides(lr=1.0)}
+    ),
+    "episodes with a longer memory": lambda config: config.env_runners(episode_lookback_horizon=4),
+    "discrete observations in a dictionary": lambda config: config.environment(
+        observation_space=Dict({"x": Discrete(3)})
+    ),
+    "pictures": lambda config: config.environment(observation_space=Box(0, 255, (84, 84, 3), np.uint8)),
+}
+RUNNER_ALONE: dict[str, Change] = {
+    "callbacks": lambda config: config.callbacks(OwnCallbacks),
+    "a function as callback": lambda config: config.callbacks(on_train_result=lambda **_: None),
+    "fragments of a length": lambda config: config.env_runners(rollout_fragment_length=50),
+    "greedy": lambda config: config.env_runners(explore=False),
+    "own step to actions": lambda config: config.env_runners(add_default_connectors_to_module_to_env_pipeline=False),
+    "whole numbers": lambda config: config.environment(observation_space=Box(0, 9, (4,), np.int64)),
+}
+LEARNER_ALONE: dict[str, Change] = {
+    "no GAE": lambda config: config.training(use_gae=False),
+    "no critic": lambda config: config.training(use_critic=False),
+    "compiled": lambda config: config.framework(torch_compile_learner=True),
+}
+NEITHER: dict[str, Change] = {
+    "as it is": lambda config: config,
+    "the usual parameters": lambda config: config.training(
+        lr=[[0, 1e-3], [1000, 1e-4]],
+        entropy_coeff=[[0, 0.1], [1000, 0.0]],
+        grad_clip=0.5,
+        lambda_=0.9,
+        use_kl_loss=False,
+    ),
+    "evaluation and resources": lambda config: config.evaluation(evaluation_interval=1).env_runners(num_env_runners=7),
+    "a deeper network": lambda config: config.rl_module(
+        model_config={"fcnet_hiddens": [8, 8, 8], "vf_share_layers": True}
+    ),
+    "the same in a specification": lambda config: config.rl_module(rl_module_spec=RLModuleSpec()),
+    "checked by the script": lambda config: (config.validate(), config)[1],
+    "shorter episodes": lambda config: config.environment(env_config={"max_episode_steps": 9}),
+}
+
+
+@pytest.mark.parametrize("change", BOTH.values(), ids=BOTH)
+def test_neither_runner_nor_learner_of_ours_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config)
+    assert learner_obstacle(config)
+
+
+@pytest.mark.parametrize("change", RUNNER_ALONE.values(), ids=RUNNER_ALONE)
+def test_the_learner_alone_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config)
+    assert learner_obstacle(config) is None
+
+
+@pytest.mark.parametrize("change", LEARNER_ALONE.values(), ids=LEARNER_ALONE)
+def test_the_runner_alone_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config) is None
+    assert learner_obstacle(config)
+
+
+@pytest.mark.parametrize("change", NEITHER.values(), ids=NEITHER)
+def test_both_serve(change: Change) -> None:
+    config = change(plain())
+    assert (runner_obstacle(config), learner_obstacle(config)) == (None, None)
+
+
+def test_asynchronous_algorithms_keep_their_learner() -> None:
+    config = plain(APPOConfig())
+    assert runner_obstacle(config) is None
+    assert learner_obstacle(config) is not None
+
+
+SET_BY_STUDY = {
+    *("_learner_class", "algo_class", "env_runner_cls", "seed", "num_env_runners", "lr", "log_level", "log_sys_usage"),
+    *("restart_failed_env_runners", "sample_timeout_s", "broadcast_env_runner_states", "merge_env_runner_states"),
+    *("num_gpus_per_learner", "evaluation_interval", "_rl_module_spec", "sync_filters_on_rollout_workers_timeout_s"),
+}
+
+
+def own_script() -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment("CartPole-v1", env_config={"max_episode_steps": 50})
+        .training(lr=1e-3, train_batch_size=400, minibatch_size=100, num_epochs=2, entropy_coeff=[[0, 0.1], [999, 0.0]])
+        .env_runners(num_env_runners=2)
+        .evaluation(evaluation_interval=1)
+        .callbacks(OwnCallbacks)
+    )
+
+
+def configured(spec: Any, base: AlgorithmConfig, setting: Any, *, seed: int = 1) -> Any:
+    """Return the configuration of a trial of a script."""
+    experiment = Experiment(
+        config=base,
+        given=spec.script.defaults,
+        file=spec.script.source.file,
+        runner_obstacle=spec.script.runner_obstacle,
+        learner_obstacle=spec.script.learner_obstacle,
+    )
+    return apply(experiment, spec, setting=setting, seed=seed, execution="real")
+
+
+def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
+    base = own_script()
+    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"))
+    setting = {**spec.fixed, "num_env_runners": 1, "lr": 0.002}
+    config = configured(spec, base, setting, seed=7)
+    found = config.differences
+    assert found.keys() <= SET_BY_STUDY
+    assert found["lr"] == ["0.001", "0.002"]
+    assert (config.num_env_runners, config.seed, config.evaluation_interval) == (1, 7, None)
+    assert config.sync_filters_on_rollout_workers_timeout_s == spec.resources.sample_timeout_s
+    assert config.entropy_coeff == [[0, 0.1], [999, 0.0]]
+    assert config.callbacks_class is OwnCallbacks
+    assert base.lr == 1e-3  # the script's own is left alone
+    as_it_is = configured(spec, base, {**setting, "num_env_runners": 2, "lr": 0.001})
+    assert not {"lr", "num_env_runners"} & as_it_is.differences.keys()
+
+
+def adopted(base: AlgorithmConfig, *, found: ScriptFacts | None = None, **setting: Any) -> Any:
+    """Return the configuration of a trial that runs on RLlib's own parts."""
+    spec = script_spec(found or facts(runner_obstacle="some"))
+    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
+    return configured(spec, base, setting)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "scale", "expected"),
+    [
+        (200, 2, 200),
+        (200, 1, 200),  # RLlib samples twice
+        (100, 2, 100),
+        (210, 2, 210),  # 20 steps more than the batch: RLlib allows a tenth
+        (300, 2, "auto"),
+    ],
+)
+def test_fragments_of_a_length_give_way_where_rllib_refuses_them(fragment: int, scale: int, expected: Any) -> None:
+    config = adopted(own_script().env_runners(rollout_fragment_length=fragment), num_env_runners=scale)
+    assert config.rollout_fragment_length == expected
+
+
+def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_difference() -> None:
+    base = plain(APPOConfig()).training(lr=1e-3, train_batch_size_per_learner=400)
+    values = {"num_env_runners": 2, "num_envs_per_env_runner": 1, "train_batch_size": 400, "lr": 0.001}
+    found = facts(algorithm="APPO", base_algorithm="APPO", values=values)
+    assert adopted(base, found=found, lr_end_fraction=0.0).lr == [[0, 0.001], [800, 0.0]]
+    assert adopted(base, found=found, lr_end_fraction=1.0).lr == 1e-3
+    schedule = base.copy(copy_frozen=False).training(lr=[[0, 0.1], [99, 0.01]])
+    without = facts(**{**found.model_dump(), "values": {**values, "lr": None}, "schedules": ["lr"]})
+    assert adopted(schedule, found=without, lr=0.002, lr_end_fraction=0.5).lr == [[0, 0.002], [800, 0.001]]
+
+
+def test_what_does_not_equal_its_copy_is_no_difference_to_the_script() -> None:
+    config = adopted(own_script().callbacks(functools.partial(OwnCallbacks)))
+    assert "callbacks_class" not in config.differences
+
+
+def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connectors() -> None:
+    config = adopted(own_script().env_runners(create_local_env_runner=False))
+    assert config.create_local_env_runner
+    assert config.differences["create_local_env_runner"] == ["False", "True"]
+
+
+class WithSetup(PPO):
+    def setup(self, config: AlgorithmConfig) -> None:
+        super().setup(config)
+
+
+@pytest.mark.parametrize(("algorithm", "has_runners"), [(PPO, False), (WithSetup, True)])
+def test_an_algorithm_with_a_setup_of_its_own_has_runners_for_evaluation(algorithm: type, has_runners: bool) -> None:
+    script = own_script()
+    script.algo_class = algorithm
+    assert bool(adopted(script).evaluation_interval) is has_runners
+
+
+class OwnRunner(SingleAgentEnvRunner):
+    pass
+
+
+class OwnAgents(MultiAgentEnvRunner):
+    pass
+
+
+class Foreign(EnvRunner):
+    pass
+
+
+def read(config: AlgorithmConfig) -> ScriptFacts:
+    return facts_of(config, source=Path(__file__), found_as="test", stop={})
+
+
+@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (OwnAgents, False), (Foreign, False)])
+def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, samples: bool) -> None:
+    config = own_script().env_runners(env_runner_cls=runner)
+    assert bool(list(refusals(config))) is not samples
+    if samples:
+        order = adopted(config).env_runner_cls.__mro__
+        assert order.index(runner) < order.index(SingleAgentEnvRunner)
+
+
+def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
+    config = own_script().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a")
+    for modules, overridden in ((["a"], []), (["b"], ["lr", "lambda"])):  # the second call adds to the first
+        overrides = {module: PPOConfig.overrides(lr=0.1, lambda_=0.5) for module in modules}
+        config.rl_module(algorithm_config_overrides_per_module=overrides)
+        found = read(config)
+        assert found.overridden == overridden
+        assert ("lr" in found.values) == ("lambda" in found.values) == (not overridden)
+
+
+def test_what_the_one_module_that_learns_overrides_is_no_value_of_the_whole() -> None:
+    config = own_script().multi_agent(
+        policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a", policies_to_train=["a"]
+    )
+    overrides = {"a": PPOConfig.overrides(lr=[[0, 0.1], [100, 0.0]])}
+    found = read(config.rl_module(algorithm_config_overrides_per_module=overrides).training(lr=[[0, 0.1], [9, 0.0]]))
+    assert (found.overridden, found.schedules) == (["lr"], ["entropy_coeff"])
+
+
+def test_a_configuration_travels_with_its_environments() -> None:
+    class Local(gymnasium.Env):
+        pass
+
+    again = unpickled(pickled(own_script().environment("mine"), environments={"mine": lambda context: Local()}))
+    assert again.env == "mine"
+    assert again.callbacks_class.__name__ == "OwnCallbacks"
+
+
+def test_what_a_script_logs_is_told_from_what_rllib_logs() -> None:
+    results = {
+        "training_iteration": 3,
+        "my_level": 2,
+        "env_runners": {"episode_return_mean": 5.0, "my length": 7.0, "nested": {"cups": 1, "note": "x"}},
+        "learners": {"default_policy": {"policy_loss": 0.1, "my_loss": float("nan")}},
+    }
+    own = PPOConfig().learners(learner_class=OwnLearner)
+    expected = {"custom/my length": 7.0, "custom/my_level": 2.0, "custom/nested/cups": 1.0}
+    assert custom_metrics(results, PPOConfig()) == expected
+    assert custom_metrics(results, own) == {**expected, "custom/my_loss": None}
+
+
+def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_it_takes() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    alone = {"cost:a": 1, "end/": 2, "x//y": 3, "up/../z": 4}
+    kept = custom_metrics(alone, PPOConfig())
+    assert kept == {"custom/cost_3a_a": 1, "custom/end/__": 2, "custom/x/__/y": 3, "custom/up/_2e2e_/z": 4}
+    for name in kept:
+        _validate_metric_name(name)
+    both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3, "\udc80": 4}, PPOConfig())
+    assert both == {"custom/cost_3a_a": 1, "custom/cost_3f_a": 2, "custom/cost_a": 3, "custom/_edb280_": 4}
+
+
+class Restricted(gymnasium.Env):
+    """Allows one of three actions, and says which; a vector of so many where it is told."""
+
+    observation_space = Dict(action_mask=Box(0, 1, (3,), np.int8))
+    action_space = Discrete(3)
+
+    def __init__(self, context: Any) -> None:
+        self.num_envs = context["num_envs"]
+
+    def reset(self, **_: Any) -> Any:
+        self.steps = 0
+        return {"action_mask": np.array([0, 1, 0])}, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
+
+
+class Alone(Restricted):
+    """The same by itself."""
+
+    def __init__(self, context: Any) -> None:
+        pass
+
+
+class Unused(TorchRLModule):
+    """Stands for a network: a random policy asks none."""
+
+    def _forward(self, batch: Any, **_: Any) -> Any:
+        raise AssertionError
+
+
+def test_an_environment_is_made_as_rllib_makes_it() -> None:
+    config = plain().environment(Restricted).env_runners(gym_env_vectorize_mode="vector_entry_point")
+    assert make_environment(config).num_envs == 1
+
+
+def test_a_random_policy_plays_what_is_allowed() -> None:
+    space = script_spec(evaluation={"episodes": 3, "max_episode_steps": 100})
+    config = plain().environment(Alone, observation_space=Alone.observation_space, action_space=Alone.action_space)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
+    result = evaluate(Experiment(config=config), None, space)
+    assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
+
+
+@pytest.mark.parametrize(("agent", "expected"), [(None, 3.0), ("0", 1.0), ("1", 2.0), ("2", 0.0)])
+def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number(agent: str | None, expected: float) -> None:
+    assert counted({0: 1.0, 1: 2.0}, agent) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "reason"),
+    [
+        ({}, {"resources": {"num_learners": 2}}, "there are several learners"),
+        ({"use_critic": False}, {}, "use_critic is off"),
+        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, ""),
+    ],
+)
+def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
+    base: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"), learner="fused", **changes)
+    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001}
+    config = configured(spec, plain(own_script()).training(**base), setting)
+    said = [f"learner: RLlib's own learner instead of the fused one: {reason}"] if reason else []
+    assert (config.learner_class is FusedPPOLearner) is not bool(reason)
+    assert config.fallbacks[1:] == said
