@@ -31,7 +31,7 @@ from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
-from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
@@ -84,8 +84,6 @@ def whole(tmp_path_factory):
         parent_run_id="p",
         offset=lines[-2].end,
         seq=lines[-2].seq + 1,
-        time=lines[-2].time,
-        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5, runners=2)},
     )
     MlflowMirror(folder, uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
@@ -405,7 +403,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
     folder = StudyFolder(study)
     folder.mirror_log.unlink()
     folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror, folder, "sqlite:///nowhere.db"))[1]
+    assert "mirror.log" in told(lambda: MirrorProcess(folder, {"mlflow": "sqlite:///nowhere.db"}))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ HOMES = {
         "study/trial",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py"},
+    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},
