@@ -25,7 +25,7 @@ from study.records.state import ledger_of
 from tests import synthetic
 from tests.spaces import cluster, spec
 
-SMALL = cluster(local=(5, 2), memory_mb=24_000)
+SMALL = cluster(local=(5, 3), memory_mb=24_000)
 
 
 def printed(show, *values, width, terminal=False, **options):
@@ -41,7 +41,7 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
     rows = [line.split() for line in lines if line.split()[0].isdigit()]
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
         ("1", "real", "2", "measured"),
-        ("2", "emulated", "1", "emulated"),
+        ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width
