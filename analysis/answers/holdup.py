@@ -28,7 +28,7 @@ from analysis.tables import columns
 from analysis.tables.table import Table
 from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.text import count, listed
 
 if TYPE_CHECKING:
