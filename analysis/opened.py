@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from analysis.estimates import Results, Row, frame_of, prediction_of, rows_of_study, select
-from analysis.estimates.frame import unknown
+from analysis.estimates import Results, Row, select
+from analysis.estimates.rows import rows_of
 from analysis.load import StudyData
+from analysis.quantity import unknown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +123,7 @@ class Study:
         Raises:
             AnalysisError: There is no such quantity or column.
         """
-        return select(self._estimates, quantity, **selection)
+        return select(self.results.frame, quantity, **selection)
 
     def predict(self, num_env_runners: int) -> pd.DataFrame:
         """Return throughput and prices of a number of runners that nobody ran, as estimates.
@@ -132,16 +133,12 @@ class Study:
         Raises:
             AnalysisError: The runs allow no prediction there.
         """
-        return prediction_of(self.results, num_env_runners)
-
-    @cached_property
-    def _estimates(self) -> pd.DataFrame:
-        return frame_of(self.rows, kind=self.kind, engine=self.engine)
+        return self.results.predict(num_env_runners)
 
     @cached_property
     def rows(self) -> list[Row]:
         """Every estimate as a value; `estimates` is the frame of them."""
-        return rows_of_study(self.results)
+        return rows_of(self.results.frame)
 
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.

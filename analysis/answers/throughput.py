@@ -21,10 +21,9 @@ from analysis.answers.words import (
     took,
 )
 from analysis.estimates import Results, Row
-from analysis.estimates.predictions import MOST_EXTRAPOLATED
 from analysis.load.study_data import StudyData
-from analysis.models.derived import MARGINAL_THRESHOLD
-from analysis.scaling.results import Scaling
+from analysis.models.iteration_time import MARGINAL_THRESHOLD
+from analysis.models.study import MOST_EXTRAPOLATED
 from analysis.tables.numbers import intervals_overlap, significant
 from study.engine import other_engine
 from study.space.parameters import SCALE
@@ -184,8 +183,7 @@ def _not_comparable(results: Results, rates: Sequence[Row]) -> Answer:
         return nothing_yet(data, f"how fast real runners are: {told}.")
     fastest = max(rates, key=lambda row: row.estimate.value)
     rate, setting = fastest.estimate, _setting(results, fastest)
-    found = results.strong
-    commands = [each.command for each in found.refusals if each.command] if isinstance(found, Scaling) else []
+    commands = [each.command for each in results.strong.refusals if each.command]
     missing = "how speed grows with the runners: no two scales ran equal work with a measured clock."
     one = "It is one run: nothing says what another one would give."
     return Answer(

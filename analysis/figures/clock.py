@@ -198,8 +198,8 @@ def _point(row: "pd.Series[Any]") -> str:
 def _why(study: "Study", *, weak: bool) -> tuple[str, str]:
     """Return why there is no efficiency, the first refusal or what is missing; and what to run."""
     found = study.results.weak if weak else study.results.strong
-    if isinstance(found, str):
-        return found, ""
+    if found.why:
+        return found.why, ""
     if found.refusals:
         first = found.refusals[0]
         return f"{'' if first.second is None else 'Refused. '}{sentence(first.reason)}", first.command

@@ -12,7 +12,6 @@ from analysis.figures.figure import Figure
 from analysis.load.study_data import StudyData
 from analysis.report.clip import Clip
 from analysis.report.limits import Limit, acknowledgement, limits
-from analysis.scaling.results import Scaling
 from analysis.scaling.selection import at_their_scale
 from analysis.tables.catalogue import all_tables
 from analysis.tables.cells import TableColumn
@@ -231,8 +230,7 @@ def _columns(columns: Iterator[TableColumn]) -> Mapping[str, str]:
 
 def _refusals(results: Results) -> Iterator[str]:
     """Yield every refused comparison between two cells, with what helps: the parts of the ratio, or the command."""
-    found = results.strong
-    for refusal in found.refusals if isinstance(found, Scaling) else ():
+    for refusal in results.strong.refusals:
         if refusal.second is None:
             continue  # nothing to compare is no refusal of a comparison
         if refusal.decomposition is not None and refusal.decomposition.sentence:

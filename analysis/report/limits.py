@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.study_data import StudyData
-from analysis.tables.definitions import CLOCKS
+from analysis.scaling.selection import CLOCKS
 from analysis.tables.table import Table
 from study.text import count
 

@@ -9,7 +9,6 @@ from analysis.estimates.results import Results
 from analysis.load import RUN_COLUMNS, StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
-from analysis.tables import definitions as words
 from analysis.tables.cells import TableColumn
 from analysis.tables.columns import text
 from analysis.tables.table import Layout, Table
@@ -46,7 +45,6 @@ SHEET = Layout(
         text("entry", "", "Its name, as in the space, the records and MLflow."),
         text("value", "", "Its value; of a field that differs between trials, all values."),
     ),
-    definitions=(words.FINGERPRINT,),
 )
 TRIALS = "trials"
 MOST_TRIALS = 60
