@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from analysis.estimates import Results, Row, select
-from analysis.estimates.rows import rows_of
+from analysis.estimates import Results, select
+from analysis.estimates.settings import Setting
 from analysis.load import StudyData
 from analysis.quantity import unknown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from analysis.answers import Answer
-    from analysis.figures.figure import Figure
+    from analysis.answers import Answer, Fact
+    from analysis.figures import Figure
     from analysis.tables.table import Table
 
 
@@ -135,10 +135,20 @@ class Study:
         """
         return self.results.predict(num_env_runners)
 
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
+        return self.results.settings
+
+    @property
+    def certificate(self) -> dict[str, Any] | str:
+        """The certificate of a hold-up study as JSON values; else why there is none."""
+        return self.results.certificate
+
     @cached_property
-    def rows(self) -> list[Row]:
-        """Every estimate as a value; `estimates` is the frame of them."""
-        return rows_of(self.results.frame)
+    def findings(self) -> "tuple[Fact, ...]":
+        """What the study says, fact by fact; `answer` and the titles of figures print them."""
+        return self.answer().findings
 
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.
@@ -166,10 +176,8 @@ class Study:
         Raises:
             AnalysisError: There is no figure of that name, or nothing to draw.
         """
-        from analysis.figures.catalogue import MAKERS, figure_of
+        from analysis.figures import figure_of
 
-        if name not in MAKERS:
-            raise unknown("figure", name, MAKERS)
         figure = figure_of(self, name)
         if ax is not None:
             figure.draw(ax)
@@ -178,9 +186,9 @@ class Study:
     @cached_property
     def figures(self) -> "Views[Figure]":
         """The figures of the report by name; one that cannot be drawn says why."""
-        from analysis.figures.catalogue import MAKERS, OF_THE_CLOCK, figure_of
+        from analysis.figures import FIGURES, OF_TIMES, figure_of
 
-        names = OF_THE_CLOCK if self.kind == "throughput" else MAKERS
+        names = OF_TIMES if self.kind == "throughput" else FIGURES
         return Views("figure", names, lambda name: figure_of(self, name))
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from analysis.estimates.frame import DTYPES, frame_of, select
 from analysis.estimates.results import Results
-from analysis.estimates.rows import Row
 from analysis.quantity import QUANTITIES, Quantity
 
-__all__ = ["DTYPES", "QUANTITIES", "Quantity", "Results", "Row", "frame_of", "select"]
+__all__ = ["DTYPES", "QUANTITIES", "Quantity", "Results", "frame_of", "select"]

@@ -22,7 +22,7 @@ from analysis.tables.columns import FIRST_COMMAND, count, estimate, text
 from analysis.tables.numbers import in_words
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.sheet import every_trial, study_sheet
-from analysis.tables.table import Layout, Table, with_command
+from analysis.tables.table import Table, table_of_values, with_command, without_rows
 from study.errors import StudyError
 from study.statistics.estimate import Estimate, without_interval
 from study.text import count as counted
@@ -74,6 +74,16 @@ that anybody would act on."""
 STRONG = "speed_up efficiency_per_runner efficiency_per_cpu marginal_efficiency karp_flatt"
 WEAK = "weak_speed_up weak_efficiency weak_efficiency_per_cpu weak_marginal_efficiency"
 RATES = "env_steps_per_s iteration_time_s"
+
+
+UNMEASURED = (
+    count("num_env_runners", "runners", "Environment runners, n."),
+    count("train_batch_size", "batch", "Env steps per iteration, as asked."),
+    count("n", "runs", "Runs behind the row."),
+    text("timing", "clock", "Why the times are not the runners' own: the label of their clock."),
+    text("timing_reason", "cause", "What gave them the label."),
+    estimate("seen", "env steps/s", "throughput as seen", "Not measured: it compares with nothing."),
+)
 
 
 def strong_scaling(results: Results) -> Table:
@@ -205,28 +215,18 @@ def _unmeasured(results: Results) -> Table | None:
         known = without_interval(steps / seconds, n=len(part), level=0.95, method="not measured")
         rows.append((int(runners), None if pd.isna(batch) else int(batch), len(part), known, label, why))
     names = ("num_env_runners", "train_batch_size", "n", "seen", "timing", "timing_reason")
-    layout = Layout(
-        key="T2",
-        title="Strong scaling, provisional: no clock was measured",
-        columns=(
-            count("num_env_runners", "runners", "Environment runners, n."),
-            count("train_batch_size", "batch", "Env steps per iteration, as asked."),
-            count("n", "runs", "Runs behind the row."),
-            text("timing", "clock", "Why the times are not the runners' own: the label of their clock."),
-            text("timing_reason", "cause", "What gave them the label."),
-            estimate("seen", "env steps/s", "throughput as seen", "Not measured: it compares with nothing."),
-        ),
-        definitions=(MEASURED,),
-        first=names,
-    )
     labels = ", ".join(f"{number:,} {label}" for label, number in named["label"].value_counts().items())
-    table = layout.table(
-        rows,
+    table = table_of_values(
+        "T2",
+        "Strong scaling, provisional: no clock was measured",
+        UNMEASURED,
+        {name: [row[at] for row in rows] for at, name in enumerate(names)},
         f"Provisional: no run has a measured clock ({labels}), so there is no speed-up and no efficiency.",
         n=len(here),
         n_failed=results.num_failed,
         excluded=results.strong.excluded,
-        values={name: [row[at] for row in rows] for at, name in enumerate(names)},
+        definitions=(MEASURED,),
+        first=names,
     )
     return replace(table, command=_to_measure(results, here), notes=(f"To measure it: {_to_measure(results, here)}",))
 
@@ -444,21 +444,16 @@ SHORT = {
     "num_epochs": "E",
     "num_learners": "L",
 }
-ERRORS = Layout(
-    key="T9",
-    title="Models: how far they are off on cells that they did not see",
-    columns=(
-        text("split", "", "Which cells were held out."),
-        text("model", "", "Fitted to the other cells."),
-        estimate("median_error", "1", "", "|predicted - measured| / measured seconds, over the held-out cells."),
-        count("max_error", "largest error", "Of one held-out cell."),
-        text("worst", "there", "The cell of the largest error."),
-        count("num_predicted", "predicted", "Held-out cells that it can predict."),
-        count("num_held_out", "held out", "Held-out cells."),
-        count("num_fitted", "fitted runs", "Runs that it was fitted to, at the least."),
-        text("why_not", "why not the others", "Why it cannot predict some cells."),
-    ),
-    definitions=(MEASURED, MODEL_INTERVAL),
+ERRORS = (
+    text("split", "", "Which cells were held out."),
+    text("model", "", "Fitted to the other cells."),
+    estimate("median_error", "1", "", "|predicted - measured| / measured seconds, over the held-out cells."),
+    count("max_error", "largest error", "Of one held-out cell."),
+    text("worst", "there", "The cell of the largest error."),
+    count("num_predicted", "predicted", "Held-out cells that it can predict."),
+    count("num_held_out", "held out", "Held-out cells."),
+    count("num_fitted", "fitted runs", "Runs that it was fitted to, at the least."),
+    text("why_not", "why not the others", "Why it cannot predict some cells."),
 )
 
 
@@ -471,8 +466,9 @@ def model_comparison(results: Results) -> Table:
         excluded["of another workload than the one with most runs"] = others
     if found.selection.groups and (beyond := len(found.selection.groups[0]) - len(found.runs)):
         excluded["beyond those that the models are fitted to"] = beyond
+    key, title = "T9", "Models: how far they are off on cells that they did not see"
     if isinstance(errors, str):
-        return ERRORS.without(errors, FIRST_COMMAND, n_failed=results.num_failed, excluded=excluded)
+        return without_rows(key, title, errors, FIRST_COMMAND, n_failed=results.num_failed, excluded=excluded)
     worst = [each.worst for each in errors]
     reasons = [[f"{number} x {reason}" for reason, number in each.not_applicable.items()] for each in errors]
     split = next((each.split for each in errors if "larger" in each.split), errors[0].split)
@@ -481,19 +477,26 @@ def model_comparison(results: Results) -> Table:
         f"{each.model} {in_words(error, digits=2)} on {error.n} of {each.num_held_out} cells"
         for error, each in sorted(known, key=lambda pair: pair[0].value)
     ]
-    return ERRORS.table(
-        errors,
-        f"Median error on held-out cells (`{split}`), the least first: {'; '.join(said) or 'no model predicts them'}.",
-        n=len(found.runs),
-        n_failed=results.num_failed,
-        excluded=excluded,
-        notes=_fits(found),
-        values={
+    return table_of_values(
+        key,
+        title,
+        ERRORS,
+        {
+            name: [getattr(each, name) for each in errors]
+            for name in ("split", "model", "median_error", "num_held_out", "num_fitted")
+        }
+        | {
             "max_error": [None if each is None else float(each["error"]) for each in worst],
             "worst": [None if each is None else cell_in_words(each) for each in worst],
             "num_predicted": [0 if each.median_error is None else each.median_error.n for each in errors],
             "why_not": ["; ".join(each) for each in reasons],
         },
+        f"Median error on held-out cells (`{split}`), the least first: {'; '.join(said) or 'no model predicts them'}.",
+        n=len(found.runs),
+        n_failed=results.num_failed,
+        excluded=excluded,
+        notes=_fits(found),
+        definitions=(MEASURED, MODEL_INTERVAL),
     )
 
 
@@ -656,10 +659,9 @@ def table_of(name: str, results: Results) -> Table:
     try:
         return replace(make(results), engine=results.engine)
     except StudyError as error:
-        return Layout(key=key, title=title).without(f"It could not be made. {error}", n_failed=results.num_failed)
+        return without_rows(key, title, f"It could not be made. {error}", n_failed=results.num_failed)
 
 
 def _without(key: str, title: str, why: str, command: str, part: Part, notes: Sequence[str] = ()) -> Table:
     """Return a table without rows; `why` says what is missing, and `command` is what would make it."""
-    layout = Layout(key=key, title=title)
-    return layout.without(why, command, n_failed=part.n_failed, excluded=part.excluded, notes=notes)
+    return without_rows(key, title, why, command, n_failed=part.n_failed, excluded=part.excluded, notes=notes)

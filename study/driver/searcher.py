@@ -18,11 +18,9 @@ from study.driver.conductor import Conductor
 from study.driver.losses import loss_of, reason_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
-from study.trial.messages import RESULT, TrialResult
+from study.trial.messages import RESULT, STARTED, TrialResult
 
 logger = logging.getLogger(__name__)
-TRIAL_KEY = "trial"
-"""Key of a Tune trial's config that holds the number in the plan."""
 
 
 class _Stateless:
@@ -102,7 +100,7 @@ class StudyCallback(_Stateless, Callback):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
-        number = trial.config[TRIAL_KEY]
+        number = trial.config[STARTED].trial
         try:
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
@@ -114,7 +112,7 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            number, text = trial.config[TRIAL_KEY], _error_text(trial)
+            number, text = trial.config[STARTED].trial, _error_text(trial)
             loss, reason = loss_of(text), reason_of(text, address=(trial.last_result or {}).get("node_ip", ""))
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.

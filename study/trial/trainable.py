@@ -13,9 +13,10 @@ from ray.tune import PlacementGroupFactory, Trainable
 from study.errors import StudyError, TrialError, TrialLostError
 from study.hosts.machine import forget_trial
 from study.planning.needs import processes
+from study.records.records import TrialStarted
 from study.space.parameters import SCALE
 from study.trial.failures import described, original, was_lost
-from study.trial.messages import TrialConfig, spec_in
+from study.trial.messages import STARTED, TrialConfig, spec_in
 from study.trial.throughput import KeptRunners
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class StudyTrial(Trainable):
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return one bundle for each process: the main one, those that step environments, the learners."""
         spec = spec_in(config)
-        wanted = processes(spec, config["setting"][SCALE], config["execution"])
+        started: TrialStarted = config[STARTED]
+        wanted = processes(spec, int(started.setting[SCALE]), started.execution)
         return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
 
     def setup(self, config: dict[str, Any]) -> None:

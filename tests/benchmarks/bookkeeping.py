@@ -195,7 +195,7 @@ def drive(folder: Path, *, num_trials: int, sampler: str, side_by_side: int = 16
             trial = running.popleft()
             for number in range(1, RESULTS + 1):
                 stopper.stop_all()
-                callback.on_trial_result(0, [], trial, report(number, RESULTS, trial.config["trial"]))
+                callback.on_trial_result(0, [], trial, report(number, RESULTS, trial.config["started"].trial))
             ended += 1
             now = (time.process_time(), asks.spent_s, ended)
             if any(ended == size - min(size // 2, 200) for size in SIZES):

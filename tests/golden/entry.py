@@ -171,7 +171,7 @@ def asked(config: Mapping[str, Any]) -> SimpleNamespace:
     spec = json.loads(config["spec"])
     budget, evaluation = spec.get("budget", {}), spec["evaluation"]
     return SimpleNamespace(
-        **{name: config[name] for name in OWN},
+        **{name: getattr(config["started"], name) for name in OWN},
         env_steps=budget.get("env_steps"),
         time_s=budget.get("time_s"),
         episodes=evaluation["episodes"],

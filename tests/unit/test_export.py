@@ -253,5 +253,5 @@ def test_a_script_says_with_which_engine_the_study_trained_where_it_was_another(
     engine: str, said: bool, tmp_path: Path
 ) -> None:
     trial = trial_of(study_of(tmp_path / "demo", plain_spec()), 0)
-    header = " ".join(replace(trial, row=replace(trial.row, engine=engine)).header)
-    assert ("differ in detail" in header) == said
+    script = trial_as_script(replace(trial, row=replace(trial.row, engine=engine)))
+    assert ("differ in detail" in " ".join(script.replace("#", "").split())) == said

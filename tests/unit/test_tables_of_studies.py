@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.estimates.results import Results
-from analysis.figures.catalogue import all_figures
+from analysis.figures import all_figures
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES, all_tables, table_of
