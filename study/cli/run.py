@@ -38,7 +38,6 @@ from study.options import (
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -85,7 +84,7 @@ def run(
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
-    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
+    until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,

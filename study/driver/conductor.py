@@ -39,7 +39,7 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest
 from study.records.table import write_table
-from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
+from study.records.timing import Label, Reserved, disturbances, label_at_end
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
@@ -170,7 +170,6 @@ class Conductor:
             request,
             *self._proposer.ask(request),
             attempt=earlier.attempt + 1 if earlier else 1,
-            num_env_runners=needs.num_env_runners,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
@@ -377,8 +376,6 @@ class Conductor:
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
         request = self._queue.requests[row.trial]
-        if row.scale is not None:
-            return label_with_lanes_in(int(row.setting[SCALE]), row.scale)
         return label_at_start(
             spec_of(self.spec, request.variant, num_learners=request.num_learners),
             self.plan.cluster,

@@ -34,7 +34,6 @@ from study.options import (
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins: `BatchScheduler.notice_s` and `early_s` before it."""
@@ -64,7 +63,7 @@ class LaunchOptions:
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False
-    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None
+    until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None
     replicate: Replicate = None
     trials: Trials = None
     set_: Set = None

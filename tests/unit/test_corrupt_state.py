@@ -22,7 +22,7 @@ from analysis.tables.learning import hold_up
 from study.cli.commands import app
 from study.cli.status import efficiency_so_far, show
 from study.cli.sync import sync_study
-from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
@@ -458,7 +458,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
 def certified(tmp_path_factory):
     space = holdup.holdup_spec()
     folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
-    make_certificate(folder).write(folder)
+    write_certificate(folder)
     write_table(folder.table, state.ledger_of(folder.records).rows.values())
     verify(folder.path)
     return folder.path
@@ -494,7 +494,7 @@ def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
 @pytest.mark.parametrize("damage", ["emptied", "cut in half", "cut by 5 bytes", "garbage", "zeros", "zeros within"])
 def test_packed_records_that_are_damaged_are_named(certified, tmp_path, damage):
     packed = pack(StudyFolder(certified), tmp_path / "packed").path
-    make_certificate(StudyFolder(packed)).write(StudyFolder(packed))
+    write_certificate(StudyFolder(packed))
     file = packed / "records.jsonl.xz"
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     for call in (frames, verify):
