@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.estimates import Results, Row, frame_of, prediction_of, rows_of_study, select
-from analysis.estimates.frame import unknown
+from analysis.estimates.certificate import certificate_of
+from analysis.estimates.settings import Setting, settings_of, small_scale
 from analysis.load import StudyData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from analysis.answers import Answer
-    from analysis.figures.figure import Figure
+    from analysis.answers import Answer, Fact
+    from analysis.figures import Figure
     from analysis.tables.table import Table
 
 
@@ -104,6 +105,21 @@ class Study:
         """Every estimate as a value; `estimates` is the frame of them."""
         return rows_of_study(self.results)
 
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
+        return settings_of(self.data.runs, small=small_scale(self.data))
+
+    @cached_property
+    def certificate(self) -> dict[str, Any] | str:
+        """The certificate of a hold-up study as JSON values; else why there is none."""
+        return certificate_of(self.data)
+
+    @cached_property
+    def findings(self) -> "tuple[Fact, ...]":
+        """What the study says, fact by fact; `answer` and the titles of figures print them."""
+        return self.answer().findings
+
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.
 
@@ -130,10 +146,8 @@ class Study:
         Raises:
             AnalysisError: There is no figure of that name, or nothing to draw.
         """
-        from analysis.figures.catalogue import MAKERS, figure_of
+        from analysis.figures import figure_of
 
-        if name not in MAKERS:
-            raise unknown("figure", name, MAKERS)
         figure = figure_of(self, name)
         if ax is not None:
             figure.draw(ax)
@@ -142,7 +156,7 @@ class Study:
     @cached_property
     def figures(self) -> "tuple[Figure, ...]":
         """Every figure of the report; one that cannot be drawn says why."""
-        from analysis.figures.catalogue import all_figures
+        from analysis.figures import all_figures
 
         return all_figures(self)
 

@@ -1,9 +1,10 @@
 """Environments that misbehave on purpose, for the space files of tests: `tests.environments:Raises`."""
 
+import os
 import random
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -305,3 +306,45 @@ class Forgets(Draws):
 class DrawsNothing(Draws):
     def render(self) -> Any:
         return None
+
+
+# --- simulators that keep state in their process ---------------------------------------------------------------------
+
+
+class OneWorld(Plain):
+    """All environments of a process move the same world; the reward is how far it has moved in this episode's seed."""
+
+    world: ClassVar[dict[str, float]] = {"at": 0.0}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.world["at"] = 0.0
+        return super().reset(seed=seed)
+
+    def reward(self, action: Any) -> float:
+        self.world["at"] += 1.0
+        return self.world["at"]
+
+
+class OnlyOne(Plain):
+    """A second one cannot be made while the first is open, as with a port."""
+
+    is_open: ClassVar[list[bool]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.is_open:
+            raise OSError("the port is taken")
+        self.is_open.append(True)
+
+    def close(self) -> None:
+        self.is_open.clear()
+
+
+class Unseeded(Plain):
+    def observe(self) -> Any:
+        return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)
+
+
+class EndsItsProcess(Plain):
+    def reward(self, action: Any) -> float:
+        os._exit(3)

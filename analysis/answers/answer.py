@@ -1,4 +1,4 @@
-"""What a study says, as one value: a sentence, what to copy, what is not known; as text, Markdown and HTML. Pure.
+"""What a study says, as one value: facts, the setting to copy, a table; as text, Markdown and HTML. Pure.
 
 The same words stand at the end of the terminal, at the top of the report, in MLflow's note and in a notebook.
 """
@@ -7,66 +7,62 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from analysis.answers.words import capital
+from analysis.answers.facts import Fact, Role, capital
 from analysis.tables.table import Table
-from analysis.tables.writers import html_table, pipes, text_table, wrapped
+from analysis.tables.writers import pipes, text_table, wrapped
 from study.harmless import markdown, one_line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """One of the numbers that stand large beside the sentence."""
-
-    label: str
-    """What it is: "return"."""
-    text: str
-    """The number as people read it, with its unit."""
-    note: str = ""
-    """What must be known with it: "20 runs", "95 % interval -73 to -70"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
-    """Something that the study does not say, and the one command that would find out."""
-
-    text: str
-    command: str = ""
-    """What to type; empty where no command of this project helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
-    """What a study says, for somebody who reads nothing else.
+    """What a study says, for somebody who reads nothing else; the same shape for every kind of study.
 
     Attributes:
         kind: Of the study: `search`, `throughput` or `holdup`.
-        sentence: The answer, such that it could be said aloud; at most one interval.
+        findings: Every fact, in the order in which it is said.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
         setting_is: What this setting is, `the best setting`.
-        facts: At most four sentences that support it.
-        numbers: At most three numbers, formatted.
         rows: The table under the sentence: the best of each scale, the price list, the arms; None where nothing ended.
         prices: The price list: what each number of runners costs; None where no clock was measured.
-        unknown: What the study does not say.
         figure: Key of the figure to show beside it; empty where none helps.
     """
 
     kind: str
-    sentence: str
+    findings: tuple[Fact, ...]
     setting: str = ""
     setting_is: str = "the best setting"
-    facts: tuple[str, ...] = ()
-    numbers: tuple[Number, ...] = ()
     rows: Table | None = None
     prices: Table | None = None
-    unknown: tuple[Unknown, ...] = ()
     figure: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The answer, such that it could be said aloud; at most one interval."""
+        return " ".join(each.text for each in self._of("answer"))
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The sentences that support it."""
+        return tuple(each.text for each in self._of("support"))
+
+    @property
+    def unknown(self) -> tuple[Fact, ...]:
+        """What the study does not say, with the commands that would find out."""
+        return self._of("unknown")
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What its numbers do not mean."""
+        return tuple(each.text for each in self._of("limit"))
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """The table under the sentence, and the price list where that is another one."""
         several = (self.rows, None if self.prices is self.rows else self.prices)
         return tuple(each for each in several if each is not None and not each.empty)
+
+    def _of(self, role: Role) -> tuple[Fact, ...]:
+        return tuple(each for each in self.findings if each.role == role)
 
     def to_text(self, width: int = 80) -> str:
         """Return the answer for a terminal, every line at most `width` letters long except commands and settings."""
@@ -122,24 +118,10 @@ class Answer:
             pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
             yield f'<p class="setting-is">{_text(capital(self.setting_is))}</p>'
             yield f'<pre class="setting"><code>{pairs}</code></pre>'
-        if self.numbers:
-            yield '<dl class="numbers">'
-            for each in self.numbers:
-                note = f'<span class="note">{_text(each.note)}</span>' if each.note else ""
-                yield f"<div><dt>{_text(each.label)}</dt><dd><strong>{_text(each.text)}</strong> {note}</dd></div>"
-            yield "</dl>"
         if self.facts:
             yield f'<ul class="facts">{"".join(f"<li>{_text(each)}</li>" for each in self.facts)}</ul>'
-        prices_first = self.rows is self.prices  # what they are asked for: they stand on the first screen
-        if not prices_first:
-            yield from self._unknown_html()
         yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
-        yield from (html_table(table, table.title) for table in self.tables)
-        if prices_first:
-            yield from self._unknown_html()
-        yield "</section>"
-
-    def _unknown_html(self) -> Iterator[str]:
+        yield from (line for table in self.tables for line in _table(table))
         if self.unknown:
             yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
             for each in self.unknown:
@@ -147,6 +129,25 @@ class Answer:
                 line = f' Find out:<pre class="command"><code><span>{command}</span></code></pre>'
                 yield f"<li>{_text(capital(each.text))}{line if each.command else ''}</li>"
             yield "</ul>\n</div>"
+        yield "</section>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    """Yield a table whose cells know their headings: on a phone each row becomes a list of them."""
+    body = table.body()
+    heads = [escape(column.heading) for column in body.columns]
+    above = f' <span class="above">{_text(body.above)}</span>' if body.above else ""
+    kinds = ["number" if number else "text" for number in body.numeric]
+    titles = "".join(f'<th scope="col" class="{kind}">{head}</th>' for head, kind in zip(heads, kinds, strict=True))
+    yield f'<table class="stacked"><caption>{_text(table.title)}{above}</caption>'
+    yield f"<thead><tr>{titles}</tr></thead><tbody>"
+    for row in body.rows:
+        cells = []
+        for head, cell, kind in zip(heads, row, kinds, strict=True):
+            interval = f' <span class="interval">{escape(cell.interval)}</span>' if cell.interval else ""
+            cells.append(f'<td class="{kind}" data-label="{head}"><span>{_text(cell.value)}{interval}</span></td>')
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table>"
 
 
 def _text(text: str) -> str:

@@ -1,78 +1,100 @@
-"""The answer of a hold-up study: the setting by its values, whether it holds up, by which rule, at what cost."""
+"""What a hold-up study says: the setting by its values, whether it holds up, by which rule. Reads the certificate."""
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from analysis.answers.answer import Answer, Number, Unknown
-from analysis.answers.progress import complete, progress, resume
-from analysis.answers.search import candidates
-from analysis.answers.words import capital, clocks_counted, interval, known, percent, run_again, runners, to_copy
-from analysis.estimates import Results, Row
+from analysis.answers.answer import Answer
+from analysis.answers.facts import (
+    Fact,
+    capital,
+    complete,
+    cost_and_clocks,
+    go_on,
+    in_words,
+    percent,
+    progress,
+    run_again,
+    runners,
+    table_of,
+    to_copy,
+)
+from analysis.answers.search import candidates, reaching
+from analysis.answers.throughput import estimate_column
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
-from analysis.tables import columns
-from analysis.tables.numbers import significant
-from analysis.tables.table import Layout, Table
+from analysis.tables.cells import TableColumn
+from analysis.tables.table import Table
 from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
 from study.space.variants import WINNER, WINNER_STOCK
 from study.text import count, listed
 
+if TYPE_CHECKING:
+    from analysis.opened import Study
+
 MOST_BROKEN = 3
 """Broken rules that the answer names."""
-ROWS = Layout(
-    key="answer",
-    title="The chosen setting and the others, on test seeds",
-    columns=(
-        columns.text("arm", "setting", "What was run."),
-        columns.count("num_env_runners", "runners", "Environment runners."),
-        columns.estimate("final_return", "1", "return", "Interquartile mean."),
-        columns.text("solved", "", "Test runs that end at the target."),
-        columns.count("steps", "steps to the target", "Mean; up to the horizon."),
-    ),
+ARMS = (
+    TableColumn(name="arm", unit="", label="setting", meaning="What was run."),
+    TableColumn(name=SCALE, unit="1", label="runners", meaning="Environment runners."),
+    estimate_column("final_return", "return", "Interquartile mean."),
+    TableColumn(name="solved", unit="", label="solved", meaning="Test runs that end at the target."),
+    TableColumn(name="steps", unit="1", label="steps to the target", meaning="Mean; up to the horizon."),
 )
 
 
-def holdup_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
+def holdup_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
     """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
-    data, content = results.data, results.certificate
+    content, data = study.certificate, study.data
     if isinstance(content, str):
-        return _not_yet(results, content, rows)
+        return _not_yet(study, content)
     try:
-        return _answer(content, data)
+        target = content["scales"]["target"]
+        return Answer(
+            kind=data.kind,
+            findings=tuple(_facts(study, content, target)),
+            setting=to_copy(_setting(content, data, target)),
+            setting_is=f"the chosen setting, for {runners(target)}",
+            rows=_rows(content["arms"], content["scales"]["small"]),
+            figure="score",
+        )
     except DAMAGE:
         fix = f"python -m study certificate write {shlex.quote(data.source)}"
-        return _not_yet(results, "whether a setting holds up: certificate.json is damaged.", rows, fix=fix)
+        return _not_yet(study, "whether a setting holds up: certificate.json is damaged.", fix=fix)
 
 
-def _answer(content: Mapping[str, Any], data: StudyData) -> Answer:
-    target, small = content["scales"]["target"], content["scales"]["small"]
-    arm = content["arms"][f"winner@{target}"]
-    return Answer(
-        kind=data.kind,
-        sentence=_sentence(content, target, small, engine_of_winner(data, target)),
-        setting=to_copy(_setting(content, data, target)),
-        setting_is=f"the chosen setting, for {runners(target)}",
-        facts=tuple(_facts(content, arm, target, data))[:3],
-        numbers=tuple(_numbers(content, arm, target)),
-        rows=_rows(content["arms"], small),
-        unknown=tuple(_unknown(content, data, target)),
-        figure="score",
+def _facts(study: "Study", content: Mapping[str, Any], target: int) -> Iterator[Fact]:
+    data, small = study.data, content["scales"]["small"]
+    winner, arm = arm_in_words(WINNER, small), content["arms"][f"winner@{target}"]
+    engine = engine_of_winner(data, target)
+    yield Fact(role="answer", text=_verdict(content, target, small, engine), num_env_runners=target, arm=winner)
+    others = [
+        f"{other['solved']} of {other['n']} with {scale}"
+        for scale in content["scales"]["unseen"]
+        if (other := content["arms"].get(f"winner@{scale}")) is not None
+    ]
+    text = f"{arm['solved']} of {arm['n']} test runs were solved"
+    text += f", and so were {listed(others)} runners, for which nothing was tuned" if others else ""
+    yield Fact(role="support", text=f"{text}.", quantity="solved_share", num_env_runners=target, arm=winner)
+    yield Fact(
+        role="support", text=_rules_in_words(content, target), quantity="score", num_env_runners=target, arm=winner
     )
+    yield cost_and_clocks(data, content["cpu_hours"]["all"])
+    yield from reaching(study, winner, target)
+    yield from _unknown(content, data, target, engine)
 
 
 def engine_of_winner(data: StudyData, target: int) -> str:
     """Return the engine of the chosen setting's test runs at the target scale."""
-    here = data.runs[(data.runs["stage"] == "confirm") & (data.runs["num_env_runners"] == target)]
+    here = data.runs[(data.runs["stage"] == "confirm") & (data.runs[SCALE] == target)]
     return engines_in_words(here.loc[here["baseline"] == WINNER, "engine"].dropna())
 
 
-def _sentence(content: Mapping[str, Any], target: int, small: int, engine: str) -> str:
-    learning = content["verdict"]["learning"]
-    if learning:
+def _verdict(content: Mapping[str, Any], target: int, small: int, engine: str) -> str:
+    if content["verdict"]["learning"]:
         return (
             f"Yes, for the engine {engine}: the chosen setting learns as well with {runners(target)} as the best one "
             f"does with {small}."
@@ -96,64 +118,16 @@ def _rules(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _setting(content: Mapping[str, Any], data: StudyData, target: int) -> dict[str, Any]:
-    """Return RLlib's parameters at the target scale: the lanes, the batch, and what was searched.
-
-    Where the space is not known: all of them.
-    """
-    resolved = dict(content["winner"]["resolved"][str(target)])
-    tuned = tuple(data.spec.tuned) if data.spec is not None else tuple(resolved)
-    lanes = (SCALE, *(("num_envs_per_env_runner",) if resolved.get("num_envs_per_env_runner", 1) != 1 else ()))
-    names = dict.fromkeys((*lanes, "train_batch_size", *tuned))
-    return {name: resolved[name] for name in names if resolved.get(name) is not None}
-
-
-def _facts(content: Mapping[str, Any], arm: Mapping[str, Any], target: int, data: StudyData) -> Iterator[str]:
-    unseen = [
-        (scale, other)
-        for scale in content["scales"]["unseen"]
-        if (other := content["arms"].get(f"winner@{scale}")) is not None
-    ]
-    text = f"{arm['solved']} of {arm['n']} test runs were solved"
-    if unseen:
-        each = listed(f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen)
-        text += f", and so were {each} runners, for which nothing was tuned"
-    yield f"{text}."
-    yield _deciding(content, target)
-    yield f"The study took {significant(content['cpu_hours']['all'], 2)} CPU-hours; {clocks_counted(data.runs)}."
-
-
-def _deciding(content: Mapping[str, Any], target: int) -> str:
-    """Return the rules that were broken; where there is none, the score at the target scale and the narrowest rule."""
+def _rules_in_words(content: Mapping[str, Any], target: int) -> str:
+    """Return the rules that were broken; where there is none, the score at the target scale."""
     rules = _rules(content)
     broken = [check for check in rules if check["passed"] is False]
     if broken:
         more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
         return f"Broken: {'; '.join(_rule(content, check) for check in broken[:MOST_BROKEN])}{more}."
     kept = [check for check in rules if check["passed"] and estimate_of(check["value"]) is not None]
-    if not kept:
-        return "No rule could be judged."
-    asked = next((check for check in kept if check["name"] == f"score_kept@{target}"), None)
-    narrowest = min(kept, key=lambda check: _margin(content, check))
-    others = [narrowest] if asked is None or narrowest["name"] != asked["name"] else []
-    first = [] if asked is None else [capital(_rule(content, asked))]
-    return " ".join(f"{each}." for each in (*first, *(f"Kept most narrowly: {_rule(content, one)}" for one in others)))
-
-
-def _margin(content: Mapping[str, Any], check: Mapping[str, Any]) -> float:
-    """Return how far a rule that is kept is from being broken, as a share of what it allows; 0 is the limit.
-
-    Of a score the loss that is allowed and not excluded, of solved runs the misses that are left (a rule that no run
-    missed has no limit in sight), of steps what the lower end of the ratio has above 1.
-    """
-    value, laws = estimate_of(check["value"]), content["laws"]
-    assert value is not None  # the caller leaves these out
-    if check["name"].startswith("score_kept@"):
-        return float(1 + value.low / laws["tolerance"])
-    if check["name"].startswith("solved@"):
-        share = laws["solved_share"]
-        return float((value.value - share) / (1 - share)) if value.value < 1 else math.inf
-    return value.low - 1
+    asked = next((check for check in kept if check["name"] == f"score_kept@{target}"), *kept[:1])
+    return f"{capital(_rule(content, asked))}." if kept else "No rule could be judged."
 
 
 def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
@@ -166,102 +140,87 @@ def _rule(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
     if value is None:
         return f"{check['law']}: {check['note']}"
     if name == "steps_saved":
-        reaches = ", and 1 is inside" if value.low <= 1 <= value.high else ""
+        inside = ", and 1 is inside" if value.low <= 1 <= value.high else ""
         return (
             f"with {scale} runners it must take fewer environment steps to the target than RLlib's defaults with the "
-            f"batch grown, which take {value.value:.2f} times as many, {interval(value)}{reaches}"
+            f"batch grown, which take {in_words(value)} times as many{inside}"
         )
+    bound = f"at least {value.low:.3f} higher" if value.low >= 0 else f"no more than {-value.low:.3f} lower"
     word = "lower" if value.value < 0 else "higher"
     return (
-        f"with {scale} runners the mean score is {abs(value.value):.3f} {word} than that of the best with {small}, "
-        f"{_bound(value.low)} ({math.floor(100 * value.level)} % confidence; {content['laws']['tolerance']:g} lower is "
-        "allowed)"
+        f"with {scale} runners the mean score is {abs(value.value):.3f} {word} than "
+        f"that of the best with {small}, {bound} ({math.floor(100 * value.level)} % confidence; "
+        f"{content['laws']['tolerance']:g} lower is allowed)"
     )
 
 
-def _bound(low: float) -> str:
-    return f"at least {low:.3f} higher" if low >= 0 else f"no more than {-low:.3f} lower"
-
-
-def _numbers(content: Mapping[str, Any], arm: Mapping[str, Any], target: int) -> Iterator[Number]:
-    final = estimate_of(arm["iqm_final_return"])
-    if final is not None:
-        yield Number(label=f"return with {target} runners", text=significant(final.value), note=interval(final))
-    yield Number(
-        label="test runs solved", text=f"{arm['solved']} of {arm['n']}", note="seeds that the search did not use"
-    )
-    if (steps := arm["env_steps_to_target"]) is not None:
-        grain = arm.get("resolution_env_steps")
-        note = f"evaluated every {grain:,.0f} steps" if grain else ""
-        yield Number(label="steps to the target", text=f"{steps:,.0f}{' or fewer' if grain else ''}", note=note)
+def _setting(content: Mapping[str, Any], data: StudyData, target: int) -> dict[str, Any]:
+    """Return RLlib's parameters at the target scale: the lanes, the batch, and what was searched; else all of them."""
+    resolved = dict(content["winner"]["resolved"][str(target)])
+    tuned = tuple(data.spec.tuned) if data.spec is not None else tuple(resolved)
+    lanes = (SCALE, *(("num_envs_per_env_runner",) if resolved.get("num_envs_per_env_runner", 1) != 1 else ()))
+    names = dict.fromkeys((*lanes, "train_batch_size", *tuned))
+    return {name: resolved[name] for name in names if resolved.get(name) is not None}
 
 
 def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
-    values = list(arms.values())
-    return ROWS.table(
-        values,
-        "The arms of the confirmation.",
-        n=sum(each["n"] for each in values),
-        n_failed=sum(each["n_failed"] for each in values),
-        values={
-            "arm": [arm_in_words(each["name"], small, folded=each["folded"]) for each in values],
-            "num_env_runners": [each["scale"] for each in values],
-            "final_return": [estimate_of(each["iqm_final_return"]) for each in values],
-            "solved": [f"{each['solved']} of {each['n']}" for each in values],
-            "steps": [_steps(each) for each in values],
-        },
-    )
+    rows = []
+    for each in arms.values():
+        never = f", {each['n_censored']} never" if each["n_censored"] else ""
+        steps = each["env_steps_to_target"]
+        rows.append(
+            {
+                "arm": arm_in_words(each["name"], small, folded=each["folded"]),
+                SCALE: each["scale"],
+                "final_return": estimate_of(each["iqm_final_return"]),
+                "solved": f"{each['solved']} of {each['n']}",
+                "steps": "never" if steps is None else f"{steps:,.0f}{never}",
+            }
+        )
+    return table_of("answer", "The chosen setting and the others, on test seeds", ARMS, rows)
 
 
-def _steps(arm: Mapping[str, Any]) -> str:
-    if arm["env_steps_to_target"] is None:
-        return "never"
-    never = f", {arm['n_censored']} never" if arm["n_censored"] else ""
-    return f"{arm['env_steps_to_target']:,.0f}{never}"
-
-
-def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Unknown]:
+def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: str) -> Iterator[Fact]:
+    small, arm = content["scales"]["small"], content["arms"][f"winner@{target}"]
     if not content["clock_measured"]:
         text = f"what {runners(target)} take in hours and cost, and what limits them: their clocks were not measured."
         command = run_again(data, "real", ["execution=real"])
-        yield Unknown(text=f"{text} That needs {target + 1} CPUs." if command else text, command=command)
+        text += f" That needs {target + 1} CPUs." if command else ""
+        yield Fact(role="unknown", text=text, command=command)
     stock = content["arms"].get(f"{WINNER_STOCK}@{target}")
-    if engine_of_winner(data, target) != OWN and (stock is None or stock["folded"]):
-        tried = (
-            "" if stock is None else f": tried was one of them with the environments of all, {count(stock['n'], 'run')}"
-        )
-        yield Unknown(text=f"what {target} of RLlib's own runners with its learner make of the setting{tried}.")
-    rows = [row for row in content["comparisons"]["rows"].values() if row["better"] is False]
-    for row in rows:
+    if engine != OWN and (stock is None or stock["folded"]):
+        tried = f": tried was one of them with the environments of all, {count(stock['n'], 'run')}" if stock else ""
+        text = f"what {target} of RLlib's own runners with its learner make of the setting{tried}."
+        yield Fact(role="unknown", text=text)
+    for row in content["comparisons"]["rows"].values():
         difference = estimate_of(row["difference"])
-        if difference is not None:
-            name = arm_in_words(row["baseline"], content["scales"]["small"])
-            yield Unknown(
-                text=f"whether it is better than {name}: it scores {difference.value:+.3f}, "
-                f"{interval(difference, digits=1)}."
-            )
-    arm = content["arms"][f"winner@{target}"]
+        if row["better"] is False and difference is not None:
+            name = arm_in_words(row["baseline"], small)
+            text = f"whether it is better than {name}: its mean score less that one's is {in_words(difference)}."
+            yield Fact(role="unknown", text=text, quantity="score_lead", num_env_runners=target, arm=name)
     if arm["solved"] == (n := arm["n"]):
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
         few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
-        yield Unknown(text=f"how rarely it misses the target: {few}.")
+        yield Fact(role="unknown", text=f"how rarely it misses the target: {few}.")
 
 
-def _not_yet(results: Results, why: str, rows: Sequence[Row], *, fix: str = "") -> Answer:
+def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:
     """Return what a study without a certificate says: how far it is, and its best setting so far."""
-    data = results.data
-    found = candidates(results, rows)
-    done = progress(data)
+    data, found = study.data, candidates(study)
     missing = why if fix or complete(data) else "whether a setting holds up: the study is not complete."
-    unknown = (Unknown(text=missing, command=fix or resume(data)),)
+    unknown = Fact(role="unknown", text=missing, command=fix or go_on(data))
+    text = f"No answer yet: {progress(data)}."
     if not found:
-        return Answer(kind=data.kind, sentence=f"No answer yet: {done}.", unknown=unknown)
+        return Answer(kind=data.kind, findings=(Fact(role="answer", text=text), unknown))
     best = found[0]
+    text += (
+        f" So far a return of {in_words(best.final_return)} with {runners(best.scale)} is best, on seeds that settings "
+        "are chosen by."
+    )
+    fact = Fact(role="answer", text=text, quantity="final_return", num_env_runners=best.scale, arm=best.of.name)
     return Answer(
         kind=data.kind,
-        sentence=f"No answer yet: {done}. So far a return of {known(best.final_return)} with "
-        f"{runners(best.num_env_runners)} is best, on seeds that settings are chosen by.",
-        setting=to_copy({SCALE: best.num_env_runners, **best.setting}),
-        unknown=unknown,
+        findings=(fact, unknown),
+        setting=to_copy({SCALE: best.scale, **best.setting}),
         figure="score",
     )

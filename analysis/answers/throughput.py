@@ -1,199 +1,302 @@
-"""The answer of a throughput study: how much faster more runners are, what they cost, what limits. Imports pandas."""
+"""What a throughput study says: how much faster more runners are, what they cost, what limits. Selects; pandas."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.answers.answer import Answer, Number, Unknown
-from analysis.answers.prices import Workload, main_workload, price_list
-from analysis.answers.progress import nothing_yet, unfinished
-from analysis.answers.words import (
-    clocks_counted,
-    clocks_in_words,
+from analysis.answers.answer import Answer
+from analysis.answers.facts import (
+    Fact,
+    capital,
+    cost_and_clocks,
+    estimate_of,
     in_words,
-    interval,
-    known,
+    nothing_yet,
+    number,
     percent,
     run_again,
     runners,
+    table_of,
     to_copy,
-    took,
+    unfinished,
+    values_in_words,
+    without_clock,
 )
-from analysis.estimates import Results, Row
-from analysis.estimates.predictions import MOST_EXTRAPOLATED
-from analysis.load.study_data import StudyData
-from analysis.models.derived import MARGINAL_THRESHOLD
-from analysis.scaling.results import Scaling
-from analysis.tables.numbers import intervals_overlap, significant
+from analysis.tables.cells import TableColumn
+from analysis.tables.table import Table
 from study.engine import other_engine
 from study.space.parameters import SCALE
-from study.text import count
+from study.statistics import Estimate
 
-PHASES = {
+if TYPE_CHECKING:
+    from analysis.opened import Study
+
+HALF = 0.5
+"""Share of its due below which an added CPU hardly pays."""
+MOST_PRICES = 12
+TYPED = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+PARTS = {
     "share_sample": "sampling",
     "share_learn": "learning",
     "share_sync": "sending weights to the runners",
     "share_rest": "everything else",
 }
 """Share of an iteration -> what it is called in a sentence."""
-TYPED = ("train_batch_size", "minibatch_size", "num_epochs")
-"""Values that the line to copy has beside the number of runners; with the lanes of a runner, where these differ."""
-LANES = "num_envs_per_env_runner"
 
 
-def throughput_answer(results: Results, rows: Sequence[Row], price_per_cpu_hour: float | None) -> Answer:
+def estimate_column(name: str, label: str, meaning: str) -> TableColumn:
+    """Return a column of estimates."""
+    return TableColumn(name=name, unit="1", label=label, meaning=meaning, estimate=True)
+
+
+PRICES = (
+    TableColumn(name=SCALE, unit="1", label="runners", meaning="Environment runners."),
+    TableColumn(name="num_cpus", unit="1", label="CPUs", meaning="CPUs reserved: one per process."),
+    estimate_column("env_steps_per_s", "steps/s", "Environment steps per second."),
+    estimate_column("hours_per_million_steps", "hours per million steps", "Hours of training for a million steps."),
+    estimate_column("cpu_hours_per_million_steps", "CPU-hours per million steps", "Those hours times the CPUs."),
+    estimate_column("cost", "cost per million", "CPU-hours times the price that was given."),
+    estimate_column(
+        "cpu_hours_per_hour_saved",
+        "CPU-hours more for each hour saved (negative: fewer)",
+        "Against the next smaller measured scale on the nearest number of nodes.",
+    ),
+    TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."),
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The equal work that a study measured at most scales: its rows of the frame of estimates."""
+
+    frame: pd.DataFrame
+
+    def at(self, quantity: str) -> dict[int, "pd.Series[Any]"]:
+        """Return number of runners -> row of a quantity; of several placements that on the fewest CPUs and nodes.
+
+        These come first in the frame, and what was measured comes before what is predicted.
+        """
+        found: dict[int, pd.Series[Any]] = {}
+        for _, row in self.frame[self.frame["quantity"] == quantity].dropna(subset=[SCALE]).iterrows():
+            found.setdefault(int(row[SCALE]), row)
+        return found
+
+    def value(self, quantity: str, scale: int) -> Estimate:
+        """Return the estimate of a quantity that is there."""
+        return estimate_of(self.at(quantity)[scale])
+
+    @cached_property
+    def scales(self) -> list[int]:
+        """Measured numbers of runners, ascending."""
+        return sorted(self.at("speed_up"))
+
+    @cached_property
+    def placed_once(self) -> bool:
+        """Whether every scale ran on one number of CPUs and nodes."""
+        return bool(self.frame["quantity"].eq("speed_up").sum() == len(self.scales))
+
+
+def main_workload(frame: pd.DataFrame) -> Workload | None:
+    """Return the workload with most scales, the first of several; None where no two scales ran equal work."""
+    same = ["workload", "engine", "train_batch_size"]
+    scales = frame[frame["quantity"] == "speed_up"].groupby(same, sort=False, dropna=False)[SCALE].nunique()
+    if scales.empty:
+        return None
+    mine, most = pd.Series(True, frame.index), scales.index[int(scales.argmax())]
+    for name, value in zip(same, most, strict=True):
+        mine &= frame[name].isna() if pd.isna(value) else frame[name].eq(value).fillna(False)
+    return Workload(frame[mine])
+
+
+def throughput_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
     """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale."""
-    data, workload = results.data, main_workload(rows)
-    rates = [row for row in rows if row.quantity == "env_steps_per_s" and row.basis == "measured"]
+    workload, data = main_workload(study.estimates()), study.data
+    rates = study.estimates("env_steps_per_s", basis="measured")
+    if rates.empty:
+        told = without_clock(data.runs) or "no trial has a measured clock"
+        return Answer(kind=data.kind, findings=nothing_yet(data, f"how fast real runners are: {told}."))
+    fastest = rates.iloc[int(rates["value"].argmax())]
     if workload is None:
-        return _not_comparable(results, rates)
+        return _not_comparable(study, fastest)
+    last = workload.scales[-1]
+    mine = max((row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales), key=_value)
+    equal = overlap(estimate_of(mine), estimate_of(fastest))
     prices = price_list(workload, price_per_cpu_hour)
-    fastest, mine = (
-        max(some, key=lambda row: row.estimate.value)
-        for some in (rates, [row for row in rates if row in workload.rows])
-    )
-    chosen = mine if intervals_overlap(mine.estimate, fastest.estimate) else fastest
     return Answer(
         kind=data.kind,
-        sentence=f"{_speed_up(workload)} {_more_help(workload)}",
-        setting=to_copy(_setting(results, chosen)),
-        setting_is="the fastest measured",
-        facts=tuple(_facts(data, workload, chosen, fastest)),
-        numbers=tuple(_numbers(workload)),
+        findings=(
+            *_gain(workload),
+            *_limit(study, workload, last),
+            *_fastest(fastest, mine, equal=equal),
+            *_costs(workload),
+            cost_and_clocks(data),
+            *unfinished(data),
+            *_unknown(study, workload),
+        ),
+        setting=to_copy(_setting(study, mine if equal else fastest)),
+        setting_is="the setting of the price list" if equal else "the fastest measured",
         rows=prices,
         prices=prices,
-        unknown=(*unfinished(data), *_unknown(data, workload)),
         figure="efficiency",
     )
 
 
-def _speed_up(workload: Workload) -> str:
+def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> Table:
+    """Return what each number of runners costs; without a price, or with a price of 0, without costs."""
+    found = {column.name: workload.at(column.name) for column in PRICES if column.estimate}
+    rates = found["env_steps_per_s"]
+    scales = sorted(rates)
+    while len(scales) > MOST_PRICES and (more := [n for n in scales if rates[n]["basis"] != "measured"]):
+        scales.remove(more[-2] if len(more) > 1 else more[-1])
+    rows = []
+    for scale in scales:
+        row: dict[str, Any] = {name: estimate_of(some[scale]) for name, some in found.items() if scale in some}
+        if price_per_cpu_hour and (cost := row.get("cpu_hours_per_million_steps")):
+            row["cost"] = scaled(cost, price_per_cpu_hour)
+        cpus, basis = rates[scale]["num_cpus"], rates[scale]["basis"]
+        row |= {SCALE: scale, "num_cpus": None if pd.isna(cpus) else int(cpus)}
+        rows.append({**row, "basis": "measured" if basis == "measured" else "predicted"})
+    first = rates[scales[0]]
+    batch = "" if pd.isna(first["train_batch_size"]) else f", batch {first['train_batch_size']:,}"
+    placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
+    title = f"What each number of runners costs (engine {first['engine'] or 'unknown'}{batch}{placed})"
+    return table_of("prices", title, PRICES, rows, first=len(PRICES))
+
+
+def scaled(value: Estimate, factor: float) -> Estimate:
+    """Return an estimate in another unit."""
+    ends = {"value": value.value * factor, "low": value.low * factor, "high": value.high * factor}
+    return Estimate(**ends, n=value.n, level=value.level, method=value.method)
+
+
+def _value(row: "pd.Series[Any]") -> float:
+    return float(row["value"])
+
+
+def overlap(one: Estimate, two: Estimate) -> bool:
+    """Return whether both intervals are known and have a point in common: what a sentence may call equal."""
+    return one.has_interval and two.has_interval and one.low <= two.high and two.low <= one.high
+
+
+def _gain(workload: Workload) -> Iterator[Fact]:
+    """Yield the speed-up, and whether more runners would help as far as it was measured or is predicted nearby."""
     first, last = workload.scales[0], workload.scales[-1]
-    gain, share = workload.at("speed_up")[last].estimate, workload.at("efficiency_per_runner")[last].estimate
-    return (
-        f"{runners(last)} finish {known(gain, digits=2)} times as many steps per hour as {first}: "
-        f"{known(share, digits=2)} of the ideal."
+    gain, share = workload.value("speed_up", last), workload.value("efficiency_per_runner", last)
+    text = (
+        f"{runners(last)} finish {number(gain)} times as many steps per hour as {first}: {number(share)} of the ideal."
     )
-
-
-def _more_help(workload: Workload) -> str:
-    """Return whether more runners would help, as far as it was measured or is predicted nearby."""
+    yield Fact(role="answer", text=text, quantity="speed_up", num_env_runners=last)
     marginal = workload.at("marginal_efficiency")
     for before, scale in pairwise(workload.scales) if workload.placed_once else ():
-        share = marginal[scale].estimate if scale in marginal else None
-        if share is not None and share.has_interval and share.high < MARGINAL_THRESHOLD:
-            gives = known(share, digits=2)
-            return f"More than {runners(before)} hardly pay: up to {scale}, an added CPU gives {gives} of its share."
-    limit = next((row for row in workload.rows if row.quantity == "limit_num_env_runners"), None)
-    if limit is not None:
-        return f"By the model, more than about {limit.estimate.value:.0f} would hardly pay (predicted)."
-    most = workload.scales[-1]
+        added = estimate_of(marginal[scale]) if scale in marginal else None
+        if added is not None and added.has_interval and added.high < HALF:
+            gives = f"up to {scale}, an added CPU gives {number(added)} of its share"
+            text = f"More than {runners(before)} hardly pay: {gives}."
+            yield Fact(role="answer", text=text, quantity="marginal_efficiency", num_env_runners=scale)
+            return
+    limits = workload.frame[workload.frame["quantity"] == "limit_num_env_runners"]
     beyond = max(workload.at("env_steps_per_s"))
-    predicted = f"; the table predicts up to {beyond}" if beyond > most else ""
-    return f"More than {most} were not tried{predicted}."
+    if len(limits):
+        text = f"By the model, more than about {limits['value'].iloc[0]:.0f} would hardly pay (predicted)."
+    else:
+        text = f"More than {last} were not tried{f'; the table predicts up to {beyond}' if beyond > last else ''}."
+    yield Fact(role="answer", text=text, quantity="limit_num_env_runners")
 
 
-def _setting(results: Results, chosen: Row) -> dict[str, int]:
-    """Return what a person types for a measured cell."""
-    runs, scale = results.data.runs, chosen.cell.num_env_runners or 0
-    run = runs[runs["fingerprint"].eq(chosen.fingerprint) & runs[SCALE].eq(scale)].iloc[0]
-    names = (LANES, *TYPED) if runs[LANES].nunique() > 1 else TYPED
-    return {SCALE: scale} | {name: int(run[name]) for name in names if pd.notna(run[name])}
-
-
-def _facts(data: StudyData, workload: Workload, chosen: Row, fastest: Row) -> Iterator[str]:
-    last = workload.scales[-1]
-    shares = {words: at[last].estimate for name, words in PHASES.items() if last in (at := workload.at(name))}
-    if len(shares) > 1 and workload.placed_once:  # phases are those of all placements together
-        (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -each[1].value)[:2]
-        if first == "sampling" and data.spec is not None and data.spec.environment.step_wait_ms:
-            first = f"sampling, in environments that wait {data.spec.environment.step_wait_ms:g} ms in every step"
-        yield (
-            f"What limits with {runners(last)}: {first} ({percent(most.value)} of an iteration); {second} takes "
-            f"{percent(next_.value)}."
-        )
-    costs = {n: row for n, row in workload.at("cpu_hours_per_million_steps").items() if row.basis == "measured"}
-    cheapest = min(costs, key=lambda n: costs[n].estimate.value, default=0)
-    cheap = f"; cheapest: {runners(cheapest)}, {known(costs[cheapest].estimate)} CPU-hours for a million steps"
-    rate = chosen.estimate
-    equal = "" if chosen is fastest else f"; {_place(fastest)} are as fast, within the error"
-    yield (
-        f"Fastest measured: {_place(chosen)}, {known(rate)} steps a second "
-        f"({interval(rate)}, {count(rate.n, 'run')}){equal}{cheap if len(costs) > 1 else ''}."
+def _limit(study: "Study", workload: Workload, last: int) -> Iterator[Fact]:
+    shares = {words: workload.at(name)[last] for name, words in PARTS.items() if last in workload.at(name)}
+    if len(shares) < 2 or not workload.placed_once:  # phases are those of all placements together
+        return
+    (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -_value(each[1]))[:2]
+    spec = study.data.spec
+    if first == "sampling" and spec is not None and spec.environment.step_wait_ms:
+        first = f"sampling, in environments that wait {spec.environment.step_wait_ms:g} ms in every step"
+    text = (
+        f"What limits with {runners(last)}: {first} ({percent(_value(most))} of an iteration); {second} takes "
+        f"{percent(_value(next_))}."
     )
-    if len(workload.scales) > 1 and (gained := _gained(workload)):
-        yield gained
-    cost = took(data)
-    yield f"{cost}{'; ' if cost else ''}{clocks_counted(data.runs)}."
+    yield Fact(role="support", text=text, quantity="share_sample", num_env_runners=last)
 
 
-def _gained(workload: Workload) -> str:
-    """Return what the last measured step to more runners saves or costs, for a million steps."""
+def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) -> Iterator[Fact]:
+    text = f"Fastest measured: {_place(fastest)}, {in_words(estimate_of(fastest))} steps a second"
+    if equal and fastest.name != mine.name and _place(fastest) != _place(mine):
+        text += f"; {_place(mine)} are as fast, within the error"
+    yield Fact(role="support", text=f"{text}.", quantity="env_steps_per_s", num_env_runners=int(fastest[SCALE]))
+
+
+def _place(row: "pd.Series[Any]") -> str:
+    batch = row["train_batch_size"]
+    return runners(int(row[SCALE])) + ("" if pd.isna(batch) else f" at batch {int(batch):,}")
+
+
+def _costs(workload: Workload) -> Iterator[Fact]:
+    """Yield the cheapest measured scale, and what the last measured step to more runners saves or costs."""
+    name = "cpu_hours_per_million_steps"
+    costs = {n: _value(row) for n, row in workload.at(name).items() if n in workload.scales}
+    if len(costs) > 1:
+        best = min(costs, key=costs.__getitem__)
+        text = f"Cheapest: {runners(best)}, {in_words(workload.value(name, best))} CPU-hours for a million steps."
+        yield Fact(role="support", text=text, quantity=name, num_env_runners=best)
     before, last = workload.scales[-2:]
-    quantities = "hours_per_million_steps", "cpu_hours_per_million_steps"
-    hours, cpu_hours = ({n: row.estimate.value for n, row in workload.at(name).items()} for name in quantities)
-    if not all(n in some for n in (before, last) for some in (hours, cpu_hours)):
-        return ""
-    parts = [
-        f"{significant(abs(change), 2)} {unit} {'more' if change > 0 else 'less'}"
-        for change, unit in ((hours[last] - hours[before], "hours"), (cpu_hours[last] - cpu_hours[before], "CPU-hours"))
-    ]
-    return f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."
+    hours = {n: _value(row) for n, row in workload.at("hours_per_million_steps").items()}
+    if {before, last} <= hours.keys() & costs.keys():
+        changes = ((hours[last] - hours[before], "hours"), (costs[last] - costs[before], "CPU-hours"))
+        parts = [f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}" for by, unit in changes]
+        text = f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."
+        yield Fact(role="support", text=text, quantity="hours_per_million_steps", num_env_runners=last)
 
 
-def _place(row: Row) -> str:
-    batch = row.cell.train_batch_size
-    return runners(row.cell.num_env_runners or 0) + (f" at batch {batch:,}" if batch else "")
+def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
+    """Return what a person types for a measured cell: its runs are told by their rate."""
+    runs = study.trials.dropna(subset=["timed_s", "fingerprint"])
+    here = runs[runs["timing"].eq("measured") & runs[SCALE].eq(row[SCALE])]
+    if pd.notna(row["num_cpus"]):
+        here = here[here["num_cpus"].eq(row["num_cpus"])]
+    totals = here.groupby("fingerprint", observed=True)[["timed_env_steps", "timed_s"]].sum()
+    same = (totals["timed_env_steps"] / totals["timed_s"] - float(row["value"])).abs().idxmin()
+    run = here[here["fingerprint"] == same].iloc[0]
+    names = TYPED if runs[TYPED[0]].nunique() > 1 else TYPED[1:]
+    return {SCALE: int(row[SCALE])} | {name: int(run[name]) for name in names if pd.notna(run[name])}
 
 
-def _numbers(workload: Workload) -> Iterator[Number]:
-    last = workload.scales[-1]
-    rate, share = workload.at("env_steps_per_s")[last].estimate, workload.at("efficiency_per_runner")[last].estimate
-    yield Number(label=f"speed of {runners(last)}", text=f"{known(rate)} steps/s", note=interval(rate))
-    yield Number(label=f"of the ideal, against {workload.scales[0]}", text=known(share, digits=2), note=interval(share))
-    if last in (hours := workload.at("hours_per_million_steps")):
-        costs = workload.at("cpu_hours_per_million_steps")
-        note = f"{known(costs[last].estimate)} CPU-hours" if last in costs else ""
-        yield Number(label="for a million steps", text=f"{known(hours[last].estimate)} hours", note=note)
-
-
-def _unknown(data: StudyData, workload: Workload) -> Iterator[Unknown]:
-    most = MOST_EXTRAPOLATED * workload.scales[-1]
-    yield Unknown(
-        text=f"anything beyond {runners(most)}, twice the largest number that ran. Intervals of predictions know the "
-        "scatter of the runs, not what the model leaves out."
+def _unknown(study: "Study", workload: Workload) -> Iterator[Fact]:
+    data = study.data
+    text = (
+        f"anything beyond {runners(2 * workload.scales[-1])}, twice the largest number that ran. Intervals of "
+        "predictions know the scatter of the runs, not what the model leaves out."
     )
+    yield Fact(role="unknown", text=text)
     clocked = data.runs.loc[data.runs["timing"].eq("measured").fillna(False), SCALE]
-    if told := clocks_in_words(data.runs[~data.runs[SCALE].isin(clocked)]):
-        yield Unknown(text=f"the speed of other numbers of runners that were tried: {told}.")
-    yield Unknown(text="which setting learns best: such short runs measure speed alone.")
+    if told := without_clock(data.runs[~data.runs[SCALE].isin(clocked)]):
+        yield Fact(role="unknown", text=f"the speed of other numbers of runners that were tried: {told}.")
+    yield Fact(role="unknown", text="which setting learns best: such short runs measure speed alone.")
     if data.spec is not None and (another := other_engine(data.spec)) is not None:
         other, options = another
         command = run_again(data, "other_engine", [word for word in options.split() if word != "--set"])
-        yield Unknown(
-            text=f"how other engines do: only {workload.engine or 'one'} was measured, not {other}.", command=command
-        )
+        engine = study.engine or "one"
+        text = f"how other engines do: only {engine} was measured, not {other}."
+        yield Fact(role="unknown", text=text, command=command)
 
 
-def _not_comparable(results: Results, rates: Sequence[Row]) -> Answer:
+def _not_comparable(study: "Study", fastest: "pd.Series[Any]") -> Answer:
     """Return what can be said where no two scales ran equal work with a measured clock."""
-    data = results.data
-    if not rates:
-        told = clocks_in_words(data.runs) or "no trial has a measured clock"
-        return nothing_yet(data, f"how fast real runners are: {told}.")
-    fastest = max(rates, key=lambda row: row.estimate.value)
-    rate, setting = fastest.estimate, _setting(results, fastest)
-    found = results.strong
-    commands = [each.command for each in found.refusals if each.command] if isinstance(found, Scaling) else []
-    missing = "how speed grows with the runners: no two scales ran equal work with a measured clock."
-    one = "It is one run: nothing says what another one would give."
+    data, setting, table = study.data, _setting(study, fastest), study.table("strong_scaling")
+    values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
+    text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
+    why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
     return Answer(
         kind=data.kind,
-        sentence=f"{runners(setting[SCALE])} with {in_words({k: v for k, v in setting.items() if k != SCALE})} ran "
-        f"fastest: {known(rate)} steps a second.",
+        findings=(
+            Fact(role="answer", text=capital(text), quantity="env_steps_per_s", num_env_runners=setting[SCALE]),
+            cost_and_clocks(data),
+            Fact(role="unknown", text=why, command=table.command),
+            *unfinished(data),
+        ),
         setting=to_copy(setting),
         setting_is="the fastest measured",
-        facts=(one if rate.n == 1 else f"These are {rate.n} runs, {interval(rate)}.",),
-        unknown=(Unknown(text=missing, command=(commands or [""])[0]), *unfinished(data)),
     )

@@ -1,7 +1,52 @@
-"""Figures of a study, drawn with seaborn from the frame of estimates: views, which compute no statistics."""
+"""The six figures of a study: views of its frames whose titles are its findings. They compute no statistics."""
 
-from analysis.figures.catalogue import all_figures, figure_of
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from analysis.estimates.frame import unknown
 from analysis.figures.figure import Figure, absent
-from analysis.figures.trials import Importance, importance
+from analysis.figures.learning import front, return_steps, score, steps_to_target
+from analysis.figures.time import efficiency, phases
+from study.errors import AnalysisError
 
-__all__ = ["Figure", "Importance", "absent", "all_figures", "figure_of", "importance"]
+if TYPE_CHECKING:
+    from analysis.opened import Study
+
+__all__ = ["FIGURES", "Figure", "absent", "all_figures", "figure_of"]
+
+FIGURES: "Mapping[str, tuple[Callable[[Study, str], Figure], str, tuple[str, ...]]]" = MappingProxyType(
+    {
+        "efficiency": (efficiency, "Efficiency against the number of runners", ("speed_up",)),
+        "phases": (phases, "Where the time of one iteration goes", ("share_sample",)),
+        "score": (score, "Score of the settings", ("score", "final_return")),
+        "return_steps": (return_steps, "Return against environment steps", ()),
+        "steps_to_target": (steps_to_target, "Environment steps to the target", ("steps_to_target",)),
+        "front": (front, "Return against CPU time", ()),
+    }
+)
+"""Key -> what makes it, its subject, and the quantities of which it shows a finding; in the order of a report."""
+OF_TIMES = ("efficiency", "phases")
+"""The figures of a throughput study, which claims no learning."""
+
+
+def figure_of(study: "Study", key: str) -> Figure:
+    """Return one figure by its key; where the data do not allow it, one that says why it is missing.
+
+    Raises:
+        AnalysisError: There is no such figure.
+    """
+    if key not in FIGURES:
+        raise unknown("figure", key, FIGURES)
+    make, subject, quantities = FIGURES[key]
+    said = (fact.text for fact in study.findings if fact.quantity in quantities and fact.role != "unknown")
+    try:
+        figure = make(study, next(said, subject))
+    except AnalysisError as error:
+        return absent(key, subject, str(error))
+    return figure if figure.drawn else absent(key, subject, figure.missing, figure.command)
+
+
+def all_figures(study: "Study") -> tuple[Figure, ...]:
+    """Return every figure of a study, in the order of a report."""
+    return tuple(figure_of(study, key) for key in (OF_TIMES if study.kind == "throughput" else FIGURES))

@@ -1,246 +1,257 @@
-"""The settings of a study side by side: score, and steps to the target. No statistics."""
+"""Figures of what was learnt: settings side by side, learning curves, return against cost. Select; no statistics."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-from analysis.estimates.curves import clocked
-from analysis.estimates.settings import Setting, learning_runs, settings_of
-from analysis.figures import painting, style
-from analysis.figures.figure import Figure, absent
-from analysis.figures.words import drawn_of, number, of_row, sentence
-from study.text import count, listed
+from analysis.answers.facts import estimate_of, in_words, runners
+from analysis.estimates.curves import learning_curves
+from analysis.estimates.settings import ARMS, Setting, learning_runs
+from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, looks, put, sentence, wrapped
+from study.space.variants import WINNER
+from study.text import count
 
 if TYPE_CHECKING:
     from analysis.opened import Study
 
-SCORE = "Score of the settings"
-TARGET = "Environment steps to the target"
 NO_LEARNING = "No run was given its whole learning budget. Fix: none for a throughput study, which claims no learning."
 MOST_ROWS = 10
-ROW_IN = 0.36
-FINEST_SCORE = 0.1
-"""Smallest range of an axis of scores."""
-WINNER = "the chosen setting"
+CHOSEN = ARMS[WINNER]
 
 
-def score(study: "Study") -> Figure:
-    """Return the mean score of each arm of a hold-up study, of the best setting of each scale in other studies.
-
-    Where the environment has no scale of scores, it is the return.
-    """
-    spec, estimates = study.data.spec, study.estimates("score")
-    if raw := estimates.empty or (spec is not None and not spec.is_scored):
-        estimates = study.estimates("final_return")
-    chosen, found, left_out = shown(study)
-    if estimates.empty or not chosen:
-        return absent("score", SCORE, NO_LEARNING)
-    lost = count(sum(int(setting.failed.sum()) for setting in chosen), "failed run")
-    look: dict[str, Any]
-    if raw:
-        column, end, words, verb = "final_return", "env_steps", "the return is", "returns"
-        marks, scale = "interquartile mean of the final returns with its 95 % interval", f"{lost} without a return."
-        look = {"label": "final return"}
-    else:
-        column, end, words, verb = "score", "", "the mean score is", "scores"
-        marks = "mean score over runs with Student's 95 % interval"
-        scale = f"0 is the environment's floor, 1 its reference (dotted). {lost} counted as 0."
-        ends = "floor", "reference"
-        if spec is not None:
-            ends = f"return {spec.environment.floor:g}", f"return {spec.environment.reference:g}"
-        label = f"score [0 = {ends[0]}, 1 = {ends[1]}]"
-        look = {"label": label, "finest": FINEST_SCORE, "reference": 1.0}
-    frame = _rows(chosen, found, estimates, column, end=end)
-    frame = frame[frame["kind"] != "not reached"]
-    means = frame[frame["kind"] == "mean"]
-    caption = (
-        f"Large marks: {marks} (one run has none); {_dots(chosen, found)}. {scale} Arrows at an edge: runs beyond it. "
-        f"Such intervals are too narrow where failures are rare. {seeds(study)} {left_out} Engine: {study.engine}."
-    )
-    return Figure(
-        key="score",
-        title=_compared(study, means, verb),
-        alt=_alt(means, words),
-        caption=" ".join(caption.split()),
-        frame=frame,
-        painter=partial(painting.rows, **look),
-        height_in=_height(frame),
-    )
+def score(study: "Study", title: str) -> Figure:
+    """Return the mean score of each setting; where the environment has no scale of scores, the return."""
+    spec, known = study.data.spec, study.estimates("score")
+    if known.empty or (spec is not None and not spec.is_scored):
+        known = study.estimates("final_return")
+        return _rows(study, title, "score", known, "final_return", "final return [return]", "interquartile means")
+    label = "score [0 = floor, 1 = reference]"
+    if spec is not None:
+        label = f"score [0 = return {spec.environment.floor:g}, 1 = return {spec.environment.reference:g}]"
+    return _rows(study, title, "score", known, "score", label, "mean scores, a failed run counted as 0")
 
 
-def steps_to_target(study: "Study") -> Figure:
-    """Return the env steps to the target of each setting: the estimates, and the runs behind them."""
-    key, column, end = "steps_to_target", "env_steps_to_target", "env_steps"
-    chosen, found, left_out = shown(study)
-    if not chosen:
-        return absent(key, TARGET, NO_LEARNING)
-    if all(setting.runs[column].isna().all() for setting in chosen):
+def steps_to_target(study: "Study", title: str) -> Figure:
+    """Return the env steps to the target of each setting, and the runs behind them."""
+    key = "steps_to_target"
+    if study.data.runs["env_steps_to_target"].isna().all():
         why = "No run reached the target, or the environment has none."
-        return absent(key, TARGET, f"{why} Fix: give `environment.target`, or a larger budget.")
-    frame = _rows(chosen, found, study.estimates(key), column, end=end)
-    means = frame[frame["kind"] == "mean"]
-    lost = sum(int(_in_row(setting, chosen, found)[column].isna().sum()) for setting in chosen)
-    never = f"{count(lost, 'run')} never reached it: an open arrow where {'it' if lost == 1 else 'each'} ended."
-    caption = (
-        "Large marks: Kaplan-Meier mean over runs up to the common horizon, with its 95 % interval, which holds the "
-        "time between two evaluations (it goes on to smaller values where it leaves the picture); "
-        f"{_dots(chosen, found)}. {never if lost else 'Every run reached it.'} Arrows at an edge: runs beyond it. "
-        f"{seeds(study)} {left_out} Engine: {study.engine}."
-    )
-    return Figure(
-        key=key,
-        title=_compared(study, means, "needs", "steps") if len(means) else TARGET,
-        alt=_alt(means, "to the target", "env steps") or f"{count(len(frame), 'run')}; no setting has an estimate.",
-        caption=" ".join(caption.split()),
-        frame=frame,
-        painter=partial(painting.rows, label="environment steps [env steps]"),
-        height_in=_height(frame),
-    )
+        return absent(key, title, f"{why} Fix: give `environment.target`, or a larger budget.")
+    marks = "Kaplan-Meier means up to the common horizon; arrows: runs that never got there, where they ended"
+    return _rows(study, title, key, study.estimates(key), "env_steps_to_target", "environment steps [count]", marks)
 
 
-def shown(study: "Study", *, clock: bool = False, curves: bool = False) -> tuple[list[Setting], list[Setting], str]:
-    """Return the settings of a picture, those whose single runs it shows too, and what is left out, in words.
+def shown(study: "Study", most: int) -> tuple[list[Setting], str]:
+    """Return the settings of a picture, and how many more there are.
 
     Once a hold-up study has its confirmation these are its arms; before, and in other studies, the best setting of each
-    number of runners: by mean score, then by return, then by the fewest steps to the target.
-
-    Args:
-        study: The study.
-        clock: Whether only runs with a measured clock count.
-        curves: Whether they are drawn as lines: as many as have marks of their own, and of a hold-up study those that
-            its verdict compares.
+    number of runners.
     """
-    runs, spec = study.trials, study.data.spec
-    holdup = spec.holdup if spec is not None else None
-    small = None if holdup is None else holdup.small_scale
-    found = settings_of(clocked(runs), small=small) if clock else study.results.settings
-    arms = [each for each in found if each.runs["stage"].eq("confirm").all()]
-    if holdup is None or not arms:
+    arms = [each for each in study.settings if each.runs["stage"].eq("confirm").all()] if study.kind == "holdup" else []
+    if arms:
+        found = sorted(arms, key=lambda each: (each.name != CHOSEN, "own runner" in each.name, each.num_env_runners))
+    else:
         best: dict[int, Setting] = {}
-        for setting in sorted(found, key=lambda each: each.order):
-            best.setdefault(setting.num_env_runners, setting)
-        scales = style.evenly(sorted(best), style.MAX_SERIES if curves else MOST_ROWS)
-        rest = sum(each.num_env_runners in scales for each in found) - len(scales)
-        others = f"{count(rest, 'other setting')} of these numbers of runners learnt less, or slower." if rest else ""
-        return [best[scale] for scale in scales], found, f"{drawn_of(sorted(best), scales)} {others}".strip()
-    compared = [each for each in arms if each.name != WINNER or each.num_env_runners == holdup.target_scale]
-    chosen = compared if curves else arms
-    chosen = sorted(chosen, key=lambda each: (each.name != WINNER, "own runner" in each.name, each.num_env_runners))
-    most = style.MAX_SERIES if curves else MOST_ROWS
-    rest = len(arms) - len(chosen[:most])
-    return chosen[:most], arms, f"{count(rest, 'more arm')}: see the tables." if rest else ""
+        for each in sorted(study.settings, key=lambda each: each.order):
+            best.setdefault(each.num_env_runners, each)
+        found = [best[scale] for scale in sorted(best)]
+    if len(found) <= most:
+        return found, ""
+    kept = found[:most] if arms else [found[round(place)] for place in np.linspace(0, len(found) - 1, most)]
+    return kept, f"{count(len(found) - most, 'more', 'more')}: see the tables."
 
 
-def _rows(
-    chosen: Sequence[Setting], found: Sequence[Setting], estimates: pd.DataFrame, column: str, *, end: str = ""
-) -> pd.DataFrame:
-    """Return the rows that `painting.rows` draws: for each setting its estimate and the runs of its row.
-
-    Args:
-        chosen: The settings.
-        found: All settings.
-        estimates: Of one quantity. A setting that has none and ran once is shown by its run, without an interval.
-        column: Of the trials, the same quantity.
-        end: Column of the trials where a run without the quantity ended; empty where a failed run counts as 0.
-    """
-    rows: list[dict[str, Any]] = []
-    for setting in chosen:
-        name = f"{setting.name}\n{count(setting.num_env_runners, 'runner')}"
-        place = {"row": name, "arm": setting.name, "num_env_runners": setting.num_env_runners}
-        values = _values(setting.runs, column, end)
-        same = (estimates["arm"] == setting.name) & (estimates["num_env_runners"] == setting.num_env_runners)
-        known: list[dict[str, Any]] = estimates[same].to_dict("records")  # type: ignore[assignment]
-        if not known and len(values) == 1:
-            known = [{"value": value, "n": 1, "method": "one run"} for value in values.dropna()]
-        for row in known:
-            one = " (1 run)" if row["n"] == 1 else ""
-            rows.append({**row, **place, "kind": "mean", "note": f"{number(float(row['value']))}{one}"})
-        runs = _in_row(setting, chosen, found)
-        values = _values(runs, column, end)
-        rows += [{**place, "kind": "run", "value": value, "n": 1} for value in values.dropna() if len(runs) > 1]
-        if end:
-            lost = runs.loc[values.isna(), end].astype("Float64")
-            rows += [{**place, "kind": "not reached", "value": value, "n": 1} for value in lost.dropna()]
-    frame = pd.DataFrame(rows)
-    wanted = ["kind", "row", "arm", "num_env_runners", "value", "low", "high", "level", "n", "method", "basis", "note"]
-    types = dict.fromkeys(("value", "low", "high", "level"), "Float64") | {"n": "Int64", "num_env_runners": "Int64"}
-    return frame.reindex(columns=wanted).astype(types)
-
-
-def _in_row(setting: Setting, chosen: Sequence[Setting], found: Sequence[Setting]) -> pd.DataFrame:
-    """Return the runs in the row of a setting: of all settings where one stands for its number of runners."""
-    if len({each.num_env_runners for each in chosen}) < len(chosen):
-        return setting.runs
-    return pd.concat([each.runs for each in found if each.num_env_runners == setting.num_env_runners])
-
-
-def _dots(chosen: Sequence[Setting], found: Sequence[Setting]) -> str:
-    """Return what the pale dots are, in words."""
-    others = any(len(_in_row(each, chosen, found)) > len(each.runs) for each in chosen)
-    return f"pale dots: single runs{', those of other settings too' if others else ''}"
-
-
-def _values(runs: pd.DataFrame, column: str, end: str) -> "pd.Series[Any]":
-    values = runs[column].astype("Float64")
-    return values if end else values.where(runs["status"].ne("failed").fillna(True), 0.0)
-
-
-def _height(frame: pd.DataFrame) -> float:
-    names = frame["row"].unique()
-    lines = sum(painting.row_label(str(name)).count("\n") + 1 for name in names)
-    return 0.8 + ROW_IN * len(names) + 0.13 * (lines - len(names))
-
-
-def _compared(study: "Study", means: pd.DataFrame, verb: str, unit: str = "") -> str:
-    """Return a title: the value of the setting that the study is about, and of the arm that differs most from it."""
-    chosen = means[means["arm"] == WINNER].sort_values("num_env_runners")
-    spec = study.data.spec
-    if chosen.empty or spec is None or spec.holdup is None:
-        # The best one by its return is not the one with the fewest steps.
-        many = "The settings with the best returns" if unit else "The best settings"
-        subject, does = (many, verb.removesuffix("s")) if len(means) > 1 else ("The setting", verb)
-        values = by_scale(zip(means["value"], means["num_env_runners"], strict=True), unit)
-        one = " (one run each)" if (means["n"] == 1).all() and len(means) > 1 else ""
-        return f"{subject} {does} {values}{one}"
-    target = chosen[chosen["num_env_runners"] == spec.holdup.target_scale]
-    first = target.iloc[0] if len(target) else chosen.iloc[-1]
-    text = f"The chosen setting {verb} {by_scale([(first['value'], first['num_env_runners'])], unit)}"
-    others = means[means["arm"] != WINNER]
-    if others.empty:
-        return text
-    far = others.loc[(others["value"] - first["value"]).abs().idxmax()]
-    text += f"; {far['arm']}: {number(float(far['value']))}"
-    # Ends of steps and times hold the time between evaluations as well, which needs a sentence of its own.
-    return text if unit or not far["low"] < far["high"] else f"{text} [{number(far['low'])}, {number(far['high'])}]"
-
-
-def by_scale(values: Iterable[tuple[float, int]], unit: str = "") -> str:
-    """Return "500 with 1 and 2 runners, 488 with 4": equal values together, in the order of the scales.
-
-    With a unit, values are those of an evaluation before which the target was reached: "at most 500 steps with 1".
-    """
-    scales: dict[str, list[str]] = {}
-    for value, scale in values:
-        scales.setdefault(number(float(value)), []).append(str(scale))
-    (first, some), *rest = scales.items()
-    text = f"at most {first} {unit}" if unit else first
-    text += f" with {listed(some)} {'runner' if some == ['1'] else 'runners'}"
-    return ", ".join([text, *(f"{value} with {listed(each)}" for value, each in rest)])
-
-
-def _alt(means: pd.DataFrame, words: str, unit: str = "") -> str:
-    names = means["row"].str.replace("\n", ", ")
-    rows = zip(names, means.iterrows(), strict=True)
-    return " ".join(sentence(f"{name}: {words} {of_row(row, unit=unit)}") for name, (_, row) in rows)
-
-
-def seeds(study: "Study") -> str:
+def _seeds(study: "Study") -> str:
     """Return on which seeds the runs of a hold-up study ran; empty where every run was an equal."""
     if study.kind != "holdup":
         return ""
-    judged = learning_runs(study.trials)
-    if judged["stage"].eq("confirm").all():
+    if learning_runs(study.data.runs)["stage"].eq("confirm").all():
         return "Runs of the confirmation alone, on seeds that nothing was chosen by."
     return "On the seeds that settings were chosen by: the best ones look better than they are."
+
+
+def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str, label: str, marks: str) -> Figure:
+    """Return a row for each setting: its single runs as pale dots, its estimate with the interval."""
+    chosen, rest = shown(study, MOST_ROWS)
+    rows: list[dict[str, Any]] = []
+    for each in chosen:
+        same = (known["arm"] == each.name) & (known["num_env_runners"] == each.num_env_runners)
+        values = each.runs[column].astype("Float64")
+        if key == "score" and column == "score":
+            values = values.where(~each.failed, 0.0)
+        found: list[dict[Any, Any]] = known[same].to_dict("records")
+        if not found and len(values) == 1:  # what ran once has no mean up to a horizon
+            found = [{"value": value, "n": 1, "level": 0.95, "method": "one run"} for value in values.dropna()]
+        one = ", one run" if len(each.runs) == 1 else ""
+        place: dict[str, Any] = {"row": f"{each.name}, {runners(each.num_env_runners)}{one}"}
+        place |= {"arm": each.name, "num_env_runners": each.num_env_runners}
+        rows += [{**row, **place, "kind": "estimate"} for row in found]
+        rows += [{**place, "kind": "run", "value": value, "n": 1} for value in values.dropna() if len(values) > 1]
+        if column == "env_steps_to_target":
+            ends = each.runs.loc[values.isna(), "env_steps"].dropna()
+            rows += [{**place, "kind": "not reached", "value": value, "n": 1} for value in ends]
+    columns = ["kind", "row", "arm", "num_env_runners", "value", "low", "high", "level", "n", "method", "basis"]
+    types = dict.fromkeys(("value", "low", "high", "level"), "Float64") | {"n": "Int64", "num_env_runners": "Int64"}
+    frame = pd.DataFrame(rows, columns=columns).astype(types)
+    means = frame[frame["kind"] == "estimate"]
+    if means.empty:
+        return absent(key, title, NO_LEARNING)
+    failed = sum(int(each.failed.sum()) for each in chosen)
+    caption = (
+        f"Large dots: {marks}. Bars: 95 % intervals; one run has none. Pale dots: single runs. "
+        f"{count(failed, 'failed run')}. {_seeds(study)} {rest} Engine: {study.engine}."
+    )
+    return Figure(
+        key=key,
+        title=title,
+        alt=" ".join(sentence(f"{row['row']}: {in_words(estimate_of(row))}") for _, row in means.iterrows()),
+        caption=sentence(caption),
+        frame=frame,
+        paint=partial(_dots, label=label),
+        height_in=0.8 + sum(0.2 + 0.16 * wrapped(name).count("\n") + 0.1 for name in frame["row"].unique()),
+    )
+
+
+def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
+    """Draw rows; the axis holds every run, and an interval as far as its end is known."""
+    import seaborn.objects as so
+
+    names = list(dict.fromkeys(frame["row"]))
+    here = frame.replace([np.inf, -np.inf], np.nan)
+    means, runs, lost = (here[here["kind"] == kind] for kind in ("estimate", "run", "not reached"))
+    low, high = here["value"].min(), here["value"].max()
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    ends = means.assign(low=means["low"].clip(lower=low - room), high=means["high"].clip(upper=high + room))
+    plot = so.Plot(here, x="value", y="row")
+    plot = plot.add(so.Dots(color=GREY, alpha=0.5), so.Jitter(0.4, seed=1), data=runs, orient="y")
+    plot = plot.add(so.Dots(color=GREY, marker=">"), data=lost, orient="y")
+    plot = plot.add(so.Range(color=COLOURS[0], linewidth=1.8), data=ends, xmin="low", xmax="high", orient="y")
+    plot = plot.add(so.Dot(color=COLOURS[0], pointsize=7), data=means, orient="y")
+    put(plot.scale(y=so.Nominal(order=names)), ax, legend=False)
+    ax.set_yticks(range(len(names)), [wrapped(name) for name in names])
+    ax.set(xlim=(low - room, high + room), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
+    ax.locator_params(axis="x", nbins=5)
+    ax.xaxis.set_major_formatter("{x:,.10g}")
+    ax.grid(visible=False, axis="y")
+
+
+def return_steps(study: "Study", title: str) -> Figure:
+    """Return the evaluation return along the training, of the arms at the target scale or the best of each scale."""
+    key, evaluations, spec = "return_steps", study.evaluations, study.data.spec
+    if evaluations.empty:
+        return absent(key, title, "No evaluation is recorded, so no return can be drawn. Fix: wait for the first one.")
+    target_scale = spec.holdup.target_scale if spec is not None and spec.holdup is not None else None
+    chosen, _ = shown(study, MOST_ROWS)
+    if target_scale is not None:  # of the chosen setting the other scales stand beside its score
+        chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == target_scale]
+    floor = spec.environment.floor if spec is not None else None
+    frame = learning_curves(chosen[:MAX_SERIES], evaluations, floor=floor)
+    if frame.empty:
+        why = "No run of a known scale with its whole budget has an evaluation yet. Fix: wait for the first one."
+        return absent(key, title, why)
+    named = study.kind == "holdup" and frame["arm"].nunique() > 1
+    runs = frame.groupby(["arm", "num_env_runners"])["n"].transform("max")
+    frame["series"] = [
+        (f"{arm}, {runners(scale)}" if named else runners(scale)) + (", one run" if n == 1 else "")
+        for arm, scale, n in zip(frame["arm"], frame["num_env_runners"], runs, strict=True)
+    ]
+    ends = frame.groupby("series", sort=False).last()
+    lost = frame.groupby("series", sort=False)["n_failed"].first()
+    fate = "counted at the floor from its end on" if floor is not None else "left out, as no floor is known"
+    failures = " ".join(f"{name}: {count(int(n), 'failed run')} {fate}." for name, n in lost[lost > 0].items())
+    goal = spec.environment.target if spec is not None else None
+    caption = (
+        "Lines: interquartile mean of the greedy evaluation return over the runs of a setting; bands: 95 % intervals, "
+        f"one run has none. {'' if goal is None else f'Dotted: the target, {goal:g}.'} "
+        f"{failures} {_seeds(study)} Engine: {study.engine}."
+    )
+    return Figure(
+        key=key,
+        title=title,
+        alt=" ".join(
+            sentence(f"{name}: the return after {row['at']:,.0f} env steps is {in_words(estimate_of(row))}")
+            for name, row in ends.iterrows()
+        ),
+        caption=sentence(caption),
+        frame=frame,
+        paint=partial(_curves, target=goal),
+        height_in=2.7 + 0.17 * sum(wrapped(str(name)).count("\n") + 1 for name in ends.index),
+    )
+
+
+def _curves(ax: Axes, frame: pd.DataFrame, *, target: float | None) -> None:
+    import seaborn.objects as so
+
+    names = list(dict.fromkeys(frame["series"]))
+    low, high = frame["value"].min(), frame["value"].max()
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    thousands = frame["at"].max() >= 3_000
+    here = frame.assign(at=frame["at"] / (1_000 if thousands else 1))
+    here[["low", "high"]] = here[["low", "high"]].clip(low - room, high + room)  # bands of few runs are far wider
+    plot = so.Plot(here, x="at", y="value", color="series")
+    plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False).add(
+        so.Line(pointsize=3), marker="series"
+    )
+    put(plot.scale(**looks(names)), ax, legend=len(names) > 1)
+    if target is not None and low - room <= target <= high + room:
+        ax.axhline(target, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
+    ax.set(ylim=(low - room, high + room), ylabel="evaluation return")
+    ax.set_xlabel(f"environment steps [{'thousands' if thousands else 'count'}]")
+
+
+def front(study: "Study", title: str) -> Figure:
+    """Return final return against CPU time of each run with a measured clock, and the runs that no other one beats."""
+    here = learning_runs(study.data.runs)
+    finished = here[here["status"].eq("finished").fillna(False) & here["timing"].eq("measured").fillna(False)]
+    finished = finished.dropna(subset=["cpu_s_spent", "final_return"])
+    if finished.empty:
+        why = "No finished run has both a return and a measured clock: CPU time of other runs is not that of n runners."
+        return absent("front", title, why)
+    columns = ["trial", "num_env_runners", "cpu_s_spent", "final_return"]
+    frame = finished[columns].sort_values(
+        ["num_env_runners", "cpu_s_spent", "final_return"], ascending=[True, True, False]
+    )
+    best = frame.groupby("num_env_runners")["final_return"].transform(
+        lambda some: some.cummax().shift(fill_value=-np.inf)
+    )
+    frame = frame.assign(
+        on_front=frame["final_return"] > best, series=[runners(int(n)) for n in frame["num_env_runners"]]
+    )
+    frame = frame.reset_index(drop=True)
+    scales = frame["series"].unique()
+    kept: Sequence[str] = scales[
+        np.unique(np.linspace(0, len(scales) - 1, min(len(scales), MAX_SERIES)).round().astype(int))
+    ]
+    drawn = frame[frame["series"].isin(kept)].reset_index(drop=True)
+    tops = drawn[drawn["on_front"]].groupby("series", sort=False).last()
+    rest = f"{len(scales) - len(kept)} more numbers of runners: see the trials." if len(scales) > len(kept) else ""
+    return Figure(
+        key="front",
+        title=title,
+        alt=" ".join(
+            sentence(f"{name}: the best run returns {row.final_return:,.3g} for {row.cpu_s_spent:,.3g} CPU-seconds")
+            for name, row in tops.iterrows()
+        ),
+        caption=sentence(
+            "Each dot is one run with a measured clock; lines join the runs that no other one of the same number of "
+            f"runners beats in both. {rest} Engine: {study.engine}."
+        ),
+        frame=drawn,
+        paint=_front,
+    )
+
+
+def _front(ax: Axes, frame: pd.DataFrame) -> None:
+    import seaborn.objects as so
+
+    names = list(dict.fromkeys(frame["series"]))
+    plot = so.Plot(frame, x="cpu_s_spent", y="final_return", color="series", marker="series")
+    plot = plot.add(so.Dots(alpha=0.6)).add(so.Line(marker=""), data=frame[frame["on_front"] > 0], marker=None)
+    put(plot.scale(**looks(names)), ax, legend=len(names) > 1)
+    if frame["cpu_s_spent"].max() > 3 * frame["cpu_s_spent"].min() > 0:
+        ax.set_xscale("log")
+    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")

@@ -4,10 +4,9 @@ import base64
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.figures.words import number
 from study.errors import RecordError
 from study.records.clip import BEST, FilmFacts
-from study.text import count, listed
+from study.text import count, listed, plain
 
 FOLDER = "clips"
 """Inside of the study's folder."""
@@ -79,7 +78,7 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
 
 def _caption(facts: FilmFacts) -> str:
     kind = "greedy" if facts.deterministic else "drawn"
-    returns = listed([number(shot.episode_return) for shot in facts.shots])
+    returns = listed([plain(shot.episode_return) for shot in facts.shots])
     many = len(facts.shots) > 1
     episodes = f"The first {count(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
     cut = "" if all(shot.whole for shot in facts.shots) else " The last one is not shown to its end."

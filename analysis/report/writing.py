@@ -1,9 +1,10 @@
 """A report as files: the page, the tables and the figures. Touches the folder that it is given and nothing else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from analysis.figures import FIGURES
 from analysis.figures.figure import Form
 from analysis.report.content import Report
 from analysis.report.pages import CLIP, to_html, to_markdown
@@ -15,9 +16,9 @@ from study.records.files import below, write_below
 
 Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
-TABLES, FIGURES = "tables", "figures"
-OF_THE_ANSWER = ("answer", "prices")
-"""Tables that not every report has."""
+WRITERS = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
+OLD_FIGURES = ("weak_efficiency", "return_wall_clock", "importance")
+"""Pictures of earlier versions, which would look like part of this report."""
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
@@ -38,7 +39,7 @@ def parse_formats(text: str) -> tuple[Format, ...]:
 def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", "csv")) -> tuple[Path, ...]:
     """Write a report and return its files, the page first.
 
-    `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/throughput.{svg,png}`, with their
+    `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/efficiency.{svg,png}`, with their
     numbers as .csv and, for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
 
     Args:
@@ -50,22 +51,13 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", 
         AnalysisError: The folder cannot be written.
         RecordError: A link is in the place of one of the files or of a folder of theirs.
     """
-    files: list[Path] = []
-
-    def put(name: str, content: str | bytes) -> None:
-        files.append(write_below(out, name, printable(content) if isinstance(content, str) else content))
-
     try:
-        _write(report, formats, put)
-        if report.clip is None or not report.clip.film:
-            for suffix in (".mp4", ".gif", ".png"):
-                below(out, f"{FIGURES}/{CLIP}{suffix}").unlink(missing_ok=True)
-        for figure in report.figures:
-            for suffix in ("svg", "png", "pdf", "csv") if not figure.drawn else ():
-                below(out, f"{FIGURES}/{figure.key}.{suffix}").unlink(missing_ok=True)
-        for key in {*OF_THE_ANSWER} - {table.key for table in report.tables}:
-            for suffix in ("md", "csv", "tex"):
-                below(out, f"{TABLES}/{key}.{suffix}").unlink(missing_ok=True)
+        files = [
+            write_below(out, name, printable(content) if isinstance(content, str) else content)
+            for name, content in _contents(report, formats)
+        ]
+        for name in _stale(report):
+            below(out, name).unlink(missing_ok=True)
     except OSError as error:
         raise AnalysisError(
             where=str(out),
@@ -76,26 +68,35 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", 
     return tuple(files)
 
 
-def _write(report: Report, formats: Sequence[Format], put: Callable[[str, str | bytes], None]) -> None:
+def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, str | bytes]]:
+    """Yield name and content of every file."""
     forms: list[Form] = ["inline"] if "html" in formats else []
     forms += ["svg", "png"] if {*formats} != {"csv"} else []
     forms += ["pdf"] if "tex" in formats else []
-    drawn = [figure for figure in report.figures if figure.drawn]
+    drawn = [each for each in report.figures if each.drawn]
     pictures = {figure.key: figure.pictures(forms) for figure in drawn if forms}
     if "html" in formats:
-        put(PAGE, to_html(report, {key: forms.pop("inline").decode() for key, forms in pictures.items()}))
+        yield PAGE, to_html(report, {key: forms.pop("inline") for key, forms in pictures.items()})
     if "md" in formats:
-        put(TEXT, to_markdown(report, figures=FIGURES))
+        yield TEXT, to_markdown(report)
     if "md" in formats and report.clip is not None and report.clip.film:
-        put(f"{FIGURES}/{CLIP}{report.clip.suffix}", report.clip.film)
+        yield f"figures/{CLIP}{report.clip.suffix}", report.clip.film
         if report.clip.poster:
-            put(f"{FIGURES}/{CLIP}.png", report.clip.poster)
-    writers = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
+            yield f"figures/{CLIP}.png", report.clip.poster
     for table in report.tables:
-        for form in (each for each in formats if each in writers):
-            put(f"{TABLES}/{table.key}.{form}", writers[form](table))
+        yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:
-        for name, picture in pictures.get(figure.key, {}).items():
-            put(f"{FIGURES}/{figure.key}.{name}", picture.decode() if name == "svg" else picture)
+        yield from ((f"figures/{figure.key}.{form}", each) for form, each in pictures.get(figure.key, {}).items())
         if "csv" in formats:
-            put(f"{FIGURES}/{figure.key}.csv", frame_to_csv(figure.frame))
+            yield f"figures/{figure.key}.csv", frame_to_csv(figure.frame)
+
+
+def _stale(report: Report) -> Iterator[str]:
+    """Yield the files that an earlier report may have left and this one does not have."""
+    drawn = {figure.key for figure in report.figures if figure.drawn}
+    for key in {*FIGURES, *OLD_FIGURES} - drawn:
+        yield from (f"figures/{key}.{form}" for form in ("svg", "png", "pdf", "csv"))
+    if report.clip is None or not report.clip.film:
+        yield from (f"figures/{CLIP}{form}" for form in (".mp4", ".gif", ".png"))
+    for key in {"answer", "prices"} - {table.key for table in report.tables}:
+        yield from (f"tables/{key}.{form}" for form in WRITERS)

@@ -26,8 +26,7 @@ from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
 from study.cluster.shipping import loaded_modules
 from study.jax_private import jax_obstacle
-from study.trial.script_config import pickled
-from study.trial.script_environment import make_environment
+from study.trial.experiment import make_environment, pickled
 
 _OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
 """Sizes that RLlib takes for one learner."""

@@ -24,8 +24,8 @@ from study.errors import Fault
 from study.ray_private import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import ScriptFacts, ScriptSource
-from study.trial.script_config import SET_ALWAYS
-from study.trial.script_engine import learner_obstacle, runner_obstacle, space_text
+from study.trial.experiment import SET_BY_STUDY
+from study.trial.parts import learner_obstacle, runner_obstacle, space_text
 
 OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
 """RLlib's algorithms that learn from recorded data alone."""
@@ -188,7 +188,7 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]
     default, found = vars(_default(config)), {}
     for name, value in sorted(vars(config).items()):
         shown = plain(value)
-        is_set = name in SET_ALWAYS and name not in _OF_CODE
+        is_set = name in SET_BY_STUDY and name not in _OF_CODE
         if is_set or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
             continue
         if shown == plain(default.get(name)):

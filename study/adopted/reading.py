@@ -34,7 +34,7 @@ class Adopted:
     """A script's configuration, and what a process must have to run it as the script's own would.
 
     Attributes:
-        pickled: What `study.trial.script_config.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
+        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
             plays a policy, unpickles it.
         facts: What is known of it.
         searched: Our parameter, or another setting of RLlib -> what the script lets Tune choose from: `choices`, or

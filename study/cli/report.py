@@ -1,18 +1,16 @@
 """`report`: reads a study, writes its report, hands it to MLflow. A thin call into `analysis`.
 
-A report goes on without the importance of parameters and without MLflow, and says why.
+A report goes on without MLflow, and says why.
 """
 
 import re
 import webbrowser
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.figures import Importance
 from analysis.load import StudyData, open_study
 from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, write
@@ -76,7 +74,7 @@ def report(
     if out is None:
         out = folder.path / FOLDER if folder else folder_of_experiment(data.name)
     clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    made = make_report(Study(data), importance=_importance(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    made = make_report(Study(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
     files = write(made, out, chosen)
     attached = _attach(made, data, files, out, place)
     console, page = terminal(), next((file for file in files if file.name == PAGE), None)
@@ -90,27 +88,6 @@ def report(
 def folder_of_experiment(name: str) -> Path:
     """Return the folder for the report of a study in MLflow, whose experiment may have any name, such as `..`."""
     return STUDIES / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / FOLDER
-
-
-def _importance(data: StudyData) -> Importance | str:
-    """Return which parameters mattered, or why that is not known."""
-    if data.ledger is None:
-        return "MLflow does not hold what the sampler proposed. Fix: report from the study's folder."
-    from study.designs.registry import design_of
-
-    if data.spec is None:
-        return "It cannot be computed: the space is not one of this version."
-    if not design_of(data.spec).proposes:
-        return "This kind of study proposes nothing."
-    from study.designs.search.importance import FEWEST, importance_per_scale
-
-    rows = list(data.ledger.rows.values())
-    try:
-        values = importance_per_scale(data.spec, rows)
-    except (StudyError, ValueError) as error:  # a table that Optuna cannot judge
-        return f"It cannot be computed: {error}"
-    proposed = Counter(row.num_env_runners for row in rows if row.ended and row.proposed)
-    return Importance(values=values, runs=proposed, fewest=FEWEST)
 
 
 def _attach(report: Report, data: StudyData, files: Sequence[Path], out: Path, uri: str | None) -> str:

@@ -29,13 +29,17 @@ def export(
         Literal["python", "yaml"],
         typer.Option("--format", help="A plain RLlib script, or a space file, of a hold-up study with its rule."),
     ] = "python",
+    engine: Annotated[
+        Literal["rllib", "fast"],
+        typer.Option(help="Of a script: RLlib's own runner and learner, or this project's by `study.fast`, for PPO."),
+    ] = "rllib",
 ) -> None:
     """Print the setting of a trial, or the chosen one of a hold-up study, for use without this project.
 
     A study of your own script gives the calls that set the trial's values in it.
     """
     from study.evaluating.policies import best_policy
-    from study.exporting.trial import calls_for_script, trial_as_script, trial_as_space, trial_of
+    from study.exporting.trial import trial_as_script, trial_as_space, trial_of
     from study.records.state import ledger_of
 
     folder = StudyFolder(study)
@@ -52,7 +56,7 @@ def export(
         if spec.script is not None and format_ != "yaml":
             rule, fix = "gives a space where the study is of a script", "Use --format yaml, or --trial."
             raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
-        write((export_python if format_ == "python" else export_yaml)(folder, scale))
+        write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale, fast=engine == "fast"))
         return
     if trial is None:
         best, _ = best_policy(spec, ledger_of(folder.records))
@@ -61,8 +65,7 @@ def export(
             raise wrong_option("--trial", rule=rule, got="none", fix=fix)
         trial = best.trial
     chosen = trial_of(folder, trial)
-    as_text = trial_as_space if format_ == "yaml" else calls_for_script if spec.script is not None else trial_as_script
-    write(as_text(chosen))
+    write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen, fast=engine == "fast"))
 
 
 @app.command(epilog=examples("python -m study importance studies/quickstart"))

@@ -25,6 +25,7 @@ from study.space.checks import fused_alone
 from study.space.script import what_changed
 from study.space.spec import StudySpec, digest_of
 from study.text import count
+from study.trial.engine.envs.probing import in_own_processes, sharing_of
 from study.withdrawn import withdrawn_values
 
 
@@ -141,6 +142,39 @@ def with_lasting_learner(
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
     return spec.model_copy(update={"learner": learner})
+
+
+def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
+    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
+
+    Args:
+        spec: The space as it was asked for; its environment works.
+        begun: The study that is resumed; None for a new one, whose environment is tried.
+        note: Called with a line where environments get processes of their own, or where that is not known.
+    """
+    environment = spec.environment
+    if environment.process != "auto":
+        return spec
+    if begun is not None:
+        own = begun.spec["environment"].get("process") == "own"
+    else:
+        sharing = sharing_of(environment)
+        own = sharing == "wrong"
+        if note_text := _ABOUT_SHARING.get(sharing):
+            note(note_text.format(id=environment.id))
+    return in_own_processes(spec) if own else spec
+
+
+_ABOUT_SHARING = {
+    "wrong": (
+        "'{id}' plays another episode where a second one is in its process: every environment gets a process of its "
+        "own, in sampling, emulation and evaluation (environment.process: own)."
+    ),
+    "unknown": (
+        "'{id}' does not play the same episode twice with the same seed, so that nobody can see whether several in one "
+        "process disturb each other. If it keeps state in its process, set environment.process=own."
+    ),
+}
 
 
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:

@@ -25,6 +25,7 @@ from study.driver.opening import (
     new_identity,
     resumed_identity,
     with_lasting_learner,
+    with_lasting_process,
     write_identity,
 )
 from study.driver.signals import StopSignals
@@ -100,13 +101,14 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
     """
     folder = StudyFolder(options.out / options.name)
     resumed = is_resumed(folder, options)
+    begun = unpacked(folder) if resumed else None
     adopted, spaces = None, None
     if spec.script is not None:
         adopted = _adopted(spec)  # its environment was made when it was read
     else:
         with display.busy(f"Trying the environment {spec.environment.id}"):
             spaces = probe_study(spec, options.space)
-    begun = unpacked(folder) if resumed else None
+            spec = with_lasting_process(spec, begun.identity() if begun else None, note=display.note)
     spec = with_lasting_learner(
         spec,
         begun.identity() if begun else None,
@@ -184,7 +186,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     Returns one line for each of our components that RLlib's own will have to stand in for.
     A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
     """
-    from study.trial.algorithm import build_config
+    from study.trial.configuration import apply
+    from study.trial.experiment import experiment_of
 
     typical = design_of(spec).typical(spec)
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
@@ -194,9 +197,8 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
         lowest |= dict(typical[scale].given) if typical else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
-        config = build_config(
-            spec, setting=setting, seed=typical[scale].seed if typical else 0, spaces=spaces, execution=execution
-        )
+        seed = typical[scale].seed if typical else 0
+        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))
 

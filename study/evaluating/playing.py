@@ -1,5 +1,6 @@
 """`python -m study evaluate`: plays a policy, films it. Imports RLlib and torch last."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +22,9 @@ from study.text import count
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.frames import Scene
+    from study.trial.engine.envs.probing import Spaces
     from study.trial.evaluation import EvaluationResult
+    from study.trial.experiment import Experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def evaluate_policy(
     film = None if request.video is None else _target(policy, request.video)
     if film is not None:
         check_target(film)
-    player: _Player | _ScriptPlayer = _Player(policy, spec) if spec.script is None else _ScriptPlayer(policy, spec)
+    player = _Player(policy, spec)
     with nullcontext() if film is None else player.scene() as scene:
         result = player.play(keep_actions=0 if film is None else EPISODES)
         evaluated = Evaluated(
@@ -130,77 +133,59 @@ def _check_own_code(policy: ChosenPolicy, path: Path) -> None:
 
 
 class _Player:
-    """Plays a policy of a space with an environment of its own."""
+    """Plays a policy with an environment of its own, outside of a trial; a script is run for it.
+
+    Whether to trust the policy and the script is the caller's to ask.
+    """
 
     def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
-        """Try the environment."""
-        from study.trial.engine.envs.probing import probe, probe_study
-
+        """Try the environment, or run the script up to where it would train."""
         self._policy, self._spec = policy, spec
+        self._script: Adopted | None = None
+        self._spaces: Spaces | None = None
+        if spec.config is not None:
+            way_out = "or name the checkpoint and a space of the script as it is now, with --space"
+            self._script = script_as_recorded(policy.spec, way_out=way_out)
+            self._script.enter()
+            return
+        from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
+
+        if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
+            self._spec = spec = in_own_processes(spec)
         # A random policy has no network that must suit.
-        self._spaces = (
-            probe(spec.evaluated_environment, policy.title) if policy.random else probe_study(spec, policy.title)
-        )
+        tried = probe(spec.evaluated_environment, policy.title) if policy.random else probe_study(spec, policy.title)
+        self._spaces = tried
+
+    @functools.cached_property
+    def _experiment(self) -> "Experiment":
+        from study.trial.experiment import experiment_of
+
+        script = None if self._script is None else self._script.pickled
+        return experiment_of(self._spec, script=script, spaces=self._spaces)
 
     @contextmanager
     def scene(self) -> "Iterator[Scene]":
-        """Yield the environment, ready to draw."""
-        from study.trial.engine.envs.environments import judged_in
-        from study.trial.engine.envs.frames import open_scene
-
-        scene = open_scene(judged_in(self._spec.evaluated_environment))
-        with closing(scene.env):
-            yield scene
-
-    def play(self, *, keep_actions: int) -> "EvaluationResult":
-        """Play the episodes."""
-        from study.trial.evaluation import evaluate, evaluate_random
-
-        policy, spec = self._policy, self._spec
-        if policy.checkpoint is None:
-            return evaluate_random(spec, keep_actions=keep_actions)
-        from study.trial.policy import load_policy
-
-        loaded = load_policy(policy.checkpoint, spec, setting=policy.setting, seed=policy.seed, spaces=self._spaces)
-        return evaluate(
-            loaded.module,
-            spec,
-            normalize_actions=loaded.normalize_actions,
-            clip_actions=loaded.clip_actions,
-            keep_actions=keep_actions,
-            first_episode=policy.first_episode,
-        )
-
-
-class _ScriptPlayer:
-    """Plays a policy of a person's own script, which is run for it: whether to trust it is the caller's to ask."""
-
-    def __init__(self, policy: ChosenPolicy, spec: StudySpec) -> None:
-        """Run the script up to where it would train."""
-        way_out = "or name the checkpoint and a space of the script as it is now, with --space"
-        adopted = script_as_recorded(policy.spec, way_out=way_out)
-        adopted.enter()
-        from study.trial.script_config import unpickled
-
-        self._policy, self._spec, self._config = policy, spec, unpickled(adopted.pickled)
-
-    @contextmanager
-    def scene(self) -> "Iterator[Scene]":
-        """Yield the environment, ready to draw, which is made with `render_mode` in its `env_config`.
+        """Yield the environment, ready to draw; one of a script is made with `render_mode` in its `env_config`.
 
         Raises:
             SpaceError: It does not draw so.
         """
-        from study.trial.engine.envs.frames import DRAWS, hide_display, scene_of
-        from study.trial.script_evaluation import drawing_environment
+        from study.trial.engine.envs.environments import judged_in
+        from study.trial.engine.envs.frames import DRAWS, hide_display, open_scene, scene_of
+
+        if self._script is None:
+            scene = open_scene(judged_in(self._spec.evaluated_environment))
+            with closing(scene.env):
+                yield scene
+            return
+        from study.trial.evaluation import drawing_environment
 
         hide_display()
         name = self._spec.environment.id
         with ExitStack() as stack:
             try:
-                env: Any = stack.enter_context(
-                    drawing_environment(self._config, DRAWS, agent=self._spec.evaluation.agent)
-                )
+                drawing = drawing_environment(self._experiment.config, DRAWS, agent=self._spec.evaluation.agent)
+                env: Any = stack.enter_context(drawing)
             except Exception as error:
                 rule = f"'{name}' must take render_mode={DRAWS!r} in its env_config"
                 got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -209,12 +194,20 @@ class _ScriptPlayer:
             yield scene_of(env, name)
 
     def play(self, *, keep_actions: int) -> "EvaluationResult":
-        """Play the episodes."""
-        from study.trial.script_policy import play_checkpoint
+        """Play the episodes.
 
-        policy = self._policy
-        return play_checkpoint(
-            self._config, policy.checkpoint, self._spec, keep_actions=keep_actions, first_episode=policy.first_episode
+        Raises:
+            RecordError: The checkpoint cannot be read, or its network is another one.
+            TrialError: As of `study.trial.evaluation.evaluate`; the policy may not fit the script.
+        """
+        from study.trial.evaluation import evaluate_checkpoint
+
+        return evaluate_checkpoint(
+            self._experiment,
+            self._policy.checkpoint,
+            self._spec,
+            keep_actions=keep_actions,
+            first_episode=self._policy.first_episode,
         )
 
 

@@ -1,7 +1,6 @@
 """Which policy is meant, and what is known of it: a study's, a checkpoint's, a random one. Imports no engine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from study.adopted.loading import PATIENCE_S, with_script
@@ -12,10 +11,7 @@ from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, merit
 from study.records.state import ledger_of
-from study.space.domains import smallest
-from study.space.parameters import SCALE, Value
 from study.space.parsing import parse_space
-from study.space.settings import runnable
 from study.space.space_file import Source, find_space, read_space
 from study.space.spec import StudySpec
 from study.space.variants import spec_of
@@ -34,8 +30,6 @@ class ChosenPolicy:
         title: What it is, for people.
         checkpoint: Folder of its RLModule checkpoint; None for a random policy, which needs none.
         spec: The space that its trial ran under.
-        setting: Every parameter with its value, the scale included; none of a random policy.
-        seed: Of the trial.
         study: The study that it is from; None for a checkpoint with a space of its own, and for a random policy.
         trial: Its number in the study.
         num_env_runners: Of the trial.
@@ -47,8 +41,6 @@ class ChosenPolicy:
     title: str
     checkpoint: Path | None
     spec: StudySpec
-    setting: Mapping[str, Value] = field(default_factory=dict)
-    seed: int = 0
     study: StudyFolder | None = None
     trial: int | None = None
     num_env_runners: int = 0
@@ -182,10 +174,7 @@ def _of_checkpoint(path: Path, space: str | None) -> ChosenPolicy:
         rule, fix = "is needed for a checkpoint outside of a study", "Name the space file that it was trained in."
         raise wrong_option("--space", rule=rule, got=f"{path} alone", fix=fix)
     spec = parse_space(_with_script(read_space(space)))
-    # Any setting of the space will do: which one makes no difference to how a policy acts.
-    least = {name: smallest(domain) for name, domain in spec.tuned.items()}
-    setting = runnable(spec, {**least, SCALE: spec.scales[0]})
-    return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec, setting=setting)
+    return ChosenPolicy(title=f"checkpoint {path}", checkpoint=path, spec=spec)
 
 
 def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_among: int = 0) -> ChosenPolicy:
@@ -195,8 +184,6 @@ def _of_trial(study: StudyFolder, spec: StudySpec, row: TrialRow, *, chosen_amon
         title=f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})",
         checkpoint=study.checkpoint(row.trial),
         spec=spec_of(spec, row.variant),
-        setting=row.setting,
-        seed=row.seed,
         study=study,
         trial=row.trial,
         num_env_runners=row.num_env_runners,

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ruamel.yaml import YAML
 
 from study.errors import AnalysisError
-from study.space.algorithms import ALGORITHMS
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
 
@@ -22,15 +21,25 @@ WIDTH = 110
 """Columns of what is written."""
 _KEPT = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
+_OF_RUNNERS = (SCALE, "num_envs_per_env_runner", FRAGMENT)
+"""Parameters that are arguments of RLlib's `env_runners`, by the same names."""
+_OF_A_LEARNER = {"train_batch_size": "train_batch_size_per_learner", "minibatch_size": "minibatch_size"}
+"""Our parameter -> argument of RLlib's `training`, which is for one learner."""
 _SCORES = ("floor", "reference", "target")
 _ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
 
 
 def plain_script(
-    spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], seed: int = 1, iterations: int | None
+    spec: StudySpec,
+    setting: Mapping[str, Value],
+    *,
+    header: Iterable[str],
+    seed: int = 1,
+    iterations: int | None,
+    fast: bool = False,
 ) -> str:
-    """Return a script that trains a setting with RLlib alone.
+    """Return a script that trains a setting with RLlib alone, or with `study.fast` too.
 
     Args:
         spec: The space.
@@ -38,12 +47,16 @@ def plain_script(
         header: Comments at its beginning: where the numbers come from.
         seed: What the script takes where it is given none.
         iterations: After how many it ends; None: as the budget says.
+        fast: Whether it takes the batched runner and the fused learner, where they serve.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
     """
     _check_rllib_can(spec)
-    return f"{comment(header)}\n\n{_script(spec, setting, seed, iterations)}"
+    if fast and spec.algorithm != "PPO":
+        fix = "Leave the option out."
+        raise AnalysisError(where="--engine", rule="`fast` is for PPO", got=spec.algorithm, fix=fix)
+    return f"{comment(header)}\n\n{_script(spec, setting, seed, iterations, fast)}"
 
 
 def space_file(
@@ -119,7 +132,7 @@ def _check_rllib_can(spec: StudySpec) -> None:
         )
 
 
-def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations: int | None) -> str:
+def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations: int | None, fast: bool) -> str:
     """Return the script without its header, from the template beside this file."""
     environment = Environment(
         loader=PackageLoader("study.exporting", "templates"),
@@ -136,6 +149,7 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
     module, colon, name = spec.environment.id.partition(":")
     return environment.get_template("script.py.j2").render(
         algorithm=spec.algorithm,
+        fast=fast,
         seed=seed,
         judged=("stochastic" if spec.evaluation.stochastic else "greedy") if spec.learns else "",
         # `module:name` is a class of the person's own, or an id that the module registers.
@@ -151,27 +165,57 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
     )
 
 
+def values_set(
+    setting: Mapping[str, Value],
+    *,
+    learners: int,
+    env_steps: int | None,
+    own: Mapping[str, Value],
+    has_kl_term: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Return method of RLlib's configuration -> arguments that give it the values of a setting.
+
+    Args:
+        setting: Parameters with their values.
+        learners: Among which RLlib divides a batch: its sizes are those of one.
+        env_steps: Budget, over which a learning rate falls.
+        own: Values that the configuration has already, which are left out.
+        has_kl_term: Whether its loss has the term of `kl_coeff` by itself.
+    """
+    runners: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    for name in [name for name in PARAMETERS if name in setting and name != END_FRACTION]:
+        value = setting[name]
+        if name in own and own[name] == value:
+            continue
+        if name in _OF_RUNNERS:
+            runners[name] = value
+        elif name in _OF_A_LEARNER:
+            training[_OF_A_LEARNER[name]] = int(value) // learners
+        else:
+            training[attribute(name)] = value
+    if "kl_coeff" in training and not has_kl_term:
+        training["use_kl_loss"] = training["kl_coeff"] > 0
+    if (fraction := setting.get(END_FRACTION, 1.0)) != 1:
+        training["lr"] = [[0, setting["lr"]], [env_steps, setting["lr"] * fraction]]
+    return {"env_runners": runners, "training": training}
+
+
 def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return what is called on RLlib's configuration: methods with their arguments."""
-    resources, learners = spec.resources, max(spec.resources.num_learners, 1)
-    runners = {
-        "num_env_runners": int(setting[SCALE]),
-        "num_envs_per_env_runner": int(setting["num_envs_per_env_runner"]),
+    resources, traits = spec.resources, spec.traits
+    calls = values_set(
+        {name: value for name, value in setting.items() if name in traits.parameters},
+        learners=max(resources.num_learners, 1),
+        env_steps=spec.budget.env_steps,
+        own={},
+        has_kl_term=spec.algorithm != "APPO",
+    )
+    calls["env_runners"] |= {
         "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
-        "rollout_fragment_length": int(setting[FRAGMENT]) if FRAGMENT in setting else "auto",
         "sample_timeout_s": resources.sample_timeout_s,
     }
-    training: dict[str, Any] = {
-        # Batch sizes of RLlib are those of one learner.
-        "train_batch_size_per_learner": int(setting["train_batch_size"]) // learners,
-        **({"minibatch_size": int(setting["minibatch_size"]) // learners} if "minibatch_size" in setting else {}),
-        **{attribute(name): setting[name] for name in _arguments(spec, setting)},
-        "grad_clip_by": "global_norm",
-    }
-    if setting.get(END_FRACTION, 1.0) != 1:
-        training["lr"] = [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * setting[END_FRACTION]]]
-    if spec.algorithm == "APPO":
-        training["use_kl_loss"] = setting["kl_coeff"] > 0
+    calls["training"]["grad_clip_by"] = "global_norm"
     model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
     network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
     network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
@@ -187,22 +231,15 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
     }
     return [
         ("environment", {"env": "study_env"}),
-        ("env_runners", runners),
-        ("training", training),
+        *calls.items(),
         ("rl_module", network),
         ("learners", learning),
         ("resources", main),
         # RLlib's asynchronous algorithms would make iterations of ten seconds.
-        *([("reporting", {"min_time_s_per_iteration": None})] if spec.traits.asynchronous else []),
+        *([("reporting", {"min_time_s_per_iteration": None})] if traits.asynchronous else []),
         ("debugging", {}),
         *spec.rllib.items(),
     ]
-
-
-def _arguments(spec: StudySpec, setting: Mapping[str, Value]) -> list[str]:
-    """Return the parameters that are arguments of RLlib's `training` by themselves."""
-    known = ALGORITHMS[spec.algorithm].parameters
-    return [name for name, each in PARAMETERS.items() if each.is_argument and name in known and name in setting]
 
 
 def _literal(value: Any) -> str:

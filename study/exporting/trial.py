@@ -2,25 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from study.engine import OWN
 from study.errors import AnalysisError, RecordError, SpaceError
-from study.exporting.script import comment, plain_script, space_file
+from study.exporting.script import comment, plain_script, space_file, values_set
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow
 from study.records.records import TrialBuilt, read_lines
 from study.records.state import ledger_of
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import FRAGMENT, Value
 from study.space.spec import StudySpec
 from study.space.throughput import LEARNERS
 from study.space.variants import spec_of
 from study.text import count, spans
-
-_OF_RUNNERS = {SCALE: SCALE, "num_envs_per_env_runner": "num_envs_per_env_runner", FRAGMENT: "rollout_fragment_length"}
-"""Our parameter -> argument of RLlib's `env_runners`."""
-_OF_A_LEARNER = {"train_batch_size": "train_batch_size_per_learner", "minibatch_size": "minibatch_size"}
-"""Our parameter -> argument of RLlib's `training`, which is for one learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +69,39 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
     return ExportedTrial(study=study, spec=ran, row=row, setting=setting)
 
 
-def trial_as_script(trial: ExportedTrial) -> str:
-    """Return a script that trains the trial's setting with RLlib alone.
+def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
+    """Return what trains the trial's setting with RLlib alone, or with `study.fast` too.
+
+    A script; of a study of a person's own script the calls that give its configuration what the trial had and the
+    script has not.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
     """
-    row = trial.row
-    return plain_script(trial.spec, trial.setting, header=trial.header, seed=row.seed, iterations=row.iterations)
+    spec, row = trial.spec, trial.row
+    if spec.script is None:
+        return plain_script(
+            spec, trial.setting, header=trial.header, seed=row.seed, iterations=row.iterations, fast=fast
+        )
+    own = {name: value for name, value in spec.script.defaults.items() if name not in spec.script.searched}
+    given = values_set(
+        trial.setting,
+        learners=spec.script.num_learners,
+        env_steps=spec.budget.env_steps,
+        own=own,
+        has_kl_term=own.get("kl_coeff") != 0,
+    )
+    if _has_automatic_fragment(trial):
+        given["env_runners"][FRAGMENT] = "auto"
+    calls = [
+        f"config.{method}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+        for method, arguments in given.items()
+        if arguments
+    ]
+    calls += ["import study", "config = study.fast(config)"] if fast else []
+    where = f"Add to {spec.script.source.file} where its configuration is complete:"
+    none = "The script has all values of the trial."
+    return "\n".join([comment([*trial.header, where if calls else none]), *calls, ""])
 
 
 def trial_as_space(trial: ExportedTrial) -> str:
@@ -104,41 +123,6 @@ def trial_as_space(trial: ExportedTrial) -> str:
         description=f"Trial {row.trial} of the study {name}",
         seeds=[row.seed],
     )
-
-
-def calls_for_script(trial: ExportedTrial) -> str:
-    """Return the calls that give the configuration of a person's script what the trial had and the script has not."""
-    script = trial.spec.script
-    if script is None:
-        raise ValueError("the study is of no script")
-    own = {name: value for name, value in script.defaults.items() if name not in script.searched}
-    runners: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    for name in [name for name in PARAMETERS if name in trial.setting and name != END_FRACTION]:
-        value = trial.setting[name]
-        if name in own and own[name] == value:
-            continue
-        if name in _OF_RUNNERS:
-            runners[_OF_RUNNERS[name]] = value
-        elif name in _OF_A_LEARNER:
-            training[_OF_A_LEARNER[name]] = int(value) // script.num_learners
-        else:
-            training[attribute(name)] = value
-    if _has_automatic_fragment(trial):
-        runners[_OF_RUNNERS[FRAGMENT]] = "auto"
-    if training.get("kl_coeff") and own.get("kl_coeff") == 0:
-        training["use_kl_loss"] = True
-    if (fraction := trial.setting.get(END_FRACTION, 1.0)) != 1:
-        lr = trial.setting["lr"]
-        training["lr"] = [[0, lr], [trial.spec.budget.env_steps, lr * fraction]]
-    calls = [
-        f"config.{method}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-        for method, given in (("env_runners", runners), ("training", training))
-        if given
-    ]
-    where = f"Add to {script.source.file} where its configuration is complete:"
-    none = "The script has all values of the trial."
-    return "\n".join([comment([*trial.header, where if calls else none]), *calls, ""])
 
 
 def _has_automatic_fragment(trial: ExportedTrial) -> bool:

@@ -102,15 +102,25 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     """Return how a trial of this scale runs on this cluster.
 
     `auto` looks at the cores and never at the CPUs that Ray hands out: a private Ray is given as many of those as the
-    largest trial needs, and that depends on how it runs.
+    largest trial needs, and that depends on how it runs. Where a search has several scales and only one of them has
+    room, that is emulated too: its times would have no others to be compared with, and trials of one size go on in warm
+    processes.
     """
     if spec.execution != "auto":
         return spec.execution
     if spec.not_emulated or spec.environment.step_wait_ms > 0:
         return "real"  # environments that wait can share a core
+    scales = {*spec.scales, num_env_runners}
+    roomy = {scale for scale in scales if _has_cores(spec, scale, cluster)}
+    enough = 1 if spec.kind == "throughput" or len(scales) == 1 else 2
+    return "real" if num_env_runners in roomy and len(roomy) >= enough else "emulated"
+
+
+def _has_cores(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> bool:
+    """Return whether each process of a real trial would have a core."""
     cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     wanted = processes(spec, num_env_runners, "real")
-    return "real" if _placeable(wanted, cores, spread=spec.resources.placement == "spread") else "emulated"
+    return _placeable(wanted, cores, spread=spec.resources.placement == "spread")
 
 
 @dataclass(slots=True, eq=False)

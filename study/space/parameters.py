@@ -35,7 +35,7 @@ class Parameter:
         rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
             or a space always gives it.
         is_argument: Whether RLlib's `AlgorithmConfig.training` has an argument `attribute(name)` for it; what becomes
-            of others is in `study.trial.algorithm`.
+            of others is in `study.trial.configuration`.
         meaning: One line for the schema and the field reference, with the unit.
     """
 

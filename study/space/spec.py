@@ -70,8 +70,8 @@ that it appends to each fragment too, or not at all (`none`). None is the learne
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
-its own and the memory suffices, where the environments wait (`step_wait_ms`), for APPO and IMPALA, and for scripts \
-that learn from a replay buffer; else emulated."""
+its own and the memory suffices (of a search, at two of its scales or more), where the environments wait \
+(`step_wait_ms`), for APPO and IMPALA, and for scripts that learn from a replay buffer; else emulated."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
     """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -326,7 +326,14 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 _LATER = (
     *(
         ("environment", name)
-        for name in ("step_cpu_ms", "action_repeat", "frame_stack", "normalize_observations", "normalize_rewards")
+        for name in (
+            "process",
+            "step_cpu_ms",
+            "action_repeat",
+            "frame_stack",
+            "normalize_observations",
+            "normalize_rewards",
+        )
     ),
     ("budget", "allow_larger_batch"),
     ("model", "conv_net"),

@@ -17,7 +17,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
 
 from study.metrics import CUSTOM
-from study.trial.script_engine import names
+from study.trial.parts import names
 
 _ALSO_RLLIBS = names(
     "agent_episode_return_mean module_episode_return_mean config custom_metrics done env_runner_group fault_tolerance",

@@ -7,19 +7,16 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.impala import IMPALAConfig
-from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
-from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from torch import nn
 
 from study.errors import TrialError
 from study.ray_private import connector_pieces
-from study.space.algorithms import ALGORITHMS
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
-from study.trial.measured_algorithm import MeasuredAlgorithm
+from study.trial.measured import MeasuredAlgorithm
 
 
 def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[RunnerReport, ...]:
@@ -46,8 +43,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
     where it takes effect: the optimizer, the learner and its connector, the runners.
     """
     config = algorithm.config
-    values_of = _values_of_script if getattr(config, "script", "") else _learner_values
-    learner = algorithm.ask_learners(values_of)[0]
+    learner = algorithm.ask_learners(_learner_values)[0]
     learners = max(config.num_learners, 1)
     lanes = Counter(runner for report in reports for runner, _ in report.lanes)
     return {
@@ -58,7 +54,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
         "minibatch_size": config.minibatch_size * learners if config.minibatch_size else config.total_train_batch_size,
         "num_epochs": config.num_epochs,
         **learner,
-        **({"differs_from_script": config.differs_from_script} if getattr(config, "script", "") else {}),
+        **({"differs_from_script": config.differences} if config.script else {}),
         "seed": config.seed,
         "num_sampling_processes": len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
@@ -87,17 +83,6 @@ def _one_or_all(values: list[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else values
 
 
-def _learner_values(learner: Learner) -> dict[str, Any]:
-    """Return the values of the learner of a space: parameters that the algorithm has, and what else is known of it."""
-    algorithms = ("PPO",) if isinstance(learner, PPOLearner) else ("APPO", "IMPALA")
-    own = {name for each in algorithms for name in ALGORITHMS[each].parameters}
-    values = _values_of_module(learner, DEFAULT_MODULE_ID) | {FRAGMENT: learner.config.get_rollout_fragment_length()}
-    return {
-        **{name: value for name, value in values.items() if name in own or name not in PARAMETERS},
-        **_values_of_process(learner),
-    }
-
-
 def _values_of_process(learner: Learner) -> dict[str, Any]:
     """Return which learner computes, and where."""
     platform = getattr(learner, "jax_platform", None)
@@ -110,10 +95,10 @@ def _values_of_process(learner: Learner) -> dict[str, Any]:
     }
 
 
-def _values_of_script(learner: Learner) -> dict[str, Any]:
-    """Return the values of a script's learner; of several policies one where all agree, else each.
+def _learner_values(learner: Learner) -> dict[str, Any]:
+    """Return the values of a learner; of several policies one where all agree, else each.
 
-    What the script overrides for a module is no value of the whole: it has a place of its own.
+    What is overridden for a module is no value of the whole: it has a place of its own.
     """
     found: dict[str, list[Any]] = {}
     overrides: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,10 @@
-"""The cause of an error in one line: RLlib and Ray wrap what an environment raises. Pure."""
+"""The cause of an error in one line, with the line of a person's own code: RLlib and Ray wrap what it raises. Pure."""
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
 LOST = (
     "ActorDiedError",
@@ -32,27 +38,57 @@ def of_runner(error: BaseException) -> str | None:
     return str(error) if isinstance(error, RunnerStartError) else None
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from, each once: chains that people build may be closed."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        yield error
+        seen.append(error)
+        error = error.__cause__
+
+
 def original(error: BaseException) -> BaseException:
     """Return the exception that says what happened.
 
     RLlib raises an empty `RuntimeError` from what an environment's `step` raised.
     """
-    while not str(error) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
+    return next((cause for cause in causes(error) if str(cause)), error)
 
 
 def was_lost(error: BaseException | None) -> bool:
     """Return whether an error comes from a process or node that died, other than by an exception in a constructor."""
-    while error is not None:
-        if {kind.__name__ for kind in type(error).__mro__} & {*LOST} and not getattr(error, "actor_init_failed", False):
-            return True
-        error = error.__cause__
-    return False
+    return any(
+        {kind.__name__ for kind in type(cause).__mro__} & {*LOST} and not getattr(cause, "actor_init_failed", False)
+        for cause in causes(error)
+    )
+
+
+_OF_PYTHON = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
+_OF_PACKAGES = {"site-packages", "dist-packages"}
+_OURS = str(Path(__file__).parents[1].resolve())
+_REMOTE_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def place_of(error: BaseException) -> str:
+    """Return `file.py, line 12, in step`, the last line of a person's own code that an error came through, or nothing.
+
+    An error of another process brings its traceback as text.
+    """
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    frames += _REMOTE_FRAME.findall("\n".join([str(error), *getattr(error, "__notes__", ())]))
+    for file, line, name in reversed(frames):
+        path = Path(file).resolve()
+        if (
+            not file.startswith("<")
+            and not _OF_PACKAGES & {*path.parts}
+            and not str(path).startswith((*_OF_PYTHON, _OURS))
+        ):
+            return f"{Path(file).name}, line {line}, in {name}"
+    return ""
 
 
 def described(error: BaseException) -> str:
-    """Return `Type: message` on one line of bounded length, without a full stop.
+    """Return `Type: message (file.py, line 12, in step)` on one line of bounded length, without a full stop.
 
     A remote traceback says what happened in its last line, any other message in its first ones.
     """
@@ -61,4 +97,5 @@ def described(error: BaseException) -> str:
     message = lines[-1] if remote else " ".join(lines)
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} …"
-    return f"{type(error).__name__}: {message}".rstrip(".: ")
+    what, place = f"{type(error).__name__}: {message}".rstrip(".: "), place_of(error)
+    return f"{what} ({place})" if place else what

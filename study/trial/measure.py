@@ -15,8 +15,15 @@ from study.hosts.load import read_pressure_s
 from study.hosts.machine import read_peak_rss_mb
 from study.metrics import METRICS
 
-LEARNER_METRICS = ("kl", "entropy", "policy_loss", "vf_loss", "vf_explained_var")
-"""Metrics that the learner computes; of the last minibatch of the iteration, as RLlib reports them."""
+LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {
+    "kl": ("mean_kl_loss",),
+    "entropy": ("entropy",),
+    "policy_loss": ("policy_loss", "mean_pi_loss"),
+    "vf_loss": ("mean_vf_loss", "vf_loss"),
+    "vf_explained_var": ("vf_explained_var",),
+}
+"""Metric that the learner computes -> its key in RLlib, the first that is logged: APPO and IMPALA log the value loss
+summed too. Of the last minibatch of the iteration, as RLlib reports them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +80,7 @@ class StepMeasurement:
     policy_lag: float | None = None
     """Updates between a policy that sampled and the one that learnt from it, mean over the updates."""
     learner: Mapping[str, float]
-    """`LEARNER_METRICS` by name."""
+    """Those of `LEARNER_KEYS` by name."""
 
     @property
     def env_steps(self) -> int:
@@ -137,7 +144,7 @@ def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[s
         + math.fsum(sample.peak_rss_mb for sample in last.values()),
         "cpu_pressure": cpu_pressure(samples, main),
         "training_return": returns / episodes if episodes else None,
-        **{name: _finite(step.learner.get(name)) for name in LEARNER_METRICS},
+        **{name: _finite(step.learner.get(name)) for name in LEARNER_KEYS},
     }
     return {name: values[name] for name, metric in METRICS.items() if metric.grain == "iteration"}
 
@@ -175,7 +182,7 @@ def _finite(value: float | None) -> float | None:
 
 def check_learning(learner: Mapping[str, float]) -> None:
     """Raise `TrialError` when a loss is not finite."""
-    for name in LEARNER_METRICS:
+    for name in LEARNER_KEYS:
         value = learner.get(name)
         if name != "vf_explained_var" and value is not None and not math.isfinite(value):
             got = f"{name}={value}: the training diverged"

@@ -34,7 +34,7 @@ class TrialConfig:
     first_episode: int = 0
     """Number of the first evaluation episode."""
     script: bytes | None = None
-    """Of a space with `config`: the script's configuration, as `study.trial.script_config.pickled` returns it."""
+    """Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it."""
 
     @property
     def is_timed_alone(self) -> bool:

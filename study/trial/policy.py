@@ -1,24 +1,32 @@
-"""A recorded policy at work again: the network of the space with the numbers of a checkpoint. Imports RLlib and torch.
+"""The policy of a trial: what a runner must know to act as it does, as a checkpoint and back. Imports RLlib and torch.
 
-Needs no Ray process. Nothing in the checkpoint says what the network is: the space does, as it did in the training.
+The folder is RLlib's checkpoint of the module, or of the modules of several agents; beside it lies one file more, with
+the states of the connectors. What is read back are numbers: the networks and the connectors come from the experiment,
+as they did in the training. Needs no Ray process.
 """
 
 import logging
+import pickle
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError
-from study.space.parameters import Value
-from study.space.spec import StudySpec
-from study.trial.algorithm import build_config
-from study.trial.engine.envs.probing import Spaces
-from study.trial.weights import Weights, read_weights
+from study.ray_private import merged_connectors
+from study.records.folder import archived
+from study.trial.experiment import Experiment
+from study.trial.weights import STATE_FILE, read_values, read_weights
 
+CONNECTORS_FILE = "connectors.pkl"
+"""States of the connectors in a checkpoint, as plain values."""
 NOT_ACTING = ("vf.", "encoder.critic_encoder.", "_old_encoder.", "_old_pi.")
 """Parameters of the value function, and of APPO's target networks: checkpoints of RLlib's own have them, a policy that
 acts has not."""
@@ -27,64 +35,90 @@ _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config"
 _SHOWN = 3
 """Differences that a message lists."""
 
+State = dict[str, Any]
+"""What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """A policy, and how its actions reach the environment.
 
-    Attributes:
-        module: Without its value function, as the runners had it.
-        normalize_actions: Whether actions in [-1, 1] are scaled to the bounds.
-        clip_actions: Whether actions are clipped to the bounds when they are not scaled.
+def state_of(algorithm: Algorithm) -> State:
+    """Return what a runner must know to act as the policy does now: weights, and the states of the connectors.
+
+    To be called where no learner is at work: it would change the policy meanwhile.
     """
+    modules = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
+    learnt = algorithm.learner_group.get_state(components=[modules], inference_only=True)[COMPONENT_LEARNER]
+    # RLlib merges the states of all runners into those of the local one, or into those that its state server holds.
+    connectors = algorithm.env_runner_group.local_env_runner.get_state(not_components=COMPONENT_RL_MODULE)
+    connectors |= merged_connectors(algorithm, timeout_s=algorithm.config.sample_timeout_s)
+    return {**connectors, COMPONENT_RL_MODULE: learnt[COMPONENT_RL_MODULE]}
 
-    module: RLModule
-    normalize_actions: bool
-    clip_actions: bool
+
+def pack_policy(module: RLModule, state: State) -> bytes:
+    """Return a zip archive of a checkpoint: unpacked, `RLModule.from_checkpoint` opens it.
+
+    The modules' classes are those of `module`, the numbers those of `state`, which `state_of` returned.
+    """
+    learnt = state[COMPONENT_RL_MODULE]
+    connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
+    with tempfile.TemporaryDirectory() as folder:
+        several = isinstance(module, MultiRLModule)
+        module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
+        (Path(folder) / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
+        return archived(Path(folder))
 
 
-def load_policy(
-    checkpoint: Path, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, spaces: Spaces
-) -> Policy:
-    """Return the policy of a checkpoint that belongs to a space. Whether to trust the folder is the caller's to ask.
+def read_state(checkpoint: Path) -> State:
+    """Return what a runner must know to act as a checkpoint says, read without running what its files say.
+
+    The folder is of `pack_policy`, unpacked; or RLlib's own, with stateless connectors. Whether to trust it is the
+    caller's to ask.
 
     Raises:
-        RecordError: The checkpoint cannot be read, or its network is another one than the space's.
-        SpaceError: RLlib refuses the space.
+        RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
     """
-    weights = {name: value for name, value in read_weights(checkpoint).items() if not name.startswith(NOT_ACTING)}
+    several = {
+        file.parent.relative_to(checkpoint).as_posix(): read_weights(file.parent)
+        for file in sorted(checkpoint.glob(f"*/**/{STATE_FILE}"))
+    }
+    file = checkpoint / CONNECTORS_FILE
+    connectors: dict[str, Any] = read_values(file) if file.exists() else {}
+    return {**connectors, COMPONENT_RL_MODULE: several or {DEFAULT_MODULE_ID: read_weights(checkpoint)}}
+
+
+def module_of(experiment: Experiment, state: State) -> RLModule:
+    """Return the network of a space with the numbers of a policy, without its value function, as the runners have it.
+
+    Raises:
+        RecordError: The numbers are of another network than the space's.
+    """
+    config, learnt = experiment.config, state[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+    weights = {
+        name: torch.from_numpy(np.array(value)) for name, value in learnt.items() if not name.startswith(NOT_ACTING)
+    }
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # A policy that only acts needs no JAX, whatever it has learnt by.
-    acting = spec.model_copy(update={"learner": "rllib"})
-    config = build_config(acting, setting=setting, seed=seed, spaces=spaces, execution="real")
-    both = (spaces.observation_space, spaces.action_space)
+    both = (config.observation_space, config.action_space)
     with torch.random.fork_rng(devices=()):
-        module = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
-    _check_fit(checkpoint, {name: tuple(value.shape) for name, value in module.state_dict().items()}, weights, spec)
-    module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-    # One thread more or less can round another last digit: as many as the trial had.
-    torch.set_num_threads(spec.resources.num_cpus_for_main_process)
-    return Policy(
-        module=module,
-        normalize_actions=bool(config.normalize_actions),
-        clip_actions=bool(config.clip_actions),
-    )
+        module: RLModule = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
+    _check_fit(module.state_dict(), weights, experiment)
+    module.load_state_dict(weights)
+    return module
 
 
-def _check_fit(checkpoint: Path, wanted: Mapping[str, tuple[int, ...]], weights: Weights, spec: StudySpec) -> None:
+def _check_fit(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], experiment: Experiment) -> None:
     """Refuse parameters of other names or shapes than those of the network."""
-    shapes = {name: value.shape for name, value in weights.items()}
+    shapes = ({name: tuple(value.shape) for name, value in each.items()} for each in (wanted, given))
+    wanted_shapes, shapes_given = shapes
     differing = [
-        f"{name} is {_shape(shapes.get(name))}, must be {_shape(wanted.get(name))}"
-        for name in (*wanted, *(name for name in shapes if name not in wanted))
-        if shapes.get(name) != wanted.get(name)
+        f"{name} is {_shape(shapes_given.get(name))}, must be {_shape(wanted_shapes.get(name))}"
+        for name in (*wanted_shapes, *(name for name in shapes_given if name not in wanted_shapes))
+        if shapes_given.get(name) != wanted_shapes.get(name)
     ]
     if differing:
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        rule = f"the policy must fit {spec.environment.id} and the network of the space"
+        what = "the environment" if experiment.judged is None else experiment.judged.id
+        rule = f"the policy must fit {what} and the network of the space"
         got, fix = f"another one: {'; '.join(differing[:_SHOWN])}{more}", "Name the space that it was trained in."
-        raise RecordError(where=str(checkpoint), rule=rule, got=got, fix=fix)
+        raise RecordError(where="checkpoint", rule=rule, got=got, fix=fix)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

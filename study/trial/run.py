@@ -4,40 +4,32 @@ Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
 import functools
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.errors import SpaceError, StudyError, TrialError
+from study.errors import TrialError
 from study.hosts.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
-from study.records.folder import archived
 from study.records.records import Evaluation, Iteration
-from study.space.sections import EnvironmentSpec
 from study.space.settings import differences, to_be_built
-from study.trial.algorithm import build_config
+from study.trial.configuration import apply
 from study.trial.custom_metrics import custom_metrics
 from study.trial.deadline import SteadyThread
 from study.trial.effective import read_effective, runner_reports
-from study.trial.engine.envs.environments import judged_in
-from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.evaluation import evaluate
+from study.trial.experiment import experiment_of
 from study.trial.failures import described, of_runner, original
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
-from study.trial.measured_algorithm import MeasuredAlgorithm
+from study.trial.measured import MeasuredAlgorithm
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here
-from study.trial.script_config import adopted_config, unpickled
-from study.trial.script_evaluation import evaluate_script, state_of
-from study.trial.script_policy import pack_script_policy
+from study.trial.policy import pack_policy, state_of
 from study.trial.throughput import KeptRunners, meet
 
 
@@ -59,7 +51,8 @@ class TrialRun:
         self._budget = trial_budget(spec.budget, config.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node_loads: list[NodeLoad] = []
-        built = _configured(config)
+        self._experiment = experiment_of(spec, script=config.script, waits=config.execution == "real")
+        built = apply(self._experiment, spec, setting=config.setting, seed=config.seed, execution=config.execution)
         self._thread = SteadyThread()
         self._kept = kept or KeptRunners()
         with self._kept.used_by(built.num_env_runners) as self._goes_on:
@@ -81,8 +74,8 @@ class TrialRun:
         reports = runner_reports(algorithm, timeout_s=max(remaining_s, 1.0))
         startup_time_s = time.perf_counter() - started_s
         effective = read_effective(algorithm, reports)
-        if self._config.spec.script is None:
-            effective["evaluation_backend"] = judged_in(self._config.spec.evaluated_environment).backend
+        if (judged := self._experiment.judged) is not None:
+            effective["evaluation_backend"] = judged.backend
         asked = {**to_be_built(self._config.spec, self._config.setting), "seed": self._config.seed}
         _check_effective(asked, effective)
         algorithm.learners_used()  # start-up is no training
@@ -151,9 +144,7 @@ class TrialRun:
             self._progress = self._progress_now()
         used = self._watch.stop()
         step = self._last_step
-        metrics = iteration_metrics(step, used)
-        if self._config.spec.script is not None:
-            metrics |= custom_metrics(results, self._algorithm.config)
+        metrics = iteration_metrics(step, used) | custom_metrics(results, self._algorithm.config)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
@@ -184,30 +175,11 @@ class TrialRun:
     def _evaluate(self) -> tuple[Evaluation, Callable[[], bytes]]:
         """Evaluate the policy; return the record, and what packs the policy that was evaluated."""
         assert self._algorithm is not None
-        algorithm, spec, config = self._algorithm, self._config.spec, self._algorithm.config
-        first_episode = self._config.first_episode
-        packed: Callable[[], bytes]
-        if spec.script is not None:
-            state = state_of(algorithm)
-            runners = algorithm.eval_env_runner_group
-            result = evaluate_script(
-                config,
-                state,
-                spec,
-                first_episode=first_episode,
-                beside=None if runners is None else runners.local_env_runner,
-            )
-            packed = functools.partial(pack_script_policy, algorithm, state)
-        else:
-            module = algorithm.policy()
-            result = evaluate(
-                module,
-                spec,
-                normalize_actions=bool(config.normalize_actions),
-                clip_actions=bool(config.clip_actions),
-                first_episode=first_episode,
-            )
-            packed = functools.partial(pack_policy, module)
+        algorithm, first_episode = self._algorithm, self._config.first_episode
+        state, runners = state_of(algorithm), algorithm.eval_env_runner_group
+        beside = None if runners is None else runners.local_env_runner
+        result = evaluate(self._experiment, state, self._config.spec, first_episode=first_episode, beside=beside)
+        module = algorithm.env_runner_group.local_env_runner.module
         evaluation = Evaluation(
             **self._identity,
             iteration=self._iteration,
@@ -218,7 +190,7 @@ class TrialRun:
             num_cut=result.num_cut,
             eval_time_s=result.eval_time_s,
         )
-        return evaluation, packed
+        return evaluation, functools.partial(pack_policy, module, state)
 
     def finish(self) -> None:
         """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
@@ -232,41 +204,6 @@ class TrialRun:
             self._algorithm.stop()
             self._algorithm = None
             self._thread.end()
-
-
-def _configured(trial: TrialConfig) -> AlgorithmConfig:
-    """Return the configuration of a trial."""
-    spec = trial.spec
-    if spec.script is None:
-        spaces = _probed(spec.environment)
-        return build_config(spec, setting=trial.setting, seed=trial.seed, spaces=spaces, execution=trial.execution)
-    assert trial.script is not None
-    where, file = "start-up", spec.script.source.file
-    try:
-        base = unpickled(trial.script)
-    except Exception as error:
-        place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
-        got = f"main process on {place.address} ({place.host}): {described(error)}"
-        fix = "Install what it imports on every node, or put it beside the script."
-        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
-    try:
-        return adopted_config(spec, base, setting=trial.setting, seed=trial.seed, execution=trial.execution)
-    except StudyError:
-        raise
-    except Exception as error:
-        rule, got = f"RLlib must accept the values with the configuration of {file}", described(error)
-        raise TrialError(where=where, rule=rule, got=got, fix="Change the value that it names.") from error
-
-
-def _probed(environment: EnvironmentSpec) -> Spaces:
-    """Return the spaces of an environment that works here; the driver has tried it on its own machine."""
-    try:
-        return probe(environment, "space")
-    except SpaceError as error:
-        place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
-        where, rule = "start-up", "the environment must work on every node"
-        got = f"main process on {place.address} ({place.host}): {reason.rstrip('.')}"
-        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
 
 
 def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
@@ -301,10 +238,3 @@ def _check_effective(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> 
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Remove what `rllib:` changes, or set the parameter in the space."
         raise TrialError(where=where, rule=rule, got=f"{'; '.join(wrong)}", fix=fix)
-
-
-def pack_policy(module: RLModule) -> bytes:
-    """Return a zip archive of the module's checkpoint: unpacked, `RLModule.from_checkpoint` opens it."""
-    with tempfile.TemporaryDirectory() as folder:
-        module.save_to_path(folder)
-        return archived(Path(folder))

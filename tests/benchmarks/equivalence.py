@@ -240,7 +240,9 @@ def _alone(seed: int) -> float:
     """Return the score of the script's configuration, trained by RLlib alone."""
     from study.space.parsing import parse_space
     from study.space.space_file import Source
-    from study.trial.script_evaluation import evaluate_script, state_of
+    from study.trial.evaluation import evaluate
+    from study.trial.experiment import Experiment
+    from study.trial.policy import state_of
 
     content = {"environment": {"id": "CartPole-v1"}, "budget": {"env_steps": SCRIPT_STEPS}}
     content |= {"evaluation": SCRIPT_EVALUATION, "parameters": {"num_env_runners": 1}, "search": {"num_trials": 1}}
@@ -249,7 +251,7 @@ def _alone(seed: int) -> float:
     try:
         while algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"] < SCRIPT_STEPS:
             pass
-        returns = evaluate_script(algorithm.config, state_of(algorithm), spec).returns
+        returns = evaluate(Experiment(config=algorithm.config), state_of(algorithm), spec).returns
     finally:
         algorithm.stop()
     return sum(returns) / len(returns) / SCRIPT_CUT

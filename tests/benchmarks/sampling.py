@@ -84,8 +84,8 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
     from study.errors import SpaceError
     from study.space.algorithms import ALGORITHMS
     from study.space.parameters import PARAMETERS
-    from study.trial.algorithm import build_config
     from study.trial.engine.envs.probing import probe
+    from tests.integration.trials import config_of
     from tests.spaces import spec
 
     if backend == "envpool" and find_spec("envpool") is None:
@@ -106,11 +106,11 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
         "train_batch_size": STEPS[lanes],
     }
     try:
-        spaces = probe(space.environment, "benchmark")
+        probe(space.environment, "benchmark")
     except SpaceError as error:
         print(f"{environment} on {backend}: {error}")
         return None
-    config = build_config(space, setting=setting, seed=1, spaces=spaces, execution="real")
+    config = config_of(space, setting=setting)
     worker = config.env_runner_cls(config=config, worker_index=1, num_workers=1)
 
     def sample() -> int:

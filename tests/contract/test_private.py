@@ -140,9 +140,9 @@ def sets(member, attribute):
 
 
 REPLACED = [
-    ("study.trial.measured_algorithm:MeasuredAlgorithm._setup_logdir", "ray.rllib.algorithms.algorithm:Algorithm"),
+    ("study.trial.measured:MeasuredAlgorithm._setup_logdir", "ray.rllib.algorithms.algorithm:Algorithm"),
     (
-        "study.trial.measured_async:MeasuredAsynchronousAlgorithm._sample_and_get_connector_states",
+        "study.trial.measured:Overlapping._sample_and_get_connector_states",
         "ray.rllib.algorithms.impala:IMPALA",
     ),
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),

@@ -15,6 +15,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import analysis
+
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 NOTEBOOKS = sorted(path.name for path in ANALYSIS.glob("*.ipynb"))
 OF_ANY_STUDY = ("learning.ipynb", "scaling.ipynb")
@@ -107,10 +109,20 @@ def test_a_notebook_is_thin(name):
 @pytest.mark.parametrize("name", OF_ANY_STUDY)
 def test_a_notebook_begins_with_its_answer_and_quotes_no_number(name):
     book = read(name)
-    assert code_cells(book)[1].source.endswith("opened.answer()")
-    assert code_cells(book)[-1].source.startswith("import seaborn")
+    cells = code_cells(book)
+    assert cells[1].source.endswith("opened.answer()")
+    assert cells[-1].source.startswith("import seaborn")
+    assert "opened.trials" not in cells[-1].source, "what may not be compared is together in no picture"
     prose = " ".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     assert NUMBER.findall(prose) == [], "a number in the prose would be that of one study"
+
+
+def test_the_table_that_people_come_for_is_the_first_after_the_answer():
+    answer, table = code_cells(read("scaling.ipynb"))[1:3]
+    assert table.source == 'opened.table("strong_scaling")'
+    sentence = analysis.open(ANALYSIS / "example_throughput").answer().sentence
+    assert sentence in answer.outputs[0]["data"]["text/html"]
+    assert "speed-up" in table.outputs[0]["data"]["text/html"]
 
 
 @pytest.mark.minutes

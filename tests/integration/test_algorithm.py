@@ -1,11 +1,9 @@
 """A setting becomes the configuration that was meant, and `rllib:` cannot break what the study rests on."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gymnasium.spaces import Discrete, Tuple
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.utils.actor_manager import ResultOrError
@@ -20,9 +18,9 @@ from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.learning.rewards import ScaledRewards
-from study.trial.engine.sampling.batched_runner import BatchedEnvRunner, batched_obstacle
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
-from study.trial.measured_algorithm import MeasuredAlgorithm
+from study.trial.measured import MeasuredAlgorithm
 from tests.integration.trials import built_config
 from tests.spaces import cluster, spec
 
@@ -135,7 +133,7 @@ def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
     )
     assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
     assert built.fallbacks == [
-        "runner: RLlib's stock runner instead of the batched one: it needs RLlib's default connectors",
+        "runner: RLlib's own instead of the batched one: it needs RLlib's default connectors",
         "learner: RLlib's own learner instead of the fused one: torch_compile_learner is on",
     ]
     assert built.standardization == "rllib"
@@ -180,20 +178,6 @@ def test_rllibs_learner_scales_rewards_by_a_connector() -> None:
     for rewards in (True, False):
         built = config(learner="rllib", environment__normalize_rewards=rewards)
         assert built._learner_connector is (ScaledRewards if rewards else None)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda built: built.env_runners(env_to_module_connector=lambda *_: None), "no connectors of one's own"),
-        (lambda built: built.env_runners(batch_mode="complete_episodes"), "batch_mode truncate_episodes"),
-        (lambda built: built.environment(action_space=Tuple([Discrete(2)])), "takes Discrete, MultiDiscrete and"),
-    ],
-)
-def test_what_the_batched_runner_cannot_do(change: Callable[[PPOConfig], Any], words: str) -> None:
-    built = config()
-    change(built)
-    assert words in (batched_obstacle(built) or "")
 
 
 COMPILED = {"framework": {"torch_compile_learner": True}}

@@ -22,7 +22,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
-from study.trial import algorithm as algorithm_module
+from study.trial import experiment as experiment_module
 from study.trial import run as run_module
 from study.trial.engine.learning.asynchronous_learner import (
     Backlog,
@@ -32,6 +32,7 @@ from study.trial.engine.learning.asynchronous_learner import (
 )
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
+from study.trial.policy import module_of
 from study.trial.run import TrialRun
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
@@ -224,19 +225,19 @@ def paused(local_ray: None) -> Iterator[tuple[list[dict[str, Any]], list[Any]]]:
     """
     seen = []
 
-    def slow_evaluation(module: Any, *arguments: Any, **options: Any) -> Any:
+    def slow_evaluation(experiment: Any, state: Any, *arguments: Any, **options: Any) -> Any:
         algorithm = trial._algorithm
         assert algorithm is not None
         before = algorithm.ask_learners(lambda learner: learner.learnt_so_far())
-        result = evaluate(module, *arguments, **options)
+        result = evaluate(experiment, state, *arguments, **options)
         time.sleep(1.0)
         after = algorithm.ask_learners(lambda learner: learner.learnt_so_far())
-        evaluated = {name: np.array(value) for name, value in module.get_state().items()}
+        evaluated = {name: np.array(value) for name, value in module_of(experiment, state).get_state().items()}
         seen.append((before, after, evaluated, weights_of(trial)))
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm_module, "CountingAPPOLearner", Slow)
+        patch.setattr(experiment_module, "CountingAPPOLearner", Slow)
         patch.setattr(run_module, "evaluate", slow_evaluation)
         with running(
             "APPO",
@@ -322,7 +323,7 @@ class SlowIMPALA(CountingIMPALALearner):
 
 @pytest.mark.heavy
 def test_what_a_learner_process_cannot_take_is_counted_to_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", SlowIMPALA)
+    monkeypatch.setattr(experiment_module, "CountingIMPALALearner", SlowIMPALA)
     setting = {
         "rollout_fragment_length": 20,
         "num_envs_per_env_runner": 2,
@@ -355,7 +356,7 @@ class Fails(CountingIMPALALearner):
 
 @pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_learners: int) -> None:
-    monkeypatch.setattr(algorithm_module, "CountingIMPALALearner", Fails)
+    monkeypatch.setattr(experiment_module, "CountingIMPALALearner", Fails)
     with (
         running("IMPALA", resources__num_learners=num_learners) as trial,
         pytest.raises(Exception, match="ArithmeticError: planted fault of the loss"),

@@ -23,7 +23,7 @@ from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.engine.sampling.runner import NonFiniteError
-from study.trial.measured_algorithm import check_runner
+from study.trial.measured import check_runner
 from tests.integration.trials import built_config
 from tests.spaces import spec
 
@@ -171,7 +171,8 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
         check_runner(measurement)
     reason = reason_of("".join(traceback.format_exception(raised.value)))
     assert reason == str(raised.value)  # not the last line of the runner's traceback, which the error brings along
-    assert re.search(r"must not fail, got ZeroDivisionError: planted fault at step 5\. (.*\. )?Fix: ", reason)
+    place = r"step 5 \(environments.py, line \d+, in happens\)"
+    assert re.search(rf"must not fail, got ZeroDivisionError: planted fault at {place}\. (.*\. )?Fix: ", reason)
 
 
 def test_a_reward_that_is_not_finite_is_reported(kind: str) -> None:

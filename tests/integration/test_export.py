@@ -10,9 +10,8 @@ from study.exporting.script import plain_script
 from study.space.algorithms import ALGORITHMS
 from study.space.parameters import PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
-from study.trial.algorithm import build_config
-from study.trial.engine.envs.probing import probe
 from tests import holdup
+from tests.integration.trials import config_of
 from tests.spaces import spec
 
 OPTIONS = (
@@ -42,7 +41,7 @@ def run(script: str) -> dict[str, Any]:
 def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value]) -> None:
     theirs = names["make_config"](seed=5)
     theirs.validate()
-    ours = build_config(spec, setting=setting, seed=5, spaces=probe(spec.environment, ""), execution="real")
+    ours = config_of(spec, setting=setting, seed=5)
     assert theirs.total_train_batch_size == setting["train_batch_size"]
     options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].is_argument)}
     for name in options & vars(ours).keys():

@@ -32,12 +32,14 @@ from ray.rllib.utils.postprocessing.value_predictions import compute_value_targe
 from ray.rllib.utils.torch_utils import explained_variance
 
 from study.errors import TrialError
+from study.trial import parts
 from study.trial.engine.learning import fused_learner, fused_program
 from study.trial.engine.learning.advantages import generalised_advantages, phantom_advantages
 from study.trial.engine.learning.batches import DISCOUNTED, gather_fragments, minibatch_indices
 from study.trial.engine.learning.encoders import NORMALIZE, StudyCatalog, normalizers_of
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, learner_for
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
 from study.trial.engine.learning.rewards import ScaledRewards
+from study.trial.parts import set_learner
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)
 IMAGES = Box(-1.0, 1.0, (8, 8, 2), np.float32)
@@ -527,16 +529,24 @@ def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_ask
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = configured(PPOTorchLearner)
-    assert learner_for(config, "auto") == (FusedPPOLearner, "")
-    assert learner_for(config, "rllib") == (PPOTorchLearner, "")
-    monkeypatch.setattr(fused_learner, "jax_obstacle", lambda: "JAX is in use")
-    assert learner_for(config, "auto") == (PPOTorchLearner, "JAX is in use")
-    for attempt in (lambda: learner_for(config, "fused"), fused):
+
+    def chosen(asked: str) -> tuple[type, str | None]:
+        tried = config.copy(copy_frozen=False)
+        tried.fallbacks = []
+        reason = set_learner(tried, "", asked=asked)
+        return tried.learner_class, reason
+
+    assert chosen("auto") == (FusedPPOLearner, None)
+    assert chosen("rllib") == (PPOTorchLearner, "")
+    for module in (fused_learner, parts):
+        monkeypatch.setattr(module, "jax_obstacle", lambda: "JAX is in use")
+    assert chosen("auto") == (PPOTorchLearner, "JAX is in use")
+    for attempt in (lambda: chosen("fused"), fused):
         with pytest.raises(TrialError, match="JAX is in use"):
             attempt()
     # What no process can serve is no fault of this one.
     config.use_critic = False
-    assert learner_for(config, "fused") == (PPOTorchLearner, "use_critic is off")
+    assert chosen("fused") == (PPOTorchLearner, "use_critic is off")
 
 
 @pytest.mark.parametrize("home", ["cannot be made", "is unknown", "is open to all"])

@@ -26,10 +26,10 @@ from study.space.settings import runnable
 from study.trial.engine.sampling import hosted_runner, runner
 from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
-from study.trial.measured_ppo import MeasuredPPO
+from study.trial.experiment import pickled
+from study.trial.measured import Phases
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
-from study.trial.script_config import pickled
 from tests.integration import trials
 from tests.integration.trials import of_kind, play
 from tests.script_facts import script_spec
@@ -67,7 +67,7 @@ class LogsByWorker(RLlibCallback):
 
 
 class Halves(PPO):
-    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `MeasuredPPO`."""
+    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `Phases`."""
 
     def training_step(self) -> None:
         super().training_step()
@@ -131,13 +131,13 @@ def trained(name: str, *, execution: str, processes: int = 1) -> dict[str, Any]:
     """Return what the first iteration sampled, RLlib's metrics of it and of later ones, the weights after the last."""
     sampled: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
-        update = MeasuredPPO._update  # which an unknown step does not call
+        update = Phases._update  # which an unknown step does not call
 
         def noted(algorithm: Any, episodes: list[Any]) -> Any:
             sampled.append(pickle.loads(cloudpickle.dumps(episodes)))  # before the learner changes them
             return update(algorithm, episodes)
 
-        patched.setattr(MeasuredPPO, "_update", noted)
+        patched.setattr(Phases, "_update", noted)
         with running(CONFIGS[name](), execution=execution, processes=processes) as trial:
             algorithm = trial._algorithm
             results = [algorithm.train() for _ in range(ITERATIONS)]

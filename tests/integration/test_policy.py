@@ -16,31 +16,30 @@ from study.errors import RecordError, SpaceError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.records.folder import unpack_policy
 from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS, SCALE
 from study.space.spec import StudySpec
-from study.trial.algorithm import build_config
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import normalizers_of
-from study.trial.evaluation import evaluate
-from study.trial.policy import load_policy
-from study.trial.run import pack_policy
+from study.trial.evaluation import evaluate_module
+from study.trial.experiment import experiment_of
+from study.trial.policy import module_of, pack_policy, read_state
 from tests.spaces import spec
-
-SETTING: dict[str, Any] = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {SCALE: 1}
 
 
 def trained(space: StudySpec, *, inference_only: bool = True) -> RLModule:
     """Return a module as a trial of the space has it, with weights of its own."""
     spaces = probe(space.environment, "")
-    config = build_config(space, setting=SETTING, seed=1, spaces=spaces, execution="real")
+    config = experiment_of(space, spaces=spaces).config
     both = (spaces.observation_space, spaces.action_space)
     torch.manual_seed(7)
     return config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=inference_only).build()
 
 
+def packed(module: RLModule) -> bytes:
+    return pack_policy(module, {"rl_module": {DEFAULT_MODULE_ID: module.get_state()}})
+
+
 def loaded(checkpoint: Path, space: StudySpec) -> RLModule:
-    spaces = probe(space.environment, "")
-    return load_policy(checkpoint, space, setting=SETTING, seed=2, spaces=spaces).module
+    return module_of(experiment_of(space, spaces=probe(space.environment, "")), read_state(checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -
     module = trained(space)
     for normalizer in normalizers_of(module):
         normalizer.add(torch.stack([torch.full((8,), 4.0), torch.full((8,), -2.0)]))
-    unpack_policy(pack_policy(module), tmp_path / "policy")
+    unpack_policy(packed(module), tmp_path / "policy")
     state = torch.get_rng_state()
     again = loaded(tmp_path / "policy", space)
     assert torch.equal(torch.get_rng_state(), state)
@@ -76,16 +75,16 @@ def test_a_policy_that_the_fused_learner_trained_plays_without_jax(
 ) -> None:
     space = spec(learner="fused")
     module = trained(space)
-    unpack_policy(pack_policy(module), tmp_path / "policy")
-    monkeypatch.setattr("study.trial.engine.learning.fused_learner.jax_obstacle", lambda: "JAX is not installed")
-    assert evaluate(loaded(tmp_path / "policy", space), space).returns == evaluate(module, space).returns
+    unpack_policy(packed(module), tmp_path / "policy")
+    monkeypatch.setattr("study.trial.parts.jax_obstacle", lambda: "JAX is not installed")
+    assert evaluate_module(loaded(tmp_path / "policy", space), space).returns == evaluate_module(module, space).returns
 
 
 def test_a_whole_module_of_rllib_s_plays_too(tmp_path: Path) -> None:
     space = spec()
     whole = trained(space, inference_only=False)
     whole.save_to_path(tmp_path / "rllib")
-    assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
+    assert evaluate_module(loaded(tmp_path / "rllib", space), space).returns == evaluate_module(whole, space).returns
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -105,7 +104,7 @@ def test_a_whole_module_of_appo_s_plays_without_its_target_networks(shared: bool
     )
     whole.make_target_networks()  # as RLlib's learner does
     whole.save_to_path(tmp_path / "rllib")
-    assert evaluate(loaded(tmp_path / "rllib", space), space).returns == evaluate(whole, space).returns
+    assert evaluate_module(loaded(tmp_path / "rllib", space), space).returns == evaluate_module(whole, space).returns
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -115,7 +114,7 @@ def test_a_checkpoint_alone_is_played_with_a_space_of_any_algorithm(algorithm: s
         f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
         "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
     )
-    unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
+    unpack_policy(packed(trained(spec())), tmp_path / "policy")
     played = evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file), episodes=2))
     assert played.summary.mean.n == 2
 
@@ -126,13 +125,13 @@ def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path:
         "environment: {id: 'tests.environments:Picture', floor: 0, reference: 500, target: 450}\n"
         "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
     )
-    unpack_policy(pack_policy(trained(spec())), tmp_path / "policy")
+    unpack_policy(packed(trained(spec())), tmp_path / "policy")
     with pytest.raises(SpaceError, match=r"model\.conv_filters: must be given for images of shape \(4, 6, 3\)"):
         evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file)))
 
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:
-    unpack_policy(pack_policy(trained(spec())), tmp_path)
+    unpack_policy(packed(trained(spec())), tmp_path)
     law = r"must fit Acrobot-v1 .* encoder\.actor_encoder\.net\.mlp\.0\.weight is 64x4, must be 64x6; .*Fix: Name the"
     with pytest.raises(RecordError, match=law):
         loaded(tmp_path, spec(environment__id="Acrobot-v1"))

@@ -22,7 +22,7 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.lanes import lane_seed
-from study.trial.evaluation import evaluate
+from study.trial.evaluation import evaluate_module
 from study.trial.messages import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
@@ -163,7 +163,7 @@ def test_the_policy_travels(results: list[TrialResult], trial: TrialRun, tmp_pat
     unpack_policy(results[-1].policy, tmp_path / "policy")
     module = RLModule.from_checkpoint(tmp_path / "policy")
     spec = StudySpec.model_validate(trial_config()["spec"])
-    assert list(evaluate(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
+    assert list(evaluate_module(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
 
 
 def test_the_same_seed_gives_the_same_trial(results: list[TrialResult]) -> None:
@@ -182,14 +182,14 @@ def test_the_same_seed_gives_the_same_trial(results: list[TrialResult]) -> None:
 
 def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[PPOConfig], object]) -> None:
     """Change what is built behind the back of what was asked."""
-    build = run_module.build_config
+    apply = run_module.apply
 
-    def build_config(*args: Any, **kwargs: Any) -> PPOConfig:
-        config = build(*args, **kwargs)
+    def changed(*args: Any, **kwargs: Any) -> PPOConfig:
+        config = apply(*args, **kwargs)
         change(config)
         return config
 
-    monkeypatch.setattr(run_module, "build_config", build_config)
+    monkeypatch.setattr(run_module, "apply", changed)
 
 
 class SlowLearner(PPOTorchLearner):

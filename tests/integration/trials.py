@@ -90,12 +90,19 @@ def weights_of(trial: "TrialRun") -> dict[str, Any]:
 
 def built_config(**changes: Any) -> Any:
     """Return RLlib's configuration of the trial of `trial_config(**changes)`."""
-    from study.trial.algorithm import build_config
-    from study.trial.engine.envs.probing import probe
-
     content = trial_config(**changes)
     space, own = StudySpec.model_validate(content["spec"]), ("setting", "seed", "execution")
-    return build_config(space, spaces=probe(space.environment, ""), **{name: content[name] for name in own})
+    return config_of(space, **{name: content[name] for name in own})
+
+
+def config_of(space: StudySpec, *, setting: Any, seed: int = 1, execution: Any = "real") -> Any:
+    """Return RLlib's configuration of a trial of a space."""
+    from study.trial.configuration import apply
+    from study.trial.engine.envs.probing import probe
+    from study.trial.experiment import experiment_of
+
+    experiment = experiment_of(space, spaces=probe(space.environment, ""))
+    return apply(experiment, space, setting=setting, seed=seed, execution=execution)
 
 
 def live_runners(patience_s: float = 1) -> list[Any]:

@@ -30,10 +30,10 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 ALLOWED = {
     "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
-    "study/trial/script_policy.py": {"pickle"},  # writes; `weights` reads
+    "study/trial/policy.py": {"pickle"},  # writes; `weights` reads
     "study/adopted/finding.py": {"compile", "exec"},  # runs the script that a person names
     "study/adopted/answering.py": {"cloudpickle"},  # tries which part of its configuration cannot be pickled
-    "study/trial/script_config.py": {"cloudpickle"},  # the configuration that such a script made
+    "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
     "study/trial/engine/sampling/hosted_runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
     "study/doctor/asking.py": {"cloudpickle"},  # tells Ray which module travels to the nodes
 }

@@ -90,9 +90,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (f"{HERE}NanAtFirst", {}, "must be finite, the first one is not"),
     (f"{HERE}Raises", {"at_step": 1}, "ZeroDivisionError: planted fault at step 1"),
     # A constructor that fails says so on one line, and its arguments are not blamed.
-    (f"{HERE}BreaksAtOnce", {"how": "message"}, "got ValueError: no licence found."),
+    (f"{HERE}BreaksAtOnce", {"how": "message"}, "got ValueError: no licence found (environments.py, line "),
     (f"{HERE}BreaksAtOnce", {"how": "mistake"}, "got TypeError: unsupported operand"),
-    (f"{HERE}BreaksAtOnce", {"how": "exit"}, "got SystemExit: the licence server says no."),
+    (f"{HERE}BreaksAtOnce", {"how": "exit"}, "got SystemExit: the licence server says no (environments.py, line "),
     # An id of another library is not taken for a slip.
     ("Nowhere/Maze-v0", {}, "install the package that registers Nowhere/…"),
     ("ALE/Pong-v5", {}, "Run `pip install 'ale-py'` on every node, and write ale_py:ALE/Pong-v5, which imports"),

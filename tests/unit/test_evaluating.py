@@ -18,7 +18,6 @@ from study.evaluating.policies import ChosenPolicy, best_policy, find_policy, ra
 from study.evaluating.summary import summarise
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
-from study.space.algorithms import ALGORITHMS
 from study.space.space_file import read_text
 from study.statistics import Estimate
 from study.trial.weights import STATE_FILE
@@ -272,16 +271,3 @@ def test_what_does_not_go_together_is_refused(words, expected, folder, tmp_path)
     faults = getattr(caught.value, "faults", [caught.value])
     for fault, begin in zip(faults, expected, strict=True):
         assert str(fault).startswith(begin.format(**places))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_checkpoint_alone_has_a_setting_of_its_space_s_algorithm(algorithm, tmp_path):
-    (tmp_path / "module_state.pkl").write_bytes(b"")
-    (tmp_path / "space.yaml").write_text(
-        f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
-        "parameters: {num_env_runners: [2, 4], lr: {low: 1.0e-4, high: 1.0e-3}}\n"
-        "budget: {env_steps: 10000}\nsearch: {num_trials: 2}\n"
-    )
-    subject = find_policy(tmp_path, space=str(tmp_path / "space.yaml"))
-    assert tuple(subject.setting) == subject.spec.parameter_names
-    assert subject.setting["num_env_runners"] == 2

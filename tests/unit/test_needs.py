@@ -93,6 +93,14 @@ def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(change
     assert execution_of(spec(**changes), 4, machine(cores)) == execution
 
 
+@pytest.mark.parametrize(
+    ("scales", "cores", "real"), [([1, 2, 4], 2, []), ([1, 2, 4], 3, [1, 2]), ([1, 2, 4], 5, [1, 2, 4]), ([1], 2, [1])]
+)
+def test_one_scale_of_several_is_not_real_alone(scales, cores, real):
+    space = spec(parameters__num_env_runners=scales)
+    assert [scale for scale in scales if execution_of(space, scale, machine(cores)) == "real"] == real
+
+
 def placeable(cpus, nodes, *, spread=False, memory_mb=1):
     wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
     return _placeable(wanted, [_Room(number, 10, 0) for number in nodes], spread=spread)
@@ -141,7 +149,8 @@ def test_execution_depends_on_cores_never_on_the_cpus_that_ray_hands_out(cores, 
 
 
 def test_the_largest_trial_is_reckoned_as_it_will_run():
-    assert design_of(spec()).num_cpus(spec(), machine(2)) == 2  # one runner is real, two and four are emulated
+    assert design_of(spec()).num_cpus(spec(), machine(2)) == 1  # all are emulated
+    assert design_of(spec()).num_cpus(spec(), machine(3)) == 3  # one runner and two are real
     assert design_of(spec(execution="real")).num_cpus(spec(execution="real"), machine(2)) == 5
 
 

@@ -129,11 +129,11 @@ def test_trials_share_a_cluster_unless_the_space_says_exclusive(tmp_path):
 
 
 def test_only_trials_whose_clock_is_measured_run_alone(tmp_path):
-    scales = {"parameters__num_env_runners": [1, 40, 50], "parameters__train_batch_size": 800}
+    scales = {"parameters__num_env_runners": [1, 2, 50], "parameters__train_batch_size": 800}
     seen = together(tmp_path, spec(exclusive=True, **scales))
-    assert all(len(trials) == 1 for trials in seen if 1 in trials)
+    assert all(len(trials) == 1 for trials in seen if {1, 2} & {*trials})
     assert max(map(len, seen)) > 1  # emulated ones beside each other: their clock is nobody's
-    assert sorted(scale for trials in seen for scale in trials) == [1, 1, 40, 40, 50, 50]
+    assert sorted(scale for trials in seen for scale in trials) == [1, 1, 2, 2, 50, 50]
 
 
 def test_environments_that_wait_run_alone_too(tmp_path):

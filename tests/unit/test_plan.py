@@ -80,7 +80,7 @@ SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size
         (GPUS, {"n0": 8}, "needs 2 of the cluster's GPUs at once, there are 0", {"n0": 8, "num_gpus": 2}),
         ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runners need 3 CPUs", {"n0": 3}),
         (IMPALA, {"n0": 2}, "2 runners need 3 CPUs", {"n0": 5}),  # never emulated
-        (SECONDS, {"n0": 2}, r"budget.time_s: .*46 runners would be emulated", {"n0": 47}),
+        (SECONDS, {"n0": 2}, r"budget.time_s: .*1 runners would be emulated", {"n0": 47}),
     ],
 )
 def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes, words, enough):
@@ -108,13 +108,14 @@ def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_
 
 
 def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
-    def reuses(**changes):
-        return make_plan(spec(**changes), cluster(n0=(8, 2))).reuses_processes
+    def reuses(cores=2, **changes):
+        return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
 
     assert reuses(execution="emulated")
     assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
     assert not reuses(execution="real")
-    assert not reuses(execution="auto")  # the smallest scale is real here
+    assert reuses(execution="auto")  # one scale of three would have room: all are emulated
+    assert not reuses(cores=3, execution="auto")  # one runner and two are real
 
 
 def test_more_processes_than_cores_is_planned_and_said():

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.report import build, find_clip, to_html, to_markdown, write
+from analysis.report import find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
 from study.records.clip import FilmFacts, Shot
-from tests.unit.test_report import Outline, data, table
+from tests.unit.test_report import Outline, build, table
 
 SHOT = Shot(episode=0, seed=5, episode_return=-74.0, num_steps=75, num_frames=76, whole=True)
 FACTS = FilmFacts(
@@ -37,20 +37,20 @@ def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
         "The first 2 greedy episodes of trial 7 in Acrobot-v1, evaluation seed 10000; returns -74 and -91. The last "
         "one is not shown to its end. Single episodes: an impression, no result."
     )
-    report = build(data(), [table("T8")], [], clip=clip)
+    report = build([table("T8")], [], clip=clip)
     outline = Outline(to_html(report))
     assert outline.faults == []
     assert [each[:22] for each in outline.asks if not each.startswith("#")] == ["data:image/gif;base64,"]
     assert f"![{clip.caption}](figures/clip.gif)" in to_markdown(report)
     assert {file.name for file in write(report, tmp_path / "out", ["md"])} >= {"clip.gif"}
-    write(build(data(), [table("T8")], []), tmp_path / "out", ["md"])
+    write(build([table("T8")], []), tmp_path / "out", ["md"])
     assert not (tmp_path / "out" / "figures" / "clip.gif").exists()
 
 
 def test_a_film_with_a_button_has_its_poster(tmp_path):
     put_clip(tmp_path, replace(FACTS, file="best.mp4"), b"\0\0\0\x20ftypisom")
     (tmp_path / "clips" / "best.png").write_bytes(b"\x89PNG")
-    page = to_html(build(data(), [table("T8")], [], clip=find_clip(tmp_path, "abc")))
+    page = to_html(build([table("T8")], [], clip=find_clip(tmp_path, "abc")))
     assert 'poster="data:image/png;base64,' in page
     assert 'src="data:video/mp4;base64,' in page
     assert "media-src data:" in page
@@ -68,7 +68,7 @@ def test_a_film_with_a_button_has_its_poster(tmp_path):
 def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, film, why):
     clip = find_clip(put_clip(tmp_path, facts, film), "abc")
     assert why in clip.missing
-    report = build(data(), [table("T8")], [], clip=clip)
+    report = build([table("T8")], [], clip=clip)
     assert why in to_html(report)
     assert "data:image/gif" not in to_html(report)
     assert why in to_markdown(report)

@@ -9,7 +9,7 @@ from analysis.estimates.fits import merged, thinned
 from analysis.estimates.predictions import fitted, prediction_rows
 from analysis.estimates.results import Results
 from analysis.estimates.throughput import Names
-from analysis.figures.catalogue import all_figures
+from analysis.figures import all_figures
 from analysis.models.comparison import leave_one_scale_out
 from analysis.opened import Study
 from analysis.tables.catalogue import all_tables

@@ -17,12 +17,13 @@ SEEDS = (1, 2, 3)
 """Of the space file's trials."""
 
 
-def export_python(folder: StudyFolder, scale: int) -> str:
-    """Return a script that trains the winner at a scale with RLlib alone.
+def export_python(folder: StudyFolder, scale: int, *, fast: bool = False) -> str:
+    """Return a script that trains the winner at a scale with RLlib alone, or with `study.fast` too.
 
     Args:
         folder: A confirmed hold-up study.
         scale: Environment runners, at least 1; one that was not confirmed is said to be so.
+        fast: Whether it takes the batched runner and the fused learner, where they serve.
 
     Raises:
         RecordError: The study has no certificate yet, or its records break a rule.
@@ -30,7 +31,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
     """
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
-    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None)
+    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None, fast=fast)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:

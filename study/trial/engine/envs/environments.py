@@ -23,6 +23,7 @@ from gymnasium.wrappers import TimeLimit
 
 from study.space.procgen import game_meant
 from study.space.sections import EnvironmentSpec
+from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv
 from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
 
@@ -45,7 +46,7 @@ class EnvFactory:
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
-        env = make_env(self.spec)
+        env = ApartEnv(functools.partial(make_env, self.spec)) if self.spec.process == "own" else make_env(self.spec)
         return _Heavy(env, self.load) if self.load else env
 
     @property

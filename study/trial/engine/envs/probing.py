@@ -1,7 +1,12 @@
 """Finds out early whether an environment works: in the driver first, then on every node. No Ray, no torch."""
 
+import contextlib
+import functools
+import itertools
+import math
+import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -12,9 +17,10 @@ from study.errors import SpaceError
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import within
+from study.trial.engine.envs.apart import EnvProcess
 from study.trial.engine.envs.environments import ID, make_env
 from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward
-from study.trial.failures import described, original
+from study.trial.failures import causes, described, original
 
 KWARGS = "environment.kwargs"
 _API = {
@@ -198,7 +204,95 @@ def _missing_module(error: BaseException) -> str | None:
     return found.name if isinstance(found, ModuleNotFoundError) else None
 
 
-def _caused_by(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__
-    return error
+def _caused_by(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)
+
+
+# --- an environment that keeps state in its process ------------------------------------------------------------------
+
+STEPS = 200
+"""Steps that are compared, over several episodes where they are short."""
+CHECK_S = 10.0
+"""Seconds after which no further step is compared: a slow simulator is compared over fewer."""
+_ANSWER_S = 60.0
+"""Seconds that the check waits for one answer."""
+_FIRST_SEED = 20_260
+_OWN_OF_GYMNASIUM = "gymnasium.envs."
+
+Sharing = Literal["harmless", "wrong", "unknown"]
+"""What several environments in one process do to one another; unknown where even alone an environment does not play
+the same episode twice."""
+
+
+def sharing_of(spec: EnvironmentSpec) -> Sharing:
+    """Find out whether environments of this kind may share a process.
+
+    The first `STEPS` steps of a seeded environment, as many as it plays in `CHECK_S`, are played in a process of its
+    own, and in another one beside a second environment that is seeded differently. Where they differ, they are played
+    alone once more. An error is an outcome like an observation: whoever plays the environment next will report it.
+    """
+    if spec.backend != "gymnasium" or _comes_with_gymnasium(spec.id):
+        return "harmless"
+    end = time.monotonic() + CHECK_S
+    alone = _outcomes(spec, end=end)
+    if _equal(alone, _outcomes(spec, beside=True, steps=len(alone))):
+        return "harmless"
+    return "wrong" if _equal(alone, _outcomes(spec, steps=len(alone))) else "unknown"
+
+
+def in_own_processes(spec: StudySpec) -> StudySpec:
+    """Return the space whose environments have a process each."""
+    return spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
+
+
+def _comes_with_gymnasium(env_id: str) -> bool:
+    known = gymnasium.registry.get(env_id)
+    return known is not None and str(known.entry_point).startswith(_OWN_OF_GYMNASIUM)
+
+
+def _outcomes(
+    spec: EnvironmentSpec, *, beside: bool = False, steps: int = STEPS, end: float = math.inf
+) -> list[tuple[Any, ...]]:
+    """Return what the first steps of environment 0 bring, up to its first error; the actions follow from the step.
+
+    Args:
+        spec: The environment.
+        beside: Whether an environment 1 in the same process is stepped before each step.
+        steps: How many, at most.
+        end: When to stop, as `time.monotonic` counts.
+    """
+    numbers = (1, 0) if beside else (0,)
+    episodes = dict.fromkeys(numbers, 0)
+    ended = dict.fromkeys(numbers, True)
+    outcomes: list[tuple[Any, ...]] = []
+    with contextlib.closing(EnvProcess(_ANSWER_S)) as process:
+        try:
+            for number in numbers:
+                _, action_space, _ = process.call(number, "make", functools.partial(make_env, spec))
+            while len(outcomes) < steps and time.monotonic() < end:
+                first: Any = None
+                for number in numbers:
+                    if ended[number]:
+                        seed = _FIRST_SEED + 1_000 * number + episodes[number]
+                        episodes[number] += 1
+                        first, _ = process.call(number, "reset", seed=seed)
+                    action_space.seed(2 * len(outcomes) + number)
+                    outcome = process.call(number, "step", action_space.sample())[:4]
+                    ended[number] = bool(outcome[2]) or bool(outcome[3])
+                outcomes.append((first, *outcome))
+        except Exception as error:  # noqa: BLE001 (whatever the environment raises)
+            outcomes.append((type(error).__name__,))
+    return outcomes
+
+
+def _equal(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> bool:
+    return all(
+        len(left) == len(right) and all(_same(a, b) for a, b in zip(left, right, strict=True))
+        for left, right in itertools.zip_longest(one, other, fillvalue=())
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other, equal_nan=True)
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))

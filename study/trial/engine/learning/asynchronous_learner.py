@@ -21,14 +21,8 @@ from torch import Tensor
 
 from study.ray_private import wrap_update
 from study.trial.failures import described
+from study.trial.measure import LEARNER_KEYS
 
-_LOSSES = {
-    "kl": ("mean_kl_loss",),
-    "entropy": ("entropy",),
-    "policy_loss": ("policy_loss", "mean_pi_loss"),
-    "vf_loss": ("mean_vf_loss", "vf_loss"),
-}
-"""Our metric -> its key in APPO or IMPALA, which logs its value loss summed too."""
 _LOOK_S = 1.0
 """How often it is checked, while waiting for the learner's thread, that the thread is alive."""
 _ABSENT = object()
@@ -181,7 +175,7 @@ class CountingLearner(Learner):
     def _logged(self) -> dict[str, Any]:
         """Return what this update logged: numbers or tensors, which would hold it up if they were read here."""
         found = {}
-        for name, keys in _LOSSES.items():
+        for name, keys in LEARNER_KEYS.items():
             if name == "kl" and not getattr(self.config, "use_kl_loss", False):
                 continue  # APPO logs 0 where its loss has no such term
             logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys)

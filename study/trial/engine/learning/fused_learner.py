@@ -61,7 +61,7 @@ def fused_obstacle(config: PPOConfig) -> str | None:
     """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can.
 
     What of this process stands in the way is said by `jax_obstacle`. Several modules, and a learner of a script's own,
-    are not asked about: `script_engine` lets neither through.
+    are not asked about: `study.trial.parts` lets neither through.
 
     Args:
         config: With the spaces of its environment.
@@ -91,26 +91,8 @@ def fused_obstacle(config: PPOConfig) -> str | None:
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
 
-def learner_for(config: PPOConfig, asked: str) -> tuple[type[PPOTorchLearner], str]:
-    """Return the learner of a trial, and in one line why it is not the fused one where that could be.
-
-    Args:
-        config: Complete, with its spaces.
-        asked: `learner` of the space.
-
-    Raises:
-        TrialError: The space asks for the fused one, and this process cannot have it: other trials of the study may.
-    """
-    if asked == "rllib":
-        return PPOTorchLearner, ""
-    obstacle, not_here = fused_obstacle(config), jax_obstacle()
-    if not_here and not obstacle and asked == "fused":
-        raise _refusal(not_here)
-    reason = obstacle or not_here or ""
-    return PPOTorchLearner if reason else FusedPPOLearner, reason
-
-
-def _refusal(obstacle: str) -> TrialError:
+def refusal(obstacle: str) -> TrialError:
+    """Return the error where the fused learner is asked for and cannot serve."""
     fix = "Remove what is named, or start a new study with --set learner=rllib."
     return TrialError(where="learner", rule="`fused` must be able to serve", got=obstacle, fix=fix)
 
@@ -141,6 +123,9 @@ class FusedPPOLearner(PPOTorchLearner):
       is not finite. `torch_skip_nan_gradients` has no effect.
     """
 
+    standardization = "steps"
+    """What advantages are standardised over where the configuration does not say."""
+
     def build(self) -> None:
         """Build module and optimizer, and load the program.
 
@@ -148,9 +133,9 @@ class FusedPPOLearner(PPOTorchLearner):
             TrialError: The configuration or the process is one that this learner cannot serve.
         """
         if self.distributed:  # before PyTorch waits for the other learners
-            raise _refusal("there are several learners")
+            raise refusal("there are several learners")
         if obstacle := jax_obstacle():
-            raise _refusal(obstacle)
+            raise refusal(obstacle)
         use_one_cpu_thread()
         from study.trial.engine.learning import fused_program
 
@@ -164,17 +149,17 @@ class FusedPPOLearner(PPOTorchLearner):
         known = self.config.copy(copy_frozen=False)
         known.environment(observation_space=self._network.observation_space, action_space=self._network.action_space)
         if obstacle := fused_obstacle(known):
-            raise _refusal(obstacle)
+            raise refusal(obstacle)
         try:
             self.jax_platform = str(cpu_device().platform)
         except RuntimeError as error:
-            raise _refusal(f"JAX has no CPU here: {error}") from error
+            raise refusal(f"JAX has no CPU here: {error}") from error
         if (folder := _cache_folder()) is not None:
             fused_program.use_cache(folder)
         distribution = distribution_for(self._network.action_space)
         assert distribution is not None  # says `fused_obstacle`
         self._distribution = distribution
-        self._standardization = getattr(self.config, "standardization", "steps")
+        self._standardization = getattr(self.config, "standardization", self.standardization)
         self._return_scale = ReturnScale()
         self._generator = torch.Generator()
         if self.config.seed is None:

@@ -35,7 +35,7 @@ from ray.rllib.utils.metrics import (
     WEIGHTS_SEQ_NO,
 )
 
-from study.ray_private import maker_of, option
+from study.ray_private import maker_of
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
 from study.trial.engine.learning.batches import DISCOUNTED
@@ -121,7 +121,9 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._ended: Ended = []
-        """Episodes since the measurement before, which fetches RLlib's metrics too."""
+        """Episodes since RLlib's metrics were fetched."""
+        self._reported: Ended = []
+        """Those whose metrics were fetched last."""
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -193,8 +195,9 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""
-        if self._ended:
-            returns, lengths = np.array(self._ended).T
+        self._reported, self._ended = self._ended, []
+        if self._reported:
+            returns, lengths = np.array(self._reported).T
             for values, mean, least, most in (
                 (returns, EPISODE_RETURN_MEAN, EPISODE_RETURN_MIN, EPISODE_RETURN_MAX),
                 (lengths, EPISODE_LEN_MEAN, EPISODE_LEN_MIN, EPISODE_LEN_MAX),
@@ -205,7 +208,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         return self.metrics.reduce()
 
     def _take_ended(self) -> Ended:
-        ended, self._ended = self._ended, []
+        ended, self._reported = self._reported, []
         return ended
 
     # --- sampling ----------------------------------------------------------------------------------------------
@@ -398,25 +401,3 @@ def _check_finite(*arrays: Array) -> None:
     for array in arrays:
         if not np.isfinite(array).all():
             raise NonFiniteError("observations must be finite, got nan or inf")
-
-
-def batched_obstacle(config: AlgorithmConfig) -> str | None:
-    """Return in one line why the batched runner cannot serve a configuration with its spaces; None when it can.
-
-    The networks are RLlib's default ones, without a state: neither a space nor what `script_engine` lets through has
-    others, or callbacks.
-    """
-    try:
-        action_rule(config.action_space)
-    except ValueError:
-        return f"it takes Discrete, MultiDiscrete and flat Box actions, got {config.action_space}"
-    if config.batch_mode != "truncate_episodes":
-        return f"it takes batch_mode truncate_episodes, got {config.batch_mode}"
-    if any(option(config, name) is not None for name in ("env_to_module_connector", "module_to_env_connector")):
-        return "it takes no connectors of one's own"
-    if not (
-        config.add_default_connectors_to_env_to_module_pipeline
-        and config.add_default_connectors_to_module_to_env_pipeline
-    ):
-        return "it needs RLlib's default connectors"
-    return None

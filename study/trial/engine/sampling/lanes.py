@@ -54,6 +54,11 @@ class LaneLayout:
         """Lanes of the trial."""
         return self.num_env_runners * self.num_envs_per_env_runner
 
+    @property
+    def most_lanes(self) -> int:
+        """Lanes of the process that steps most of them."""
+        return max(len(self.lanes_of(process)) for process in range(self.num_processes))
+
     def runners_of(self, process: int) -> range:
         """Return the runners (from 1, as RLlib counts them) of a process (from 0)."""
         share, extra = divmod(self.num_env_runners, self.num_processes)

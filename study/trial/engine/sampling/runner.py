@@ -342,7 +342,8 @@ def _check_rewards(episode: SingleAgentEpisode) -> None:
 def _with_notes(error: Exception) -> str:
     """Return `Type: message` of what was raised, with the lane and step that it was annotated with."""
     cause = original(error)
-    return ". ".join([described(cause), *getattr(cause, "__notes__", ())]).rstrip(".")
+    notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
+    return ". ".join([described(cause), *notes]).rstrip(".")
 
 
 def seed_globally(seed: int) -> None:

@@ -19,9 +19,9 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from study.adopted.describing import facts_of
 from study.errors import TrialError
 from study.space.settings import runnable
+from study.trial.experiment import pickled
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
-from study.trial.script_config import pickled
 from tests.integration import trials
 from tests.integration.trials import of_kind, play
 from tests.script_facts import script_spec

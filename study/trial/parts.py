@@ -1,7 +1,8 @@
-"""For which scripts our runner and learner do the same as RLlib's. Imports RLlib.
+"""Which runner samples and which learner learns, and why: one check for a space, a script and `study.fast`.
 
-Which options of a configuration they honour is listed here by name: an option that is in no list, and does not have
-RLlib's default, leaves RLlib's own part where it is.
+The batched runner and the fused learner serve where they do the same as RLlib's. Which options of a configuration they
+honour is listed here by name: an option that is in no list, and does not have RLlib's default, leaves RLlib's own part
+where it is. Imports RLlib.
 """
 
 import re
@@ -17,10 +18,19 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.ray_private import option
-from study.trial.engine.learning.fused_learner import fused_obstacle
-from study.trial.engine.sampling.batched_runner import batched_obstacle
+from study.jax_private import jax_obstacle
+from study.ray_private import maker_of, option
+from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.learning.asynchronous_learner import CountingLearner
+from study.trial.engine.learning.encoders import CONV_NET, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
+from study.trial.engine.sampling.acting import action_rule
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
+from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
+from study.trial.engine.sampling.runner import AsRLlib, StockEnvRunner, StockMultiAgentEnvRunner
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""
@@ -31,6 +41,11 @@ def names(*lines: str) -> frozenset[str]:
     """Return the words of some lines."""
     return frozenset(name for line in lines for name in line.split())
 
+
+ADDED = names(
+    "env_id script lane_layout hosted_runner_cls standardization normalize_rewards optimizer fallbacks differences"
+)
+"""Attributes that a study adds to a configuration; see `study.trial.configuration.apply`."""
 
 _ANYWHERE = names(
     "_is_frozen _is_atari _validate_config algo_class env env_config observation_space action_space seed",
@@ -55,9 +70,18 @@ _ANYWHERE = names(
     "_rl_module_spec policies _prior_exploration_config explore gamma lambda_ lr grad_clip grad_clip_by",
     "num_epochs minibatch_size shuffle_batch_per_epoch clip_param vf_clip_param vf_loss_coeff entropy_coeff",
     "kl_coeff kl_target use_kl_loss normalize_actions clip_actions rollout_fragment_length",
+    "merge_env_runner_states broadcast_env_runner_states sync_filters_on_rollout_workers_timeout_s",
+    "add_default_connectors_to_module_to_env_pipeline",
 )
 """Options that our runner and learner honour, that a study sets by itself, or that change neither sampling nor
 learning. What must have a certain value is asked for below."""
+
+_OF_A_LEARNER = names(
+    "use_critic use_gae torch_compile_learner torch_compile_learner_what_to_compile torch_compile_learner_dynamo_mode",
+    "torch_compile_learner_dynamo_backend torch_skip_nan_gradients _torch_grad_scaler_class",
+    "_torch_lr_scheduler_classes add_default_connectors_to_learner_pipeline",
+)
+"""Options of RLlib's own learners, which take what our runner samples. `fused_obstacle` asks for their values."""
 
 _OF_V_TRACE = names(
     "vtrace vtrace_clip_rho_threshold vtrace_clip_pg_rho_threshold circular_buffer_num_batches",
@@ -67,26 +91,35 @@ _OF_V_TRACE = names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__)
+_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {NORMALIZE, CONV_NET}
+
+
+# --- the check -----------------------------------------------------------------------------------------------------
 
 
 def runner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the batched runner cannot do the same as RLlib's; None when it can.
 
     Args:
-        config: With the spaces of its environment, where it has one agent.
+        config: With the spaces of its environment, where it has one agent; without what a trial sets.
     """
     if obstacle := next(_of_any(config), None):
         return obstacle
+    if _has_callbacks(config):
+        return "callbacks are the script's own"
+    if config.explore is not True:
+        return "explore is off"
     space = config.observation_space
     vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
-    obstacles = {
-        "callbacks are the script's own": _has_callbacks(config),
-        "explore is off": config.explore is not True,
-        f"it takes vectors of floats, got {_short(space)}": not vector,
-        "rollout_fragment_length is set": config.algo_class is PPO and config.rollout_fragment_length != "auto",
-    }
-    return next((reason for reason, holds in obstacles.items() if holds), None) or batched_obstacle(config)
+    if not vector and not makes_its_own(config):
+        return f"it takes vectors of floats, got {_short(space)}"
+    if config.algo_class is PPO and config.rollout_fragment_length != "auto":
+        return "rollout_fragment_length is set"
+    try:
+        action_rule(config.action_space)
+    except ValueError:
+        return f"it takes Discrete, MultiDiscrete and flat Box actions, got {config.action_space}"
+    return None if config.add_default_connectors_to_module_to_env_pipeline else "it needs RLlib's default connectors"
 
 
 def learner_obstacle(config: AlgorithmConfig) -> str | None:
@@ -103,6 +136,14 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     return next(_of_any(config), None) or fused_obstacle(local)
 
 
+def makes_its_own(config: AlgorithmConfig) -> bool:
+    """Return whether the environment is of this project: float32 observations, as its runner and evaluation take them.
+
+    Known where the environment is registered.
+    """
+    return isinstance(config.env, str) and isinstance(maker_of(config.env), EnvFactory)
+
+
 def _of_any(config: AlgorithmConfig) -> Iterator[str]:
     """Yield what neither our runner nor our learner can serve."""
     plain = _PLAIN.get(config.algo_class)
@@ -113,10 +154,11 @@ def _of_any(config: AlgorithmConfig) -> Iterator[str]:
         yield f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
         yield "there are several agents"
-    known = _ANYWHERE | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
+    known = _ANYWHERE | _OF_A_LEARNER | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
-        if name not in known and not same(value, defaults.get(name, _ABSENT)):
+        ours = name == "_learner_class" and isinstance(value, type) and issubclass(value, CountingLearner)
+        if name not in known and not ours and not same(value, defaults.get(name, _ABSENT)):
             yield f"{name.lstrip('_')} is set"
     yield from _of_module(config)
 
@@ -140,7 +182,7 @@ def _of_module(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _has_callbacks(config: AlgorithmConfig) -> bool:
-    """Return whether a script has callbacks of any hook: even those of the algorithm may reach into its runners."""
+    """Return whether there are callbacks of any hook: even those of the algorithm may reach into its runners."""
     functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
     return config.callbacks_class is not RLlibCallback or any(functions)
 
@@ -149,7 +191,7 @@ def _is_plain(spec: RLModuleSpec, config: AlgorithmConfig) -> bool:
     default = config.get_default_rl_module_spec()
     return (
         spec.module_class in (None, default.module_class)
-        and spec.catalog_class in (None, default.catalog_class)
+        and spec.catalog_class in (None, default.catalog_class, StudyCatalog)
         and getattr(spec, "load_state_path", None) is None
         and spec.model_config is None
         and spec.observation_space is None
@@ -157,6 +199,83 @@ def _is_plain(spec: RLModuleSpec, config: AlgorithmConfig) -> bool:
         and not spec.inference_only
         and not spec.learner_only
     )
+
+
+# --- the choice ----------------------------------------------------------------------------------------------------
+
+
+def set_runner(config: AlgorithmConfig, obstacle: str, *, asked: str, hosted: bool) -> bool:
+    """Set the class that samples; note why it is not the batched one where the space asks for that.
+
+    Args:
+        config: Of a trial.
+        obstacle: Of `runner_obstacle`, or empty.
+        asked: `runner` of the space.
+        hosted: Whether many of RLlib's runners share a process, as where runners are emulated.
+
+    Returns:
+        Whether it is the batched one.
+    """
+    config.hosted_runner_cls = None
+    if asked == "batched" and not obstacle:
+        config.env_runner_cls = BatchedEnvRunner
+        return True
+    if asked == "batched":
+        config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
+    own = _own_runner(config)
+    config.env_runner_cls, config.hosted_runner_cls = (HostedEnvRunner, own) if hosted else (own, None)
+    return False
+
+
+def _own_runner(config: AlgorithmConfig) -> type:
+    """Return RLlib's runner, or the script's own, that measures itself."""
+    given = config.env_runner_cls
+    plain: type[AsRLlib] = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
+    if given is None or given in (SingleAgentEnvRunner, MultiAgentEnvRunner):
+        return plain
+    # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
+    return type(f"Measured{given.__name__}", (plain, given), {"__module__": __name__})
+
+
+def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
+    """Set the class that learns; note why it is not the fused one where the space asks for that.
+
+    Args:
+        config: Complete, with the spaces of its environment.
+        obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
+        asked: `learner` of the space.
+
+    Returns:
+        None where it is the fused one, else why not; empty where the space asks for RLlib's.
+
+    Raises:
+        TrialError: The space asks for the fused one, and this process cannot have it: other trials of the study may.
+    """
+    if issubclass(config.algo_class, IMPALA):
+        if _counts(config.algo_class) and not issubclass(config.learner_class, CountingLearner):
+            own = config.learner_class
+            config.learners(learner_class=type(f"Counting{own.__name__}", (CountingLearner, own), {}))
+        return ""
+    if config.algo_class is not PPO or asked == "rllib":
+        return ""
+    obstacle = obstacle or fused_obstacle(config) or ""
+    not_here = "" if obstacle else jax_obstacle() or ""
+    if not_here and asked == "fused":
+        raise refusal(not_here)
+    if reason := obstacle or not_here:
+        config.fallbacks.append(f"learner: RLlib's own learner instead of the fused one: {reason}")
+        return reason
+    config.learners(learner_class=FusedPPOLearner)
+    return None
+
+
+def _counts(algorithm: type) -> bool:
+    """Return whether a training step is IMPALA's or APPO's own, whose learner's thread is watched."""
+    step = algorithm.training_step  # type: ignore[attr-defined]
+    return step is IMPALA.training_step or step is APPO.training_step
+
+
+# --- values --------------------------------------------------------------------------------------------------------
 
 
 def same(value: Any, other: Any) -> bool:

@@ -32,8 +32,8 @@ from study.adopted.describing import facts_of
 from study.records.records import Evaluation
 from study.space.parsing import parse_space
 from study.space.space_file import Source
+from study.trial.experiment import pickled
 from study.trial.messages import BuiltTrial, packed_config
-from study.trial.script_config import pickled
 from tests.integration.trials import results_of
 from tests.synthetic import started
 

@@ -18,17 +18,19 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
+from study.trial.configuration import apply
 from study.trial.custom_metrics import custom_metrics
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
-from study.trial.script_config import adopted_config, pickled, unpickled
-from study.trial.script_engine import learner_obstacle, runner_obstacle
-from study.trial.script_environment import counted, make_environment, play_randomly
+from study.trial.evaluation import counted, evaluate
+from study.trial.experiment import Experiment, make_environment, pickled, unpickled
+from study.trial.parts import learner_obstacle, runner_obstacle
 from tests.script_facts import SPACE, facts, script_spec
 
 
@@ -84,9 +86,6 @@ BOTH: dict[str, Change] = {
     "no default connectors": lambda config: config.env_runners(add_default_connectors_to_env_to_module_pipeline=False),
     "whole episodes": lambda config: config.env_runners(batch_mode="complete_episodes"),
     "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
-    "no GAE": lambda config: config.training(use_gae=False),
-    "no critic": lambda config: config.training(use_critic=False),
-    "compiled": lambda config: config.framework(torch_compile_learner=True),
     "an attribute that nobody knows": with_attribute,
     "overrides of a module": lambda config: config.rl_module(
         algorithm_config_overrides_per_module={"default_policy": PPOConfig.overrides(lr=1.0)}
@@ -102,7 +101,13 @@ RUNNER_ALONE: dict[str, Change] = {
     "a function as callback": lambda config: config.callbacks(on_train_result=lambda **_: None),
     "fragments of a length": lambda config: config.env_runners(rollout_fragment_length=50),
     "greedy": lambda config: config.env_runners(explore=False),
+    "own step to actions": lambda config: config.env_runners(add_default_connectors_to_module_to_env_pipeline=False),
     "whole numbers": lambda config: config.environment(observation_space=Box(0, 9, (4,), np.int64)),
+}
+LEARNER_ALONE: dict[str, Change] = {
+    "no GAE": lambda config: config.training(use_gae=False),
+    "no critic": lambda config: config.training(use_critic=False),
+    "compiled": lambda config: config.framework(torch_compile_learner=True),
 }
 NEITHER: dict[str, Change] = {
     "as it is": lambda config: config,
@@ -137,6 +142,13 @@ def test_the_learner_alone_serves(change: Change) -> None:
     assert learner_obstacle(config) is None
 
 
+@pytest.mark.parametrize("change", LEARNER_ALONE.values(), ids=LEARNER_ALONE)
+def test_the_runner_alone_serves(change: Change) -> None:
+    config = change(plain())
+    assert runner_obstacle(config) is None
+    assert learner_obstacle(config)
+
+
 @pytest.mark.parametrize("change", NEITHER.values(), ids=NEITHER)
 def test_both_serve(change: Change) -> None:
     config = change(plain())
@@ -167,12 +179,24 @@ def own_script() -> PPOConfig:
     )
 
 
+def configured(spec: Any, base: AlgorithmConfig, setting: Any, *, seed: int = 1) -> Any:
+    """Return the configuration of a trial of a script."""
+    experiment = Experiment(
+        config=base,
+        given=spec.script.defaults,
+        file=spec.script.source.file,
+        runner_obstacle=spec.script.runner_obstacle,
+        learner_obstacle=spec.script.learner_obstacle,
+    )
+    return apply(experiment, spec, setting=setting, seed=seed, execution="real")
+
+
 def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     base = own_script()
     spec = script_spec(facts(runner_obstacle="callbacks are the script's own"))
     setting = {**spec.fixed, "num_env_runners": 1, "lr": 0.002}
-    config = adopted_config(spec, base, setting=setting, seed=7, execution="real")
-    found = config.differs_from_script  # type: ignore[attr-defined]
+    config = configured(spec, base, setting, seed=7)
+    found = config.differences
     assert found.keys() <= SET_BY_STUDY
     assert found["lr"] == ["0.001", "0.002"]
     assert (config.num_env_runners, config.seed, config.evaluation_interval) == (1, 7, None)
@@ -180,17 +204,15 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     assert config.entropy_coeff == [[0, 0.1], [999, 0.0]]
     assert config.callbacks_class is OwnCallbacks
     assert base.lr == 1e-3  # the script's own is left alone
-    as_it_is = adopted_config(
-        spec, base, setting={**setting, "num_env_runners": 2, "lr": 0.001}, seed=7, execution="real"
-    )
-    assert not {"lr", "num_env_runners"} & as_it_is.differs_from_script.keys()  # type: ignore[attr-defined]
+    as_it_is = configured(spec, base, {**setting, "num_env_runners": 2, "lr": 0.001})
+    assert not {"lr", "num_env_runners"} & as_it_is.differences.keys()
 
 
 def adopted(base: AlgorithmConfig, *, found: ScriptFacts | None = None, **setting: Any) -> Any:
     """Return the configuration of a trial that runs on RLlib's own parts."""
     spec = script_spec(found or facts(runner_obstacle="some"))
     setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
-    return adopted_config(spec, base, setting=setting, seed=1, execution="real")
+    return configured(spec, base, setting)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +243,13 @@ def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_differen
 
 def test_what_does_not_equal_its_copy_is_no_difference_to_the_script() -> None:
     config = adopted(own_script().callbacks(functools.partial(OwnCallbacks)))
-    assert "callbacks_class" not in config.differs_from_script
+    assert "callbacks_class" not in config.differences
 
 
 def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connectors() -> None:
     config = adopted(own_script().env_runners(create_local_env_runner=False))
     assert config.create_local_env_runner
-    assert config.differs_from_script["create_local_env_runner"] == ["False", "True"]
+    assert config.differences["create_local_env_runner"] == ["False", "True"]
 
 
 class WithSetup(PPO):
@@ -338,13 +360,31 @@ class Restricted(gymnasium.Env):
         return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
 
 
-def test_a_random_policy_plays_what_is_allowed_in_an_environment_made_as_rllib_does() -> None:
+class Alone(Restricted):
+    """The same by itself."""
+
+    def __init__(self, context: Any) -> None:
+        pass
+
+
+class Unused(TorchRLModule):
+    """Stands for a network: a random policy asks none."""
+
+    def _forward(self, batch: Any, **_: Any) -> Any:
+        raise AssertionError
+
+
+def test_an_environment_is_made_as_rllib_makes_it() -> None:
     config = plain().environment(Restricted).env_runners(gym_env_vectorize_mode="vector_entry_point")
-    environment = make_environment(config)
-    assert environment.num_envs == 1
-    played = play_randomly(environment, episodes=3, seed=1, most_s=60.0, max_episode_steps=100)
-    assert played == {"returns": [9.0] * 3, "num_cut": 0}
-    assert play_randomly(environment, episodes=1, seed=1, most_s=60.0, max_episode_steps=4)["num_cut"] == 1
+    assert make_environment(config).num_envs == 1
+
+
+def test_a_random_policy_plays_what_is_allowed() -> None:
+    space = script_spec(evaluation={"episodes": 3, "max_episode_steps": 100})
+    config = plain().environment(Alone, observation_space=Alone.observation_space, action_space=Alone.action_space)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
+    result = evaluate(Experiment(config=config), None, space)
+    assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
 
 
 @pytest.mark.parametrize(("agent", "expected"), [(None, 3.0), ("0", 1.0), ("1", 2.0), ("2", 0.0)])
@@ -365,7 +405,7 @@ def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
 ) -> None:
     spec = script_spec(facts(runner_obstacle="callbacks are the script's own"), learner="fused", **changes)
     setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001}
-    config = adopted_config(spec, plain(own_script()).training(**base), setting=setting, seed=1, execution="real")
-    said = [f"learner: RLlib's own instead of the fused one: {reason}"] if reason else []
+    config = configured(spec, plain(own_script()).training(**base), setting)
+    said = [f"learner: RLlib's own learner instead of the fused one: {reason}"] if reason else []
     assert (config.learner_class is FusedPPOLearner) is not bool(reason)
-    assert config.fallbacks[1:] == said  # type: ignore[attr-defined]
+    assert config.fallbacks[1:] == said

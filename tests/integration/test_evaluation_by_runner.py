@@ -21,17 +21,21 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
-from study.trial import script_evaluation
+from study.trial import evaluation
 from study.trial.engine.envs.probing import probe
-from study.trial.evaluation import evaluate, evaluate_random
-from study.trial.script_evaluation import evaluate_script, runner_of, state_of
-from study.trial.script_policy import CONNECTORS_FILE, pack_script_policy, read_state
+from study.trial.evaluation import evaluate, evaluate_module, runner_of
+from study.trial.experiment import Experiment
+from study.trial.policy import CONNECTORS_FILE, pack_policy, read_state, state_of
 from tests.spaces import spec
 
 
 def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmConfig:
     network = network or DefaultModelConfig(fcnet_hiddens=[16])
     return PPOConfig().environment(env, **changes).rl_module(model_config=network).debugging(seed=3)
+
+
+def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
+    return evaluate(Experiment(config=config), state, space, **options)
 
 
 def state_in(config: AlgorithmConfig) -> dict[str, Any]:
@@ -55,13 +59,13 @@ def test_a_plain_policy_gets_the_returns_of_our_own_evaluation(env_id: str, limi
     state = state_in(config)
     with runner_of(config) as runner:
         runner.set_state(state)
-        ours = evaluate(runner.module, space, keep_actions=2, first_episode=4)
-    theirs = evaluate_script(config, state, space, keep_actions=2, first_episode=4)
+        ours = evaluate_module(runner.module, space, keep_actions=2, first_episode=4)
+    theirs = played(config, state, space, keep_actions=2, first_episode=4)
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert (theirs.num_cut, theirs.seeds) == (ours.num_cut, ours.seeds)
     for first, second in zip(theirs.actions, ours.actions, strict=True):
         np.testing.assert_allclose(np.array(first), np.array(second), rtol=1e-4, atol=1e-5)
-    assert evaluate_script(config, None, space).returns == evaluate_random(space).returns
+    assert played(config, None, space).returns == evaluate_module(None, space).returns
 
 
 class Recalls(gymnasium.Env):
@@ -89,9 +93,9 @@ def test_states_of_a_recurrent_module_belong_to_their_episodes(monkeypatch: pyte
     network = DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=8, max_seq_len=4)
     config = configured(Recalls, network=network)
     state = state_in(config)
-    together = evaluate_script(config, state, space).returns
-    monkeypatch.setattr(script_evaluation, "MAX_SIDE_BY_SIDE", 1)
-    assert evaluate_script(config, state, space).returns == together
+    together = played(config, state, space).returns
+    monkeypatch.setattr(evaluation, "MAX_SIDE_BY_SIDE", 1)
+    assert played(config, state, space).returns == together
     assert len(set(together)) > 1
 
 
@@ -100,7 +104,7 @@ def test_connectors_have_their_states_and_keep_them() -> None:
     space = spec(**short, evaluation__episodes=3)
     config = configured("Pendulum-v1").env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
     state = state_in(config)
-    fresh = evaluate_script(config, state, space).returns
+    fresh = played(config, state, space).returns
     with runner_of(config) as runner:
         runner.set_state(state)
         for piece in runner._env_to_module.connectors:
@@ -108,12 +112,12 @@ def test_connectors_have_their_states_and_keep_them() -> None:
                 piece._update_stats = True
         runner.sample(num_timesteps=300, explore=True)
         learnt = runner.get_state()
-    returns = evaluate_script(config, learnt, space).returns
+    returns = played(config, learnt, space).returns
     assert returns != fresh
-    assert evaluate_script(config, learnt, space.model_copy()).returns == returns
+    assert played(config, learnt, space.model_copy()).returns == returns
     # Nothing that was seen in an evaluation has changed the filter: more episodes begin with the fewer.
-    more = spec(**short, evaluation__episodes=3 + script_evaluation.MAX_SIDE_BY_SIDE)
-    assert evaluate_script(config, learnt, more).returns[:3] == pytest.approx(returns, rel=1e-5)
+    more = spec(**short, evaluation__episodes=3 + evaluation.MAX_SIDE_BY_SIDE)
+    assert played(config, learnt, more).returns[:3] == pytest.approx(returns, rel=1e-5)
 
 
 class Pair(MultiAgentEnv):
@@ -150,21 +154,21 @@ def test_several_agents_are_added_up_or_one_is_taken() -> None:
     )
     with runner_of(config) as runner:
         state = runner.get_state()
-    whole = evaluate_script(config, state, space, keep_actions=1)
+    whole = played(config, state, space, keep_actions=1)
 
     def counting(agent: str) -> StudySpec:
         return space.model_copy(update={"evaluation": space.evaluation.model_copy(update={"agent": agent})})
 
-    left, right = (evaluate_script(config, state, counting(agent)).returns for agent in ("left", "right"))
+    left, right = (played(config, state, counting(agent)).returns for agent in ("left", "right"))
     assert set(left) == {3.0, 4.0, 5.0}
     assert whole.returns == tuple(one + other for one, other in zip(left, right, strict=True))
     assert right == tuple({3: 20.0, 4: 20.0, 5: 30.0}[int(length)] for length in left)
     assert [sorted(action) for action in whole.actions[0]][:2] == [["left", "right"], ["left"]]
-    cut = evaluate_script(config, state, spec(evaluation__episodes=20, evaluation__max_episode_steps=3))
+    cut = played(config, state, spec(evaluation__episodes=20, evaluation__max_episode_steps=3))
     assert (set(cut.returns), cut.num_cut) == ({13.0, 23.0}, sum(length > 3 for length in left))
-    assert evaluate_script(config, None, space).returns == whole.returns
+    assert played(config, None, space).returns == whole.returns
     with pytest.raises(TrialError, match=r"one of the agents \(left, right\), got 'up'"):
-        evaluate_script(config, state, counting("up"))
+        played(config, state, counting("up"))
 
 
 def test_an_environment_that_is_a_vector_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,20 +181,20 @@ def test_an_environment_that_is_a_vector_plays_the_same_episodes(monkeypatch: py
     config = configured("a-vector").env_runners(gym_env_vectorize_mode="vector_entry_point")
     space = spec(evaluation__episodes=5)
     state = state_in(config)
-    plain = evaluate_script(configured("CartPole-v1"), state, space)
-    assert evaluate_script(config, state, space).returns == plain.returns
-    assert evaluate_script(config, None, space).returns == evaluate_random(space).returns
+    plain = played(configured("CartPole-v1"), state, space)
+    assert played(config, state, space).returns == plain.returns
+    assert played(config, None, space).returns == evaluate_module(None, space).returns
     cut = spec(evaluation__episodes=5, evaluation__max_episode_steps=7)
-    assert evaluate_script(config, state, cut).returns == (7.0,) * 5
+    assert played(config, state, cut).returns == (7.0,) * 5
 
 
 def test_the_script_s_own_evaluation_settings_hold() -> None:
     space = spec(evaluation__episodes=8)
     config = configured(Recalls)
     state = state_in(config)
-    plain = evaluate_script(config, state, space).returns
+    plain = played(config, state, space).returns
     config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
-    assert min(evaluate_script(config, state, space).returns) < min(plain)
+    assert min(played(config, state, space).returns) < min(plain)
 
 
 class Breaks(Recalls):
@@ -207,7 +211,7 @@ class Endless(Recalls):
 @pytest.mark.parametrize(
     ("env", "rule", "got"),
     [
-        (Breaks, "`step` must not fail", "KeyError: 'no such room' at step 0 of episode 7"),
+        (Breaks, "`step` must not fail", "KeyError: 'no such room' at step 1 of episode 7"),
         (Endless, "rewards must be finite", "inf at step 1 of episode 7"),
     ],
 )
@@ -215,7 +219,7 @@ class Endless(Recalls):
 def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: str) -> None:
     config = configured(env)
     with pytest.raises(TrialError) as found:
-        evaluate_script(config, state_in(config), spec(), first_episode=7)
+        played(config, state_in(config), spec(), first_episode=7)
     assert (found.value.rule, found.value.got) == (rule, got)
 
 
@@ -226,17 +230,17 @@ def test_a_callback_that_raises_is_told_by_its_line() -> None:
     config = configured(Recalls)
     state = state_in(config)
     with pytest.raises(TrialError, match="ZeroDivisionError: in my callback"):
-        evaluate_script(config.callbacks(on_episode_step=broken), state, spec())
+        played(config.callbacks(on_episode_step=broken), state, spec())
 
 
 def test_what_an_algorithm_puts_on_its_runners_is_there_for_callbacks() -> None:
     config = configured(Recalls)
     state, seen = state_in(config), []
     config.callbacks(on_episode_end=lambda *, env_runner, **_: env_runner.of_my_algorithm.append(1))
-    evaluate_script(config, state, spec(evaluation__episodes=3), beside=SimpleNamespace(of_my_algorithm=seen))  # type: ignore[arg-type]
+    played(config, state, spec(evaluation__episodes=3), beside=SimpleNamespace(of_my_algorithm=seen))  # type: ignore[arg-type]
     assert len(seen) >= 3
     with pytest.raises(TrialError, match=r"of_my_algorithm.* is here only while it trains"):
-        evaluate_script(config, state, spec())
+        played(config, state, spec())
 
 
 def test_a_training_s_random_numbers_stay_as_they_were() -> None:
@@ -245,7 +249,7 @@ def test_a_training_s_random_numbers_stay_as_they_were() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     probe(spec().environment, "")
-    evaluate_script(config, state, spec())
+    played(config, state, spec())
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -275,15 +279,15 @@ def test_what_is_read_back_plays_the_same(configure: Any, tmp_path: Path) -> Non
     config = configure().training(train_batch_size_per_learner=200, minibatch_size=50, num_epochs=2, lr=0.01)
     algorithm = config.build_algo()
     try:
-        fresh = evaluate_script(algorithm.config, state_of(algorithm), space)
+        fresh = played(algorithm.config, state_of(algorithm), space)
         algorithm.train()
         state = state_of(algorithm)
-        trained = evaluate_script(algorithm.config, state, space)
-        unpack_policy(pack_script_policy(algorithm, state), tmp_path / "policy")
+        trained = played(algorithm.config, state, space)
+        unpack_policy(pack_policy(algorithm.env_runner_group.local_env_runner.module, state), tmp_path / "policy")
     finally:
         algorithm.stop()
     back = read_state(tmp_path / "policy")
-    assert evaluate_script(config, back, space).returns == trained.returns
+    assert played(config, back, space).returns == trained.returns
     assert len(trained.returns) == len(fresh.returns) == 10
     first, second = (np.concatenate([np.ravel(each) for each in leaves(one["rl_module"])]) for one in (state, back))
     np.testing.assert_array_equal(first, second)

@@ -1,0 +1,268 @@
+"""What a study says, fact by fact, and the words that all facts share. Pure.
+
+A fact is one sentence about one quantity in one place. Terminal, report, MLflow, notebook and the titles of figures
+print facts and phrase nothing themselves; numbers are written by `in_words` and `number`, as in tables.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from analysis.load.study_data import StudyData
+from analysis.scaling.fingerprint import IN_WORDS, value_in_words
+from analysis.scaling.fingerprint import in_words as called
+from analysis.tables import numbers
+from analysis.tables.cells import TableColumn
+from analysis.tables.table import Table
+from study.space.space_file import as_options
+from study.statistics import Estimate
+from study.text import count, listed
+
+Role = Literal["answer", "support", "title", "unknown", "limit"]
+"""The first sentence; what supports it; what only a figure says; what is not known; what numbers do not mean."""
+CLOCKS: Mapping[str, str] = {
+    "emulated": "a few processes did the work of all runners",
+    "oversubscribed": "more processes than cores",
+    "tainted": "a failure, a lost runner, or other programs on the CPUs",
+}
+"""Label of a clock that is not measured -> what it means."""
+MOST_NAMED = 3
+"""Values that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that a study says, or that it does not say.
+
+    Attributes:
+        role: What it is for.
+        text: The sentence; of what is not known, what that is.
+        quantity: As in `analysis.estimates.QUANTITIES`; empty where it is about none.
+        num_env_runners: Where it holds; None: everywhere.
+        arm: The setting that it is about; empty: no particular one.
+        command: What to type to know more; empty where no command of this project helps.
+    """
+
+    role: Role
+    text: str
+    quantity: str = ""
+    num_env_runners: int | None = None
+    arm: str = ""
+    command: str = ""
+
+
+def estimate_of(row: "pd.Series[Any] | Mapping[str, Any]") -> Estimate:
+    """Return a row of the frame of estimates as a value; a missing end of its interval is infinite."""
+    low, high = row["low"], row["high"]
+    return Estimate(
+        value=float(row["value"]),
+        low=-float("inf") if pd.isna(low) else float(low),
+        high=float("inf") if pd.isna(high) else float(high),
+        n=1 if pd.isna(row["n"]) else int(row["n"]),
+        level=float(row["level"]),
+        method=str(row["method"]),
+    )
+
+
+def number(value: float | Estimate) -> str:
+    """Return a number with three significant digits, an estimate with those of its table."""
+    if isinstance(value, Estimate):
+        return numbers.estimate(value.value, value.low, value.high, digits=3)[0]
+    return numbers.significant(value)
+
+
+def in_words(value: Estimate) -> str:
+    """Return an estimate with its interval, `1.93 [1.90, 1.96]`, or with the reason why it has none."""
+    if value.n == 1 and not value.has_interval:
+        return f"{number(value)} (one run)"
+    return numbers.in_words(value)
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as `96.9 %`."""
+    return f"{number(100 * share)} %"
+
+
+def runners(scale: int) -> str:
+    """Return `1 runner`, `46 runners`."""
+    return count(scale, "runner")
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def values_in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> str:
+    """Return `batch 1,376 and learning rate 0.00242` of the most important values."""
+    names = list(dict.fromkeys([*(name for name in IN_WORDS if name in setting), *setting]))
+    parts = [f"{called(name)} {value_in_words(setting[name])}" for name in names[:most]]
+    if len(names) > most:
+        parts.append(f"{count(len(names) - most, 'value')} more below")
+    return listed(parts) if parts else ""
+
+
+def to_copy(setting: Mapping[str, Any]) -> str:
+    """Return `num_env_runners: 4  lr: 2.418e-3`, as a space file takes it: up to four digits."""
+    return "  ".join(f"{name}: {_typed(float(value))}" for name, value in setting.items())
+
+
+def _typed(value: float) -> str:
+    if value.is_integer() and abs(value) < 1e9:
+        return str(int(value))
+    if abs(value) >= 0.01:
+        return f"{value:.4g}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def table_of(
+    key: str, title: str, columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], *, first: int = 6
+) -> Table:
+    """Return a table of an answer; a column without any value is left out.
+
+    Args:
+        key: Name of its files.
+        title: What it shows.
+        columns: Those of an estimate get its interval, and the runs behind it.
+        rows: Column -> value, for each row.
+        first: So many columns stay in the table even where all their values are equal.
+    """
+    rows, cells, shown = list(rows), dict[str, list[Any]](), []
+    for column in columns:
+        values = [row.get(column.name) for row in rows]
+        if all(each is None for each in values):
+            continue
+        shown.append(column)
+        if not column.estimate:
+            cells[column.name] = values
+            continue
+        known = [each if isinstance(each, Estimate) else None for each in values]
+        cells[column.name] = [each and each.value for each in known]
+        cells[f"{column.name}_low"] = [each.low if each and each.has_interval else None for each in known]
+        cells[f"{column.name}_high"] = [each.high if each and each.has_interval else None for each in known]
+        cells[f"{column.name}_n"] = [each and each.n for each in known]
+    frame = pd.DataFrame(cells, dtype=object).convert_dtypes()
+    names = tuple(column.name for column in shown[1:first])
+    return Table(key=key, title=title, frame=frame, columns=tuple(shown), conclusion=title, n=len(rows), first=names)
+
+
+# --- how far a study is, and what to type ---------------------------------------------------------------------------
+
+
+def complete(data: StudyData) -> bool:
+    """Return whether the study ended so, which may have cancelled trials, or every planned trial ended."""
+    sessions, planned = data.sheet.get("sessions") or [], data.sheet.get("num_trials") or 0
+    if sessions and sessions[-1].get("end") == "complete":
+        return True
+    return bool(data.runs["status"].isin(["finished", "failed"]).sum() >= planned)
+
+
+def progress(data: StudyData) -> str:
+    """Return `12 of 40 trials have ended`, with the failed ones."""
+    status = data.runs["status"]
+    ended, failed = int(status.isin(["finished", "failed"]).sum()), int((status == "failed").sum())
+    planned = int(ended if complete(data) else data.sheet.get("num_trials") or 0)
+    of, lost = f" of {planned:,}" if planned else "", f" ({failed:,} failed)" if failed else ""
+    return f"{ended:,}{of} trial{'' if (planned or ended) == 1 else 's'} {'has' if ended == 1 else 'have'} ended{lost}"
+
+
+def go_on(data: StudyData) -> str:
+    """Return the command that goes on with a study, or watches one that runs; empty where there is none."""
+    if complete(data):
+        return ""
+    if data.is_running:
+        return shlex.join(["python", "-m", "study", "status", data.source, "--watch"])
+    if data.space_file is None:
+        return ""
+    place = ["--name", data.name]
+    if "://" not in data.source:
+        folder = Path(data.source)
+        place += ["--out", str(folder.parent if folder.name not in ("", "..") else folder.absolute().parent)]
+    return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
+
+
+def run_again(data: StudyData, suffix: str, changes: Sequence[str]) -> str:
+    """Return the command that runs a study's space with changes, as `--set` takes them; empty without a space."""
+    if data.space_file is None:
+        return ""
+    words = ["python", "run_study.py", *as_options(data.space_file), "--name", f"{data.name}_{suffix}"]
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
+
+
+def unfinished(data: StudyData) -> Iterable[Fact]:
+    """Yield that the rest of a study is missing, with the command that goes on; nothing where it is complete."""
+    if not complete(data):
+        text = f"what the rest of the study says: {progress(data)}. An answer may change until its end."
+        text += " It is running: wait, or watch it." if data.is_running else ""
+        yield Fact(role="unknown", text=text, command=go_on(data))
+
+
+def nothing_yet(data: StudyData, missing: str) -> tuple[Fact, ...]:
+    """Return the facts of a study from which nothing can be said."""
+    runs, said = data.runs, [Fact(role="answer", text=f"No answer yet: {progress(data)}.")]
+    if len(runs) and bool((runs["status"] == "failed").all()):
+        lines = (line for reason in runs["reason"].dropna() for line in str(reason).splitlines())
+        first = next(lines, "no reason was recorded")[:160]
+        all_ = f"All {len(runs):,} trials" if len(runs) > 1 else "The only trial"
+        said = [
+            Fact(role="answer", text=f"{all_} failed, so that nothing was learnt from this study."),
+            Fact(role="support", text=f"First reason: {first}"),
+        ]
+    return (*said, Fact(role="unknown", text=missing, command=go_on(data)))
+
+
+# --- clocks and costs -----------------------------------------------------------------------------------------------
+
+
+def clocks(runs: pd.DataFrame) -> str:
+    """Return what the clocks of the runs are worth: `38 of 39 runs have a measured clock; 1 was oversubscribed (…)`."""
+    counts = runs["timing"].dropna().value_counts()
+    measured, total = int(counts.get("measured", 0)), len(runs)
+    others = [
+        f"{n:,} {'was' if n == 1 else 'were'} {name} ({CLOCKS.get(str(name), name)})"
+        for name, n in counts.items()
+        if name != "measured"
+    ]
+    if measured or not others:
+        return "; ".join([f"{measured:,} of {count(total, 'run')} have a measured clock", *others])
+    return f"no run has a measured clock: {listed(others)}. Returns hold, times do not"
+
+
+def without_clock(runs: pd.DataFrame) -> str:
+    """Return which numbers of runners have no measured clock, and why; empty where each run has one."""
+    apart = runs[runs["timing"].notna() & (runs["timing"] != "measured")]
+    parts = []
+    for name, some in apart.groupby("timing", sort=True):
+        scales = sorted({int(each) for each in some["num_env_runners"].dropna()})
+        shown = listed(scales if len(scales) <= 6 else [*scales[:5], f"{len(scales) - 5} more"])
+        parts.append(f"runs with {shown} runner{'' if scales == [1] else 's'} were {name} ({CLOCKS.get(str(name))})")
+    return "; ".join(parts)
+
+
+def took(data: StudyData) -> str:
+    """Return what a study cost, attempts that were repeated included; empty where that is not known.
+
+    What is counted is what trials reserved: of a node that was told to have more CPUs than cores that is too much.
+    MLflow is read for the latest attempt of each trial: with repeated ones the study took more than is known.
+    """
+    spent = float(data.runs["cpu_s_reserved"].dropna().sum())
+    more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
+    if data.ledger is not None:
+        spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
+    if not spent:
+        return ""
+    hours = f"{'more than ' if more else ''}{number(spent / 3600)} CPU-hours"
+    if (data.runs["timing"] == "oversubscribed").any():
+        return f"The study reserved {hours}, partly of CPUs that several processes shared"
+    return f"The study took {hours}"
+
+
+def cost_and_clocks(data: StudyData, cpu_hours: float | None = None) -> Fact:
+    """Return what the study cost, by its certificate where that says so, and what its clocks are worth."""
+    cost = took(data) if cpu_hours is None else f"The study took {number(cpu_hours)} CPU-hours"
+    return Fact(role="support", text=f"{'; '.join(each for each in (cost, clocks(data.runs)) if each)}.")

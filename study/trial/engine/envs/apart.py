@@ -1,0 +1,132 @@
+"""Plays an environment in a process of its own, as simulators need that keep state in their process. No Ray, no torch.
+
+Such a simulator returns wrong numbers without an error where several environments share a process;
+`study.trial.engine.envs.probing` notices it before the first trial.
+"""
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from study.errors import TrialError
+
+_SERVE = "from study.trial.engine.envs.apart import serve; serve({fd})"
+_GOODBYE_S = 5.0
+"""Seconds that a process has to close its environment."""
+
+
+class EnvProcess:
+    """A process of its own that holds environments.
+
+    Its standard output goes to the standard error of this process, whose own output may be a protocol.
+    """
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        """Start the process; it sees the same modules as this one, and has `limit_s` for each answer."""
+        self._limit_s = limit_s
+        self._line, theirs = Pipe()
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        command = [sys.executable, "-c", _SERVE.format(fd=theirs.fileno())]
+        fd = theirs.fileno()
+        self._process = subprocess.Popen(command, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, stdout=2)
+        theirs.close()
+
+    def call(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what `method` of environment `number` returns; `make` makes it by the function given.
+
+        Raises:
+            TrialError: The process ended.
+            Exception: Whatever the environment raises, with its traceback there as a note.
+        """
+        try:
+            self._line.send((number, method, args, kwargs))
+            if not self._line.poll(self._limit_s):
+                self._process.kill()
+            outcome, value = self._line.recv()
+        except (EOFError, OSError) as error:
+            code = self._process.wait()
+            rule, got = "the process of an environment must live as long as its trial", f"exit code {code}"
+            fix = "Look for its last words above; a simulator may have ended the process."
+            raise TrialError(where="environment.id", rule=rule, got=got, fix=fix) from error
+        if outcome == "raised":
+            raise value
+        return value
+
+    def close(self) -> None:
+        """End the process and the environments in it; a second call does nothing."""
+        self._line.close()
+        try:
+            self._process.wait(_GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def serve(fd: int) -> None:
+    """Hold environments and do what comes in over the connection, until it is closed: the other end of `EnvProcess`."""
+    envs: dict[int, gymnasium.Env] = {}
+    line = Connection(fd)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            number, method, args, kwargs = line.recv()
+            try:
+                if method == "make":
+                    env = envs[number] = args[0](**kwargs)
+                    answer: Any = (env.observation_space, env.action_space, env.metadata)
+                else:
+                    answer = getattr(envs[number], method)(*args, **kwargs)
+                sent = pickle.dumps(("returned", answer))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (raised again at the other end)
+                sent = _as_raised(error)
+            line.send_bytes(sent)
+    for env in envs.values():
+        env.close()
+
+
+def _as_raised(error: BaseException) -> bytes:
+    """Return the pickle of an error; of its text alone where it cannot be pickled or made again."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        sent = pickle.dumps(("raised", error))
+        pickle.loads(sent)
+    except Exception:  # noqa: BLE001 (whatever the error's own class does)
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        told.add_note("\n".join(error.__notes__))
+        return pickle.dumps(("raised", told))
+    return sent
+
+
+class ApartEnv(gymnasium.Env[Any, Any]):
+    """An environment that plays in a process of its own."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env]) -> None:
+        """Start the process and make the environment there by `make`, which is pickled; its errors pass through."""
+        self._process = EnvProcess()
+        try:
+            made = self._process.call(0, "make", make)
+        except BaseException:
+            self._process.close()
+            raise
+        self.observation_space, self.action_space, self.metadata = made
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environment there."""
+        return self._process.call(0, "reset", seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Step the environment there."""
+        return self._process.call(0, "step", action)
+
+    def close(self) -> None:
+        """Close the environment and end its process."""
+        self._process.close()

@@ -1,0 +1,359 @@
+"""What a study trains: RLlib's configuration as a space or a person's script makes it. Imports RLlib.
+
+The only place where the two differ: a space makes the configuration from its environment, algorithm and network, a
+script brings it along as bytes. What a trial sets in it, and on which parts it runs, is the same for both: see
+`study.trial.configuration`.
+
+The script's own module goes by value: it need not be importable where a trial runs; an environment registered under a
+name lives in the registry of one cluster, so its creator travels too.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium
+from ray import cloudpickle
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.env_context import EnvContext
+from ray.tune.registry import register_env
+
+from study.errors import Fault, SpaceError, TrialError
+from study.ray_private import maker_of
+from study.space.parameters import Value
+from study.space.sections import EnvironmentSpec, NetworkSpec
+from study.space.spec import StudySpec
+from study.trial.engine.envs.environments import EnvFactory, judged_in
+from study.trial.engine.envs.probing import Spaces, probe, why_not_here
+from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
+from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
+from study.trial.failures import described
+from study.trial.parts import learner_obstacle, names, runner_obstacle, same
+from study.trial.places import here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """RLlib's configuration, and what of it a trial may set.
+
+    Attributes:
+        config: Without what a trial sets; never changed.
+        given: Parameter -> value that the configuration has already: a trial sets those that differ.
+        file: Of the script that made it; empty for a space.
+        runner_obstacle: Why the batched runner cannot do the same as RLlib's; empty where it can.
+        learner_obstacle: The same of the fused learner.
+        judged: The environment in which policies are judged, where this project makes it; None: as `config` says.
+    """
+
+    config: AlgorithmConfig
+    given: Mapping[str, Value] = field(default_factory=dict)
+    file: str = ""
+    runner_obstacle: str = ""
+    learner_obstacle: str = ""
+    judged: EnvironmentSpec | None = None
+
+
+def experiment_of(
+    spec: StudySpec, *, script: bytes | None = None, spaces: Spaces | None = None, waits: bool = False
+) -> Experiment:
+    """Return what a space, with its script where it names one, trains.
+
+    Args:
+        spec: The space.
+        script: Of a space with `config`: what `pickled` returned.
+        spaces: Of the environment of a space without `config`; None: it is tried here.
+        waits: Whether the environment's steps take as long as the space says (`step_wait_ms`).
+
+    Raises:
+        SpaceError: `rllib:` of the space names something that does not exist, or touches what is the study's own.
+        TrialError: The environment does not work here, or the script's configuration cannot be read here.
+    """
+    if spec.script is None:
+        return _of_space(spec, spaces or _probed(spec.environment), waits=waits)
+    assert script is not None
+    return Experiment(
+        config=_read(script, spec.script.source.file),
+        given=spec.script.defaults,
+        file=spec.script.source.file,
+        runner_obstacle=spec.script.runner_obstacle,
+        learner_obstacle=spec.script.learner_obstacle,
+    )
+
+
+# --- a script ------------------------------------------------------------------------------------------------------
+
+
+def pickled(
+    config: AlgorithmConfig,
+    *,
+    environments: Mapping[str, Any] | None = None,
+    by_value: types.ModuleType | None = None,
+) -> bytes:
+    """Return a configuration as bytes.
+
+    Args:
+        config: As the script made it; it need not be validated.
+        environments: Name -> function of an `EnvContext`, of every environment that the script has registered.
+        by_value: The script's own module, whose classes and functions travel with the configuration.
+
+    Raises:
+        Exception: What cannot be pickled, as cloudpickle says it.
+    """
+    if by_value is not None:
+        cloudpickle.register_pickle_by_value(by_value)
+    try:
+        content: bytes = cloudpickle.dumps({"config": config, "environments": dict(environments or {})})
+        return content
+    finally:
+        if by_value is not None:
+            cloudpickle.unregister_pickle_by_value(by_value)
+
+
+def unpickled(content: bytes) -> AlgorithmConfig:
+    """Return a configuration, and make its environments known to Ray."""
+    parts = cloudpickle.loads(content)
+    for name, creator in parts["environments"].items():
+        register_env(name, creator)
+    config: AlgorithmConfig = parts["config"]
+    return config
+
+
+def _read(content: bytes, file: str) -> AlgorithmConfig:
+    try:
+        return unpickled(content)
+    except Exception as error:
+        place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
+        got = f"main process on {place.address} ({place.host}): {described(error)}"
+        fix = "Install what it imports on every node, or put it beside the script."
+        raise TrialError(where="start-up", rule=rule, got=got, fix=fix) from error
+
+
+def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return one environment of a configuration, made as RLlib makes it.
+
+    `environments` says what makes those that a script has registered and Ray does not know here.
+
+    Raises:
+        Exception: Whatever making it raises.
+    """
+    context = EnvContext(config.env_config, worker_index=1, vector_index=0, num_workers=1)
+    if str(config.gym_env_vectorize_mode) == "vector_entry_point":  # RLlib says so many to what makes a vector
+        context["num_envs"] = 1
+    if callable(config.env):
+        return config.env(context)
+    name = str(config.env)
+    if (maker := environments.get(name) or maker_of(name)) is not None:
+        return maker(context)
+    if name.startswith("ale_py:ALE/"):
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+    return gymnasium.make(name, **dict(context))
+
+
+def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a configuration with the spaces of its environment, which is made where nobody has said them."""
+    if config.observation_space is not None or config.is_multi_agent:
+        return config
+    known, environment = config.copy(copy_frozen=False), make_environment(config)
+    known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
+    environment.close()
+    return known
+
+
+# --- a space -------------------------------------------------------------------------------------------------------
+
+
+def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
+    judged = judged_in(spec.evaluated_environment)
+    config = _algorithm(spec.algorithm)
+    config.environment(
+        env=_registered(EnvFactory(spec.environment, waits=waits)),
+        observation_space=spaces.observation_space,
+        action_space=spaces.action_space,
+        disable_env_checking=True,
+    )
+    config.env_runners(
+        gym_env_vectorize_mode="sync",
+        # The connectors hold no state: merging and broadcasting it would be two more calls an iteration. What an
+        # asynchronous algorithm merges is what its runners sent, which is none.
+        merge_env_runner_states=spec.traits.asynchronous,
+        broadcast_env_runner_states=False,
+    )
+    config.training(grad_clip_by="global_norm")
+    config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
+    network = _network(spec.model, spaces)
+    if spec.environment.normalize_observations:
+        network[NORMALIZE] = True
+    config.rl_module(model_config=network)
+    if network.keys() & {NORMALIZE, CONV_NET}:
+        module_class = config.get_default_rl_module_spec().module_class
+        # Here again: RLlib merges its defaults into the one of the configuration only.
+        config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
+    _override(config, spec.rllib)
+    return Experiment(
+        config=config,
+        runner_obstacle=runner_obstacle(config) or "",
+        learner_obstacle=learner_obstacle(config) or "",
+        judged=judged,
+    )
+
+
+def _probed(environment: EnvironmentSpec) -> Spaces:
+    """Return the spaces of an environment that works here; the driver has tried it on its own machine."""
+    try:
+        return probe(environment, "space")
+    except SpaceError as error:
+        place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
+        where, rule = "start-up", "the environment must work on every node"
+        got = f"main process on {place.address} ({place.host}): {reason.rstrip('.')}"
+        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
+
+
+def _algorithm(name: str) -> AlgorithmConfig:
+    """Return RLlib's configuration of an algorithm, with what the algorithm is defined by."""
+    if name == "APPO":
+        return APPOConfig().learners(learner_class=CountingAPPOLearner)
+    if name == "IMPALA":
+        return IMPALAConfig().learners(learner_class=CountingIMPALALearner)
+    config = PPOConfig()
+    if name == "A2C":
+        config.optimizer = "rmsprop"
+        # RLlib's own runner may step more than was asked, which must not become a second update. In the one update no
+        # ratio differs from 1, and squared errors are not clipped.
+        config.training(minibatch_size=None, clip_param=1.0, vf_clip_param=math.inf, kl_target=1.0)
+    return config
+
+
+def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
+    hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
+    if len(spaces.observation_space.shape) == 1:
+        flat = DefaultModelConfig(
+            fcnet_hiddens=hiddens, fcnet_activation=activation, vf_share_layers=spec.vf_share_layers
+        )
+        return dataclasses.asdict(flat)
+    # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
+    images = DefaultModelConfig(
+        conv_filters=[list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters,
+        head_fcnet_hiddens=hiddens,
+        head_fcnet_activation=activation,
+        vf_share_layers=spec.vf_share_layers,
+    )
+    named = {CONV_NET: spec.conv_net} if spec.conv_net == "impala" else {}
+    return {**dataclasses.asdict(images), **named}
+
+
+def _registered(factory: EnvFactory) -> str:
+    """Make an environment known to Ray under a name of its own, and return the name."""
+    content = json.dumps([factory.spec.model_dump(mode="json"), factory.waits], sort_keys=True)
+    name = f"study-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    register_env(name, factory)
+    return name
+
+
+def alone_in_its_process(name: str) -> str:
+    """Return the name of an environment as a process has it that holds no second one: it needs no further process."""
+    factory = maker_of(name)
+    assert isinstance(factory, EnvFactory)
+    shared = factory.spec.model_copy(update={"process": "shared"})
+    return _registered(dataclasses.replace(factory, spec=shared))
+
+
+# --- what `rllib:` of a space adds -----------------------------------------------------------------------------------
+
+_METHODS = (
+    "callbacks",
+    "debugging",
+    "env_runners",
+    "environment",
+    "experimental",
+    "fault_tolerance",
+    "framework",
+    "learners",
+    "python_environment",
+    "reporting",
+    "resources",
+    "rl_module",
+    "training",
+)
+"""Methods of `AlgorithmConfig` that `rllib:` may name."""
+
+SET_BY_STUDY = names(
+    "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
+    "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
+    "create_local_env_runner sync_filters_on_rollout_workers_timeout_s",
+    "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
+    "placement_strategy restart_failed_env_runners ignore_env_runner_failures restart_failed_sub_environments",
+    "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",
+    "min_train_timesteps_per_iteration min_sample_timesteps_per_iteration merge_env_runner_states",
+    "broadcast_env_runner_states _train_batch_size_per_learner minibatch_size use_kl_loss rollout_fragment_length",
+)
+"""Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
+
+_FIXED = SET_BY_STUDY | names(
+    "enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework_str create_env_on_local_worker",
+    "batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace learner_class",
+    "train_batch_size_per_learner",
+)
+"""Options that `rllib:` may not change: resources, timing and records rest on them."""
+
+
+def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -> None:
+    """Apply what a space says under `rllib:`."""
+    before = dict(vars(config))
+    for method, arguments in rllib.items():
+        _call(config, method, arguments)
+    said = {name: value for arguments in rllib.values() for name, value in arguments.items() if name in _FIXED}
+    changed = {
+        name: vars(config)[name] for name in before if name in _FIXED and not same(before[name], vars(config)[name])
+    }
+    if found := changed | said:
+        got, rule = (
+            ", ".join(f"{name}={value}" for name, value in found.items()),
+            "must leave what the study itself sets",
+        )
+        raise SpaceError("space", [Fault(where="rllib", rule=rule, got=got, fix="Remove it.")])
+
+
+def _call(config: AlgorithmConfig, method: str, arguments: Mapping[str, Any]) -> None:
+    place, kind = f"rllib.{method}", type(config).__name__
+    if method not in _METHODS:
+        rule, fix = f"must be a method of {kind}", _nearest(method, _METHODS)
+        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix)
+    known = tuple(sorted(set(_arguments_of(config, method))))
+    for name in arguments:
+        if name not in known:
+            rule, fix = f"unknown argument of {kind}.{method}", _nearest(name, known)
+            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix)
+    try:
+        getattr(config, method)(**arguments)
+    except Exception as error:
+        rule = f"RLlib must accept {dict(arguments)}"
+        got = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.") from error
+
+
+def _arguments_of(config: AlgorithmConfig, method: str) -> Iterator[str]:
+    """Yield the argument names of a config method, those that it hands to its base classes included."""
+    for kind in type(config).__mro__:
+        if issubclass(kind, AlgorithmConfig):
+            yield from (
+                name for name in inspect.signature(getattr(kind, method)).parameters if name not in ("self", "kwargs")
+            )
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."

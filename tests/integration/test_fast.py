@@ -1,0 +1,125 @@
+"""`study.fast` in plain RLlib: it trains, evaluates, and its checkpoints are RLlib's; what stays RLlib's is said."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+import study
+from study.errors import SpaceError
+from study.exporting.script import plain_script
+from study.space.algorithms import ALGORITHMS
+from study.space.parameters import PARAMETERS
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
+from study.trial.fast import FastPPOLearner
+from tests.spaces import spec
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def ppo() -> PPOConfig:
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_envs_per_env_runner=2)
+    config.training(train_batch_size_per_learner=400, minibatch_size=100, num_epochs=2, lr=1e-3)
+    return config.rl_module(model_config={"fcnet_hiddens": [16]}).debugging(seed=3)
+
+
+def test_both_parts_serve_a_plain_training_and_what_was_given_stays_as_it_was() -> None:
+    config = ppo()
+    quick = study.fast(config)
+    assert (quick.env_runner_cls, quick.learner_class) == (BatchedEnvRunner, FastPPOLearner)
+    assert config.env_runner_cls is None
+    assert config.learner_class is PPOTorchLearner
+
+
+@pytest.mark.parametrize(
+    ("change", "runner", "learner", "words"),
+    [
+        (lambda config: config.callbacks(RLlibCallback), True, True, []),
+        (lambda config: config.callbacks(on_episode_end=print), False, True, ["runner stays: callbacks"]),
+        (lambda config: config.training(use_gae=False), True, False, ["learner stays: use_gae is off"]),
+        (lambda config: config.learners(num_learners=2), True, False, ["learner stays: there are several learners"]),
+        (
+            lambda config: config.rl_module(model_config={"use_lstm": True}),
+            False,
+            False,
+            ["runner stays: the module is recurrent", "learner stays: the module is recurrent"],
+        ),
+    ],
+)
+def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(
+    change: Any, runner: bool, learner: bool, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ppo()
+    change(config)
+    with caplog.at_level(logging.WARNING, "study.fast"):
+        quick = study.fast(config)
+    assert ((quick.env_runner_cls is BatchedEnvRunner), (quick.learner_class is FastPPOLearner)) == (runner, learner)
+    said = [record.getMessage() for record in caplog.records if record.name == "study.fast"]
+    assert len(said) == len(words)
+    assert all(part in line for part, line in zip(words, said, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["rllib", "fast"])
+def test_an_exported_script_takes_it_where_it_is_asked_to(engine: str) -> None:
+    space = spec()
+    setting = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {"num_env_runners": 2}
+    script = plain_script(space, setting, header=[], iterations=1, fast=engine == "fast")
+    names: dict[str, Any] = {"__name__": "export"}
+    exec(compile(script, "export.py", "exec"), names)
+    config = names["make_config"]()
+    expected = (BatchedEnvRunner, FastPPOLearner) if engine == "fast" else (None, PPOTorchLearner)
+    assert (config.env_runner_cls, config.learner_class) == expected
+
+
+def test_another_algorithm_is_refused() -> None:
+    with pytest.raises(SpaceError, match="must be of RLlib's PPO, got APPO"):
+        study.fast(APPOConfig().environment("CartPole-v1"))
+
+
+@pytest.mark.minutes
+def test_it_trains_evaluates_and_its_checkpoint_restores_in_plain_rllib(tmp_path: Path) -> None:
+    quick = study.fast(ppo().evaluation(evaluation_interval=2, evaluation_duration=3))
+    algorithm = quick.build_algo()
+    try:
+        results = [algorithm.train() for _ in range(2)]
+        lived = [each["env_runners"]["num_env_steps_sampled_lifetime"] for each in results]
+        assert lived == [400, 800]
+        assert all(each["env_runners"]["episode_return_mean"] > 5 for each in results)
+        assert all(each["learners"]["default_policy"]["entropy"] > 0.1 for each in results)
+        assert results[1]["evaluation"]["env_runners"]["num_episodes"] == 3
+        assert isinstance(algorithm.eval_env_runner, SingleAgentEnvRunner)
+        assert not isinstance(algorithm.eval_env_runner, BatchedEnvRunner)
+        folder = algorithm.save_to_path(tmp_path / "checkpoint")
+        learnt = algorithm.get_weights()["default_policy"]
+    finally:
+        algorithm.stop()
+    again = Algorithm.from_checkpoint(folder)
+    plain = PPO(config=ppo())
+    try:
+        plain.restore_from_path(folder)
+        for each in (again, plain):
+            for name, value in each.get_weights()["default_policy"].items():
+                np.testing.assert_array_equal(np.asarray(value), np.asarray(learnt[name]))
+            each.train()
+    finally:
+        again.stop()
+        plain.stop()
+
+
+@pytest.mark.minutes
+def test_a_tuner_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))
+    run = tune.RunConfig(storage_path=str(tmp_path), stop={"training_iteration": 2}, verbose=0)
+    (result,) = tune.Tuner("PPO", param_space=study.fast(ppo()), run_config=run).fit()
+    assert result.error is None
+    assert result.metrics is not None
+    assert result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] == 800

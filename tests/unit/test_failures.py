@@ -1,0 +1,56 @@
+"""What a person's own code raised, in one line that names the place, wherever it was raised."""
+
+import contextlib
+import json
+from functools import partial
+
+import gymnasium
+import pytest
+
+from study.space.sections import EnvironmentSpec
+from study.trial.engine.envs.apart import ApartEnv
+from study.trial.engine.envs.environments import make_env
+from study.trial.failures import causes, described, original, place_of, was_lost
+
+PLACE = "(environments.py, line "
+
+
+def raised_by(env: gymnasium.Env) -> Exception:
+    with contextlib.closing(env), pytest.raises(ZeroDivisionError) as caught:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    return caught.value
+
+
+def test_the_line_of_an_environment_is_named_here_and_from_another_process() -> None:
+    spec = EnvironmentSpec(id="tests.environments:Raises", kwargs={"at_step": 1})
+    here = described(raised_by(make_env(spec)))
+    assert here.startswith(f"ZeroDivisionError: planted fault at step 1 {PLACE}")
+    assert here.endswith(", in happens)")
+    assert described(raised_by(ApartEnv(partial(make_env, spec)))) == here
+
+
+def test_the_line_is_found_in_the_text_of_a_remote_traceback() -> None:
+    lines = [
+        "ray::Runner.sample()",
+        '  File "/home/me/my_env.py", line 12, in step',
+        "    x()",
+        '  File "/usr/lib/python3/dist-packages/numpy/a.py", line 3, in x',
+        "KeyError: 500",
+    ]
+    assert described(RuntimeError("\n".join(lines))) == "RuntimeError: KeyError: 500 (my_env.py, line 12, in step)"
+
+
+def test_no_line_where_no_code_of_a_person_took_part() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this test's own line
+    assert place_of(caught.value) == ""
+
+
+def test_a_closed_chain_of_causes_ends() -> None:
+    first, second = RuntimeError(), RuntimeError()
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [first, second]
+    assert original(first) is first
+    assert not was_lost(first)
