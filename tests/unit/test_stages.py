@@ -224,6 +224,15 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
     assert essence(tmp_path) == essence(undisturbed)
 
 
+def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
+    drive = Drive(tmp_path, space())
+    for started in drive.groups():
+        for one in started:
+            drive.finish(one.trial)
+    drive.conductor.end_early("stopped", "told to")
+    assert drive.conductor.close().reason == "complete"
+
+
 # --- what is chosen --------------------------------------------------------------------------------------------------
 
 
@@ -409,6 +418,8 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
             keeper.check(replace(other, first_episode=first))
     with pytest.raises(RecordError, match="other episodes than the first ones"):
         keeper.check(replace(other, stage="stress", seed=101))
+    with pytest.raises(RecordError, match="is of one of the stages calibrate, "):
+        keeper.check(replace(other, stage="raec"))
     for changes in ({"stage": "race", "first_episode": 0}, {"digest": "of another setting"}):
         with pytest.raises(RecordError, match=f"test seed {last.seed} is for settings that are frozen"):
             keeper.check(replace(other, **changes))

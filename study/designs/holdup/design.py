@@ -21,6 +21,7 @@ from study.designs.holdup.stages import (
     expected_trials,
     num_later,
     requests_of,
+    stage_of,
 )
 from study.errors import ClusterError, RecordError
 from study.planning.guess import GUESS_FACTOR
@@ -235,7 +236,7 @@ class StageKeeper(Course):
             RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen; or the trial
                 would play evaluation episodes of the confirmation that are not its own.
         """
-        stage, frozen, first = STAGES[started.stage or ""], self._ledger.frozen, started.first_episode
+        stage, frozen, first = stage_of(started.stage), self._ledger.frozen, started.first_episode
         broken = ""
         if started.seed in self._holdup.test_seeds.seeds:
             known = frozen is not None and (not stage.judges or started.digest in frozen.settings)
@@ -277,7 +278,7 @@ class StageKeeper(Course):
         """
         if request.variant == "measured" and (request.num_env_runners, request.variant) not in self._plan.variants:
             return why_not_measured(self._spec, self._plan.cluster)
-        if not STAGES[request.stage or ""].is_shortened:
+        if not stage_of(request.stage).is_shortened:
             return ""
         ended = [row for row in self._ledger.rows.values() if row.stage == request.stage and row.ended]
         at_small = any(row.num_env_runners == self._holdup.small_scale for row in ended)
@@ -313,7 +314,7 @@ class StageKeeper(Course):
 
         It is checked before the search: once it has begun to search, a study goes on, also after a kill.
         """
-        begun = any(STAGES[row.stage or ""].is_shortened for row in self._ledger.rows.values())
+        begun = any(stage_of(row.stage).is_shortened for row in self._ledger.rows.values())
         if begun or following.stage == "calibrate" or self._holdup.cpu_hours is None or not self._whole():
             return ""
         each = self._usual_cpu_s()

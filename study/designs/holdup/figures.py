@@ -17,7 +17,7 @@ import orjson
 
 from study.designs.holdup.diagnosis import TrialHistory, diagnose, histories
 from study.designs.holdup.known import holdup_of
-from study.designs.holdup.stages import BASELINE_SEEDS, PROTOCOL, REUSED, STAGES
+from study.designs.holdup.stages import BASELINE_SEEDS, PROTOCOL, REUSED, STAGES, stage_of
 from study.designs.holdup.verdict import (
     LEVEL,
     LEVEL_HALF,
@@ -160,7 +160,7 @@ def _groups(trials: Mapping[int, TrialHistory]) -> Groups:
     """Return the arms of the confirmation: the winner, the small scale's best, baselines, RLlib's own parts."""
     groups: dict[tuple[str, int], list[TrialHistory]] = defaultdict(list)
     for trial in sorted(trials.values(), key=lambda trial: trial.row.seed):
-        if trial.row.stage is not None and STAGES[trial.row.stage].judges:
+        if stage_of(trial.row.stage).judges:
             groups[trial.row.anchor or "", trial.row.num_env_runners].append(trial)
     order = {WINNER: 0, BEST_SMALL: 1, WINNER_STOCK: 3}
     return {key: groups[key] for key in sorted(groups, key=lambda key: (order.get(key[0], 2), key))}

@@ -31,7 +31,7 @@ from study.designs.search.worth import merit
 from study.designs.throughput.design import in_block
 from study.errors import RecordError
 from study.records.ledger import TrialRow
-from study.records.records import SettingsFrozen, StageDecided
+from study.records.records import RESTORE, SettingsFrozen, StageDecided
 from study.records.request import TrialRequest, digest_of
 from study.space.cells import shares as split
 from study.space.holdup import HoldUpSpec
@@ -547,6 +547,18 @@ def shares(largest: int) -> list[tuple[int, int]]:
 
 STAGES: dict[str, Stage] = {each.name: each for each in (Calibrate(), Search(), Race(), Stress(), Confirm(), Measure())}
 """By name, in their order."""
+
+
+def stage_of(name: str | None) -> Stage:
+    """Return the stage of a trial, by its name in the records.
+
+    Raises:
+        RecordError: There is no such stage.
+    """
+    if name not in STAGES:
+        rule = f"a trial of a hold-up study is of one of the stages {', '.join(STAGES)}"
+        raise RecordError(where="records", rule=rule, got=str(name), fix=RESTORE)
+    return STAGES[name]
 
 
 # --- the course through them -----------------------------------------------------------------------------------------
