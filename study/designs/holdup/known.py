@@ -202,6 +202,10 @@ def cost_points(spec: StudySpec, count: int) -> list[Setting]:
 # --- settings that nobody had to search for --------------------------------------------------------------------------
 
 
+NUM_SCALED = 3
+"""Baselines that are made of the small scale's best setting."""
+
+
 def fixed_baselines(holdup: HoldUpSpec) -> dict[str, Setting]:
     """Return the baselines that need nothing of the study, by name."""
     known: dict[str, Setting] = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from study.designs.holdup.known import (
+    NUM_SCALED,
     Known,
     Setting,
     cost_model,
@@ -49,6 +50,8 @@ would lead to another decision or verdict: a study of another version is refused
 BASELINE_SEEDS = 2
 """Rank seeds that each baseline runs on; by the means over them baselines are chosen for the confirmation. One seed
 would choose by luck, and the four of the stress would cost as much as the race."""
+NUM_RIVALS = 3
+"""Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
 CALIBRATION_ITERATIONS = 3
 """Iterations of a short trial: one of warm-up and two that count."""
 REUSED = "reused"
@@ -231,8 +234,7 @@ class Stress(Stage):
             run_already = min(seeds, sum(holdup.race.blocks)) if scale == holdup.target_scale else 0
             count[scale, "study"] += finalists * (seeds - run_already)
         count[holdup.small_scale, "study"] += finalists * seeds
-        num_scaled = len(scaled_baselines(default_setting(spec), holdup.small_scale))
-        count[holdup.target_scale, "study"] += (len(holdup.baselines) + num_scaled) * BASELINE_SEEDS
+        count[holdup.target_scale, "study"] += (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS
         return count
 
     def begin(self, known: Known, phase: str) -> Outcome:
@@ -343,12 +345,12 @@ class Confirm(Stage):
         return ("confirm", "rest", *(["stock"] if holdup.confirm.num_seeds_stock else []))
 
     def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the runs of all arms: the winner, the small scale's best, three baselines, and the stock runs."""
+        """Return the runs of all arms: the winner, the small scale's best, baselines, and the stock runs."""
         holdup, count = holdup_of(spec), Sizes()
         sizes, target, small = holdup.confirm, holdup.target_scale, holdup.small_scale
         for scale in (target, small, *holdup.unseen_scales, small):
             count[scale, "study"] += sizes.num_seeds
-        count[target, "study"] += 3 * sizes.num_seeds_others
+        count[target, "study"] += NUM_RIVALS * sizes.num_seeds_others
         count[target, "stock"] += sizes.num_seeds_stock
         return +count
 
