@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from study.designs.registry import design_of
-from study.designs.search.asking import Proposer
+from study.designs.search.proposals import Proposer
 from study.designs.starts import start_of
 from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
