@@ -3,16 +3,17 @@
 The file is not called `study.py`: in a notebook beside it that would hide the package `study`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
 from analysis.estimates import Results, Row, frame_of, prediction_of, rows_of_study, select
 from analysis.estimates.certificate import certificate_of
+from analysis.estimates.frame import unknown
 from analysis.estimates.settings import Setting, settings_of, small_scale
 from analysis.load import StudyData
 
@@ -22,6 +23,45 @@ if TYPE_CHECKING:
     from analysis.answers import Answer, Fact
     from analysis.figures import Figure
     from analysis.tables.table import Table
+
+
+T = TypeVar("T")
+
+
+class Views(Mapping[str, T]):
+    """The tables or the figures of a study by name, each made when it is first asked for and kept."""
+
+    def __init__(self, what: str, names: Iterable[str], make: Callable[[str], T]) -> None:
+        """Take what they are, such as `table`, their names, and what makes one by its name."""
+        self._what, self._names, self._make = what, tuple(names), make
+        self._made: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        """Return one by its name.
+
+        Raises:
+            AnalysisError: There is none of that name.
+        """
+        if name not in self:
+            raise unknown(self._what, name, self._names)
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._names)
+
+    def __repr__(self) -> str:
+        return f"{self._what}s: {', '.join(self._names)}"
 
 
 class Study:
@@ -154,18 +194,19 @@ class Study:
         return figure
 
     @cached_property
-    def figures(self) -> "tuple[Figure, ...]":
-        """Every figure of the report; one that cannot be drawn says why."""
-        from analysis.figures import all_figures
+    def figures(self) -> "Views[Figure]":
+        """The figures of the report by name; one that cannot be drawn says why."""
+        from analysis.figures import FIGURES, OF_TIMES, figure_of
 
-        return all_figures(self)
+        names = OF_TIMES if self.kind == "throughput" else FIGURES
+        return Views("figure", names, lambda name: figure_of(self, name))
 
     @cached_property
-    def tables(self) -> "tuple[Table, ...]":
-        """Every table of the report; one without rows says why."""
-        from analysis.tables.catalogue import all_tables
+    def tables(self) -> "Views[Table]":
+        """The tables of the report by name; one without rows says why."""
+        from analysis.tables.catalogue import TABLES, table_of
 
-        return all_tables(self.results)
+        return Views("table", TABLES, lambda name: table_of(name, self.results))
 
     def report(self, out: str | Path) -> Path:
         """Write the report, with every table and figure as files, and return its page.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from study.records.records import (
 )
 from study.space.spec import StudySpec
 from tests.spaces import spec
+from tests.values import replace
 
 PROVENANCE = {
     "git": {"commit": "abc", "dirty": False},

@@ -139,7 +139,7 @@ def _table(table: Table) -> Iterator[str]:
     above = f' <span class="above">{_text(body.above)}</span>' if body.above else ""
     kinds = ["number" if number else "text" for number in body.numeric]
     titles = "".join(f'<th scope="col" class="{kind}">{head}</th>' for head, kind in zip(heads, kinds, strict=True))
-    yield f'<table class="stacked"><caption>{_text(table.title)}{above}</caption>'
+    yield f'<div class="table-scroll"><table class="stacked"><caption>{_text(table.title)}{above}</caption>'
     yield f"<thead><tr>{titles}</tr></thead><tbody>"
     for row in body.rows:
         cells = []
@@ -147,7 +147,7 @@ def _table(table: Table) -> Iterator[str]:
             interval = f' <span class="interval">{escape(cell.interval)}</span>' if cell.interval else ""
             cells.append(f'<td class="{kind}" data-label="{head}"><span>{_text(cell.value)}{interval}</span></td>')
         yield f"<tr>{''.join(cells)}</tr>"
-    yield "</tbody></table>"
+    yield "</tbody></table></div>"
 
 
 def _text(text: str) -> str:

@@ -233,17 +233,6 @@ def clocks(runs: pd.DataFrame) -> str:
     return f"no run has a measured clock: {listed(others)}. Returns hold, times do not"
 
 
-def without_clock(runs: pd.DataFrame) -> str:
-    """Return which numbers of runners have no measured clock, and why; empty where each run has one."""
-    apart = runs[runs["timing"].notna() & (runs["timing"] != "measured")]
-    parts = []
-    for name, some in apart.groupby("timing", sort=True):
-        scales = sorted({int(each) for each in some["num_env_runners"].dropna()})
-        shown = listed(scales if len(scales) <= 6 else [*scales[:5], f"{len(scales) - 5} more"])
-        parts.append(f"runs with {shown} runner{'' if scales == [1] else 's'} were {name} ({CLOCKS.get(str(name))})")
-    return "; ".join(parts)
-
-
 def took(data: StudyData) -> str:
     """Return what a study cost, attempts that were repeated included; empty where that is not known.
 

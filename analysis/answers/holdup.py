@@ -21,15 +21,14 @@ from analysis.answers.facts import (
     to_copy,
 )
 from analysis.answers.search import candidates, reaching
-from analysis.answers.throughput import estimate_column
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
-from analysis.tables.cells import TableColumn
+from analysis.tables import columns
 from analysis.tables.table import Table
 from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 MOST_BROKEN = 3
 """Broken rules that the answer names."""
 ARMS = (
-    TableColumn(name="arm", unit="", label="setting", meaning="What was run."),
-    TableColumn(name=SCALE, unit="1", label="runners", meaning="Environment runners."),
-    estimate_column("final_return", "return", "Interquartile mean."),
-    TableColumn(name="solved", unit="", label="solved", meaning="Test runs that end at the target."),
-    TableColumn(name="steps", unit="1", label="steps to the target", meaning="Mean; up to the horizon."),
+    columns.text("arm", "setting", "What was run."),
+    columns.count(SCALE, "runners", "Environment runners."),
+    columns.estimate("final_return", "1", "return", "Interquartile mean."),
+    columns.text("solved", "solved", "Test runs that end at the target."),
+    columns.count("steps", "steps to the target", "Mean; up to the horizon."),
 )
 
 

@@ -24,12 +24,11 @@ from analysis.answers.facts import (
     to_copy,
     unfinished,
     values_in_words,
-    without_clock,
 )
-from analysis.answers.throughput import estimate_column, main_workload, overlap, price_list
+from analysis.answers.throughput import main_workload, overlap, price_list
 from analysis.estimates.settings import Setting, learning_runs
 from analysis.load.study_data import StudyData
-from analysis.tables.cells import TableColumn
+from analysis.tables import columns
 from analysis.tables.table import Table
 from study.space.domains import Range
 from study.space.parameters import PARAMETERS, SCALE
@@ -44,11 +43,11 @@ NEW_SEEDS = 5
 EDGE = 0.02
 """Share of a range, on its own scale, within which a value counts as lying at its edge."""
 BEST = (
-    TableColumn(name=SCALE, unit="1", label="runners", meaning="Environment runners."),
-    TableColumn(name="setting", unit="", label="best setting", meaning="The values that differ in this study."),
-    estimate_column("final_return", "return", "Interquartile mean of the final returns."),
-    TableColumn(name="n", unit="1", label="runs", meaning="Runs of this setting at this scale."),
-    TableColumn(name="solved", unit="", label="settings that solved it", meaning="In every run, of those tried here."),
+    columns.count(SCALE, "runners", "Environment runners."),
+    columns.text("setting", "best setting", "The values that differ in this study."),
+    columns.estimate("final_return", "1", "return", "Interquartile mean of the final returns."),
+    columns.count("n", "runs", "Runs of this setting at this scale."),
+    columns.text("solved", "settings that solved it", "In every run, of those tried here."),
 )
 
 
@@ -217,8 +216,11 @@ def _unknown(found: Sequence[Candidate], data: StudyData) -> Iterator[Fact]:
         lie = "lies at the end of its range" if len(edges) == 1 else "lie at the ends of their ranges"
         text = f"whether a better value lies beyond: of the best setting, {listed(edges)} {lie}."
         yield Fact(role="unknown", text=text)
-    if told := without_clock(learning_runs(data.runs)):
-        text = f"what any of this takes in hours: {told}, so their times say nothing about real runners."
+    timing = learning_runs(data.runs)["timing"].dropna()
+    if (without := timing[timing != "measured"]).size:
+        text = (
+            f"what any of this takes in hours: {len(without):,} of {count(len(timing), 'run')} had no measured clock."
+        )
         command = run_again(data, "real", ["execution=real"])
         needed = f" Real ones need {max(each.scale for each in found) + 1} CPUs." if command else ""
         yield Fact(role="unknown", text=f"{text}{needed}", command=command)

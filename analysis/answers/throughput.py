@@ -12,6 +12,7 @@ from analysis.answers.answer import Answer
 from analysis.answers.facts import (
     Fact,
     capital,
+    clocks,
     cost_and_clocks,
     estimate_of,
     in_words,
@@ -24,13 +25,13 @@ from analysis.answers.facts import (
     to_copy,
     unfinished,
     values_in_words,
-    without_clock,
 )
-from analysis.tables.cells import TableColumn
+from analysis.tables import columns
 from analysis.tables.table import Table
 from study.engine import other_engine
 from study.space.parameters import SCALE
 from study.statistics import Estimate
+from study.text import listed
 
 if TYPE_CHECKING:
     from analysis.opened import Study
@@ -48,24 +49,20 @@ PARTS = {
 """Share of an iteration -> what it is called in a sentence."""
 
 
-def estimate_column(name: str, label: str, meaning: str) -> TableColumn:
-    """Return a column of estimates."""
-    return TableColumn(name=name, unit="1", label=label, meaning=meaning, estimate=True)
-
-
 PRICES = (
-    TableColumn(name=SCALE, unit="1", label="runners", meaning="Environment runners."),
-    TableColumn(name="num_cpus", unit="1", label="CPUs", meaning="CPUs reserved: one per process."),
-    estimate_column("env_steps_per_s", "steps/s", "Environment steps per second."),
-    estimate_column("hours_per_million_steps", "hours per million steps", "Hours of training for a million steps."),
-    estimate_column("cpu_hours_per_million_steps", "CPU-hours per million steps", "Those hours times the CPUs."),
-    estimate_column("cost", "cost per million", "CPU-hours times the price that was given."),
-    estimate_column(
+    columns.count(SCALE, "runners", "Environment runners."),
+    columns.count("num_cpus", "CPUs", "CPUs reserved: one per process."),
+    columns.estimate("env_steps_per_s", "1", "steps/s", "Environment steps per second."),
+    columns.estimate("hours_per_million_steps", "1", "hours per million steps", "Of training."),
+    columns.estimate("cpu_hours_per_million_steps", "1", "CPU-hours per million steps", "Those hours times the CPUs."),
+    columns.estimate("cost", "1", "cost per million", "CPU-hours times the price that was given."),
+    columns.estimate(
         "cpu_hours_per_hour_saved",
+        "1",
         "CPU-hours more for each hour saved (negative: fewer)",
         "Against the next smaller measured scale on the nearest number of nodes.",
     ),
-    TableColumn(name="basis", unit="", label="known by", meaning="How the row is known."),
+    columns.text("basis", "known by", "How the row is known."),
 )
 
 
@@ -117,8 +114,7 @@ def throughput_answer(study: "Study", price_per_cpu_hour: float | None) -> Answe
     workload, data = main_workload(study.estimates()), study.data
     rates = study.estimates("env_steps_per_s", basis="measured")
     if rates.empty:
-        told = without_clock(data.runs) or "no trial has a measured clock"
-        return Answer(kind=data.kind, findings=nothing_yet(data, f"how fast real runners are: {told}."))
+        return Answer(kind=data.kind, findings=nothing_yet(data, f"how fast real runners are: {clocks(data.runs)}."))
     fastest = rates.iloc[int(rates["value"].argmax())]
     if workload is None:
         return _not_comparable(study, fastest)
@@ -252,14 +248,9 @@ def _costs(workload: Workload) -> Iterator[Fact]:
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
-    """Return what a person types for a measured cell: its runs are told by their rate."""
-    runs = study.trials.dropna(subset=["timed_s", "fingerprint"])
-    here = runs[runs["timing"].eq("measured") & runs[SCALE].eq(row[SCALE])]
-    if pd.notna(row["num_cpus"]):
-        here = here[here["num_cpus"].eq(row["num_cpus"])]
-    totals = here.groupby("fingerprint", observed=True)[["timed_env_steps", "timed_s"]].sum()
-    same = (totals["timed_env_steps"] / totals["timed_s"] - float(row["value"])).abs().idxmin()
-    run = here[here["fingerprint"] == same].iloc[0]
+    """Return what a person types for a measured cell."""
+    runs = study.data.runs
+    run = runs[runs["fingerprint"].eq(row["fingerprint"]) & runs[SCALE].eq(row[SCALE])].iloc[0]
     names = TYPED if runs[TYPED[0]].nunique() > 1 else TYPED[1:]
     return {SCALE: int(row[SCALE])} | {name: int(run[name]) for name in names if pd.notna(run[name])}
 
@@ -271,9 +262,11 @@ def _unknown(study: "Study", workload: Workload) -> Iterator[Fact]:
         "predictions know the scatter of the runs, not what the model leaves out."
     )
     yield Fact(role="unknown", text=text)
-    clocked = data.runs.loc[data.runs["timing"].eq("measured").fillna(False), SCALE]
-    if told := without_clock(data.runs[~data.runs[SCALE].isin(clocked)]):
-        yield Fact(role="unknown", text=f"the speed of other numbers of runners that were tried: {told}.")
+    measured = data.runs["timing"].eq("measured").fillna(False)
+    if others := sorted({*data.runs[SCALE].dropna()} - {*data.runs.loc[measured, SCALE].dropna()}):
+        yield Fact(
+            role="unknown", text=f"the speed of {listed(others)} runners: none of their runs has a measured clock."
+        )
     yield Fact(role="unknown", text="which setting learns best: such short runs measure speed alone.")
     if data.spec is not None and (another := other_engine(data.spec)) is not None:
         other, options = another

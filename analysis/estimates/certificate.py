@@ -10,7 +10,7 @@ from analysis.estimates.settings import arm_in_words, small_scale
 from analysis.load import StudyData
 from study.errors import StudyError
 from study.records.folder import StudyFolder
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}

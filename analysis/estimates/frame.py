@@ -38,6 +38,11 @@ DTYPES: Mapping[str, str] = MappingProxyType(
         "n": "Int64",
         "method": "string",
         "basis": "string",
+        "num_nodes": "Int64",
+        "n_failed": "Int64",
+        "n_censored": "Int64",
+        "base": "string",
+        "fingerprint": "string",
     }
 )
 """Columns and types, in order.
@@ -45,6 +50,9 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 `workload`: what tells the comparable runs from others; equal workloads have equal texts. `arm`: the setting in plain
 words, where the quantity is of one. `low`, `high`: ends of the interval; both NA where there is none, and infinite
 where one end is open. `n`: runs (or blocks, where ratios are paired) behind it; NA for what holds by definition.
+`n_failed`: failed runs of the cell, NA where they are not counted by cell. `n_censored`: runs that never reached the
+target; above 0 a mean to it is a lower bound. `base`: what a ratio is relative to; empty where it is relative to
+nothing. `fingerprint`: workload of the runs, by which studies are compared; empty where they are of several.
 """
 
 
@@ -57,6 +65,7 @@ class Cell:
     num_env_runners: int | None = None
     num_cpus: int | None = None
     train_batch_size: int | None = None
+    num_nodes: int | None = None
 
     @classmethod
     def of(cls, row: PhaseRow | ScalingRow | TargetRow, workload: str, arm: str = "") -> "Cell":
@@ -67,6 +76,7 @@ class Cell:
             num_env_runners=row.num_env_runners,
             num_cpus=row.num_cpus,
             train_batch_size=row.train_batch_size,
+            num_nodes=getattr(row, "num_nodes", None),
         )
 
 
@@ -84,6 +94,8 @@ class Row:
     """Workload of its runs (`analysis.load`), by which studies are compared; empty where they are of several."""
     base: str = ""
     """What a ratio is relative to in words, such as `1 runner on 1 node`; empty where it is relative to nothing."""
+    n_failed: int | None = None
+    """Failed runs of its cell; None where they are not counted by cell."""
     n_censored: int = 0
     """Runs that never reached the target. Above 0 a mean to it is a lower bound: such runs count as at the horizon."""
 
@@ -91,7 +103,9 @@ class Row:
         """Return the row in the order of `DTYPES`."""
         value, low, high, n = in_frame(self.estimate)
         numbers = (value, low, high, self.estimate.level, n, self.estimate.method, self.basis)
-        return kind, self.engine or engine, *astuple(self.cell), self.quantity, *numbers
+        *place, num_nodes = astuple(self.cell)
+        more = num_nodes, self.n_failed, self.n_censored, self.base, self.fingerprint
+        return kind, self.engine or engine, *place, self.quantity, *numbers, *more
 
 
 def rows_of(
@@ -112,7 +126,13 @@ def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
     place = {name: number for number, name in enumerate(QUANTITIES)}
     ordered = sorted(rows, key=lambda row: place[row.quantity])
     frame = pd.DataFrame([row.values(kind, engine) for row in ordered], columns=list(DTYPES), dtype=object)
-    return frame.astype(dict(DTYPES))
+    return with_units(frame.astype(dict(DTYPES)))
+
+
+def with_units(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with the unit of each of its quantities in `attrs["units"]`."""
+    frame.attrs["units"] = {name: QUANTITIES[name].unit for name in frame["quantity"].unique()}
+    return frame
 
 
 def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
@@ -136,7 +156,7 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
             raise unknown("column", column, DTYPES)
         several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
         kept = kept[kept[column].isin([*wanted] if several else [wanted])]
-    return kept.reset_index(drop=True)
+    return with_units(kept.reset_index(drop=True))
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
@@ -144,7 +164,8 @@ def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
     if (instead := NAMES.get(f"{what} {name}")) is not None:
         return AnalysisError(where=what, rule="was withdrawn in version 0.13.0", got=f"{name!r}", fix=instead)
     choices = list(known)
-    near = difflib.get_close_matches(str(name), choices, n=1)
+    near = [each for each in choices if str(name) and each.startswith(str(name))]
+    near += difflib.get_close_matches(str(name), choices, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."
     return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix)
 

@@ -56,6 +56,7 @@ def target_rows(results: Results) -> Iterator[Row]:
                 basis=basis,
                 engine=as_text(here, "engine") or "",
                 fingerprint=as_text(here, "fingerprint") or "",
+                n_failed=row.n_failed,
                 n_censored=row.n_censored,
             )
 
@@ -91,7 +92,9 @@ def _rows(setting: Setting, target: float | None, floor: float | None, *, scored
     )
     basis: Basis = "emulated" if emulated(runs) else "measured"
     text = as_text(runs, "fingerprint") or ""
-    yield from rows_of(cell, estimates, basis=basis, engine=as_text(runs, "engine") or "", fingerprint=text)
+    engine = as_text(runs, "engine") or ""
+    n_failed = int(failed.sum())
+    yield from rows_of(cell, estimates, basis=basis, engine=engine, fingerprint=text, n_failed=n_failed)
 
 
 def environment_of(runs: pd.DataFrame) -> str:

@@ -18,7 +18,7 @@ from analysis.scaling.fingerprint import in_words, value_in_words
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.scaling.targets import ENDED, LIMIT, judged
 from study.space.parameters import PARAMETERS, SCALE
-from study.space.variants import BEST_SMALL, WINNER, WINNER_STOCK
+from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK
 from study.text import count
 
 _FIRST = (

@@ -74,6 +74,7 @@ def _rates(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
             num_env_runners=int(runs["num_env_runners"].iloc[0]),
             num_cpus=as_int(runs, "num_cpus"),
             train_batch_size=as_int(runs, BATCH),
+            num_nodes=as_int(runs, "num_nodes"),
         )
         seconds, iterations = (runs[name].astype(float) for name in ("timed_s", "timed_iterations"))
         estimates: dict[str, Estimate | None] = {
@@ -104,7 +105,9 @@ def _strong(found: Scaling | str, names: Names) -> Iterator[Row]:
             bases = dict.fromkeys(estimates, _in_words(reference))
             if row.before is not None:
                 bases |= dict.fromkeys(("marginal_efficiency", "gain"), _in_words(group.rows[row.before]))
-            yield from rows_of(cell, estimates, bases=bases, engine=engine_in(text), fingerprint=text)
+            yield from rows_of(
+                cell, estimates, bases=bases, engine=engine_in(text), fingerprint=text, n_failed=row.n_failed
+            )
 
 
 def _in_words(row: ScalingRow) -> str:
@@ -123,7 +126,7 @@ def _weak(found: Scaling | str) -> Iterator[Row]:
                 "weak_efficiency_per_cpu": row.efficiency_p,
                 "weak_marginal_efficiency": row.marginal,
             }
-            yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint))
+            yield from rows_of(cell, estimates, engine=engine_in(group.fingerprint), n_failed=row.n_failed)
 
 
 def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
@@ -135,4 +138,5 @@ def _phases(found: Phases | str, names: Names) -> Iterator[Row]:
             "share_sample": row.sampling,
             "load_balance": row.load_balance,
         }
-        yield from rows_of(cell, estimates, engine=engine_in(row.fingerprint), fingerprint=row.fingerprint)
+        text = row.fingerprint
+        yield from rows_of(cell, estimates, engine=engine_in(text), fingerprint=text, n_failed=row.n_failed)

@@ -49,4 +49,4 @@ def figure_of(study: "Study", key: str) -> Figure:
 
 def all_figures(study: "Study") -> tuple[Figure, ...]:
     """Return every figure of a study, in the order of a report."""
-    return tuple(figure_of(study, key) for key in (OF_TIMES if study.kind == "throughput" else FIGURES))
+    return tuple(study.figures.values())

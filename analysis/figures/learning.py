@@ -12,7 +12,7 @@ from analysis.answers.facts import estimate_of, in_words, runners
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import ARMS, Setting, learning_runs
 from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, looks, put, sentence, wrapped
-from study.space.variants import WINNER
+from study.space.settings import WINNER
 from study.text import count
 
 if TYPE_CHECKING:

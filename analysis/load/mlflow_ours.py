@@ -6,11 +6,11 @@ The records say more, and are to be preferred where they are at hand.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from typing import Any, get_args
 
+import msgspec
 import pandas as pd
 
 from analysis.load.mlflow_client import HISTORIES_UP_TO, Experiment, Store, StoredRun
@@ -30,8 +30,7 @@ from study.errors import AnalysisError
 from study.mirrors.mlflow_content import DUPLICATE, ROLE, STUDY_ID, STUDY_STATUS, SUPERSEDED, TRIAL
 from study.records.folder import FORMAT, StudyIdentity
 from study.records.records import StudyClosed, StudyOpened
-from study.records.shapes import read
-from study.space.plain import unfit
+from study.space.space_file import unfit
 from study.text import count
 
 _PREFIX = "provenance."
@@ -151,8 +150,8 @@ def _missing(frame: pd.DataFrame, runs: Sequence[StoredRun], *, read: bool) -> I
 def _recorded_identity(content: Mapping[str, Any]) -> StudyIdentity | None:
     """Return the study's identity from its artifact; None where somebody has changed it into something else."""
     try:
-        known = {item.name: content[item.name] for item in fields(StudyIdentity) if item.name in content}
-        identity = read(StudyIdentity, known)
+        known = {name: content[name] for name in StudyIdentity.__struct_fields__ if name in content}
+        identity = msgspec.convert(known, StudyIdentity)
     except ValueError:
         return None
     return None if [*unfit(identity.spec)] else identity
@@ -198,7 +197,7 @@ def _opened(session: int, num_trials: int, content: Mapping[str, Any]) -> StudyO
     """Return the beginning of a session; None where somebody has changed its content into something else."""
     known = {name: content.get(name) or {} for name in ("cluster", "provenance")}
     try:
-        return read(StudyOpened, {"session": session, "num_trials": num_trials, **known})
+        return msgspec.convert({"session": session, "num_trials": num_trials, **known}, StudyOpened)
     except ValueError:
         return None
 

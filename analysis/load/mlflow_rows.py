@@ -19,12 +19,12 @@ from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.mirrors.mlflow_content import ATTEMPT, EFFECTIVE, TRIAL
 from study.planning.needs import num_cpus
 from study.records.folder import StudyIdentity
-from study.records.shapes import LARGEST, Effective, check
+from study.records.records import LARGEST, Effective, check_plain
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of
 
 _MOST_DIGITS = 9
 """Of a number in a tag: nothing is counted further."""
@@ -132,7 +132,7 @@ def effective_of(run: StoredRun) -> dict[str, Any] | None:
     """Return what was read back from the built algorithm; None where MLflow does not hold it."""
     try:
         content = orjson.loads(run.tags.get(EFFECTIVE, ""))
-        check(Effective, content, "effective")
+        check_plain(content, Effective)
     except ValueError:
         return None
     return content  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.sheet import Session
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity
-from study.records.ledger import Ledger, TrialRow
+from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -28,10 +28,9 @@ from study.records.records import (
     read_lines,
     torn_bytes,
 )
-from study.records.state import fold_lines
 from study.records.sums import Sums
 from study.space.parameters import PARAMETERS
-from study.space.throughput import LEARNERS
+from study.space.sections import LEARNERS
 
 _COUNTED = (*Sums().columns(), "num_evaluations", "num_eval_episodes", "num_cut")
 _TRIAL_METRICS = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")

@@ -113,8 +113,8 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
         source=study.data.source,
         summary=_summary(study.data),
         answer=answer,
-        tables=(*answer.tables, *study.tables),
-        figures=tuple(study.figures),
+        tables=(*answer.tables, *study.tables.values()),
+        figures=tuple(study.figures.values()),
         acknowledgement=acknowledgement(study.data),
         clip=clip,
     )

@@ -17,10 +17,9 @@ from analysis.scaling.decomposition import cells_of, decompose, missing_cells, s
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.scaling.results import Cell, Kind, Refusal
 from analysis.scaling.selection import as_text, texts
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import SCALE
+from study.space.parameters import ALGORITHMS, SCALE
+from study.space.sections import AXES, LEARNERS
 from study.space.space_file import as_options
-from study.space.throughput import AXES, LEARNERS
 
 MOST_COMPARED = 40
 """Workloads per scale, those with the most runs, among which the most alike pair is looked for."""

@@ -21,9 +21,8 @@ from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.options import Study, command_app, examples
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, check_files
 from study.records.packing import unpacked
-from study.records.state import check_files
 
 if TYPE_CHECKING:
     from analysis.answers import Answer

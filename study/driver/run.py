@@ -10,11 +10,7 @@ from typing import Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.cluster.address import resolve_address
-from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.environment import environment
-from study.cluster.shipping import own_modules, runtime_env
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
@@ -31,29 +27,37 @@ from study.driver.opening import (
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
+from study.machine.cluster import (
+    RayWatch,
+    environment,
+    joined_ray,
+    private_ray,
+    resolve_address,
+    servers_of_ray,
+    tune_storage,
+)
+from study.machine.shape import ClusterShape
+from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.base import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
 from study.mirrors.tracking_uri import is_probed, is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape
-from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.folder import StudyFolder, StudyIdentity, check_not_cut
+from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of
 from study.records.log import RecordLog
 from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
-from study.records.state import check_not_cut, ledger_of
 from study.space.domains import smallest
 from study.space.parameters import SCALE
-from study.space.settings import runnable
+from study.space.sections import LEARNERS
+from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
-from study.trial.messages import packed_config
+from study.trial.messages import STARTED, packed_config
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -76,12 +80,16 @@ class StudyResult:
     closed: StudyClosed
     mirrors: tuple[MirrorReport, ...]
     """How each place that shows the study caught up."""
+    is_broken: bool = False
+    """Whether it ended because its first trials all failed in the same way."""
     certificate: Mapping[str, Any] | None = None
     """Of a hold-up study that has come to its end."""
 
     @property
     def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
+        if self.is_broken:
+            return ExitCode.SOME_FAILED  # a job that is queued again would fail again
         if self.closed.reason not in ("complete", "until"):
             return ExitCode.STOPPED
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
@@ -128,7 +136,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
             display.note(fallback)
     if not resumed:
         folder.prepare()
-    with StopSignals(_close) as signals, folder.locked(), contextlib.ExitStack() as stack:
+    with StopSignals(_close) as signals, folder.locked(take_over=options.take_over), contextlib.ExitStack() as stack:
         if not resumed:
             if folder.exists():  # somebody was faster
                 raise name_taken(folder, options)
@@ -262,6 +270,7 @@ class _Session:
                 ),
                 deadline=self._deadline,
                 until=self._options.until,
+                keep_going=self._options.keep_going,
                 announce=self._display.note,
             )
             self._signals.tell(conductor)
@@ -294,6 +303,7 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
+            is_broken=conductor.is_broken,
             certificate=certificate,
             mirrors=reports,
         )
@@ -430,4 +440,5 @@ def _close(conductor: Conductor) -> StudyClosed:
 
 
 def _trial_name(trial: Any) -> str:
-    return f"trial_{trial.config['trial']:05d}_{trial.config['attempt']}"
+    started: TrialStarted = trial.config[STARTED]
+    return f"trial_{started.trial:05d}_{started.attempt}"

@@ -15,14 +15,12 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor
-from study.driver.losses import loss_of, reason_of
+from study.driver.losses import fault_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
-from study.trial.messages import RESULT, TrialResult
+from study.trial.messages import RESULT, STARTED, TrialResult
 
 logger = logging.getLogger(__name__)
-TRIAL_KEY = "trial"
-"""Key of a Tune trial's config that holds the number in the plan."""
 
 
 class _Stateless:
@@ -102,7 +100,7 @@ class StudyCallback(_Stateless, Callback):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
-        number = trial.config[TRIAL_KEY]
+        number = trial.config[STARTED].trial
         try:
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
@@ -114,8 +112,8 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            number, text = trial.config[TRIAL_KEY], _error_text(trial)
-            loss, reason = loss_of(text), reason_of(text, address=(trial.last_result or {}).get("node_ip", ""))
+            number, address = trial.config[STARTED].trial, (trial.last_result or {}).get("node_ip", "")
+            reason, loss = fault_of(trial.get_pickled_error(), said=_error_text(trial), address=address)
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
                 self._conductor.end(number, "interrupted", self._conductor.stop.detail)
@@ -168,7 +166,7 @@ def _end_early(conductor: Conductor, error: Exception) -> None:
 
 
 def _error_text(trial: Trial) -> str:
-    """Return what Tune wrote about a trial's failure; unlike the exception, it is there whatever ended the trial."""
+    """Return what Tune wrote about a trial's failure; there is an exception only where a task or an actor failed."""
     try:
         text = Path(trial.error_file).read_text()
     except (OSError, TypeError):

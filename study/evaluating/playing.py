@@ -170,11 +170,10 @@ class _Player:
         Raises:
             SpaceError: It does not draw so.
         """
-        from study.trial.engine.envs.environments import judged_in
         from study.trial.engine.envs.frames import DRAWS, hide_display, open_scene, scene_of
 
-        if self._script is None:
-            scene = open_scene(judged_in(self._spec.evaluated_environment))
+        if self._experiment.judged is not None:
+            scene = open_scene(self._experiment.judged)
             with closing(scene.env):
                 yield scene
             return

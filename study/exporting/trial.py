@@ -7,13 +7,12 @@ from study.engine import OWN
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.script import comment, plain_script, space_file, values_set
 from study.records.folder import StudyFolder
-from study.records.ledger import TrialRow
+from study.records.ledger import TrialRow, ledger_of
 from study.records.records import TrialBuilt, read_lines
-from study.records.state import ledger_of
 from study.space.parameters import FRAGMENT, Value
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of
 from study.text import count, spans
 
 
@@ -45,8 +44,6 @@ class ExportedTrial:
             returns, steps = row.last_evaluation.returns, row.last_evaluation.env_steps
             mean = sum(returns) / len(returns)
             yield f"Last evaluation: mean return {mean:.6g} over {count(len(returns), 'episode')}, {steps:,} env steps."
-        if self.spec.script is None and row.engine not in (None, OWN):
-            yield f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail."
 
 
 def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
@@ -78,11 +75,11 @@ def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
     """
-    spec, row = trial.spec, trial.row
+    spec, row, header = trial.spec, trial.row, [*trial.header]
     if spec.script is None:
-        return plain_script(
-            spec, trial.setting, header=trial.header, seed=row.seed, iterations=row.iterations, fast=fast
-        )
+        if not fast and row.engine not in (None, OWN):
+            header.append(f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail.")
+        return plain_script(spec, trial.setting, header=header, seed=row.seed, iterations=row.iterations, fast=fast)
     own = {name: value for name, value in spec.script.defaults.items() if name not in spec.script.searched}
     given = values_set(
         trial.setting,
@@ -101,7 +98,7 @@ def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
     calls += ["import study", "config = study.fast(config)"] if fast else []
     where = f"Add to {spec.script.source.file} where its configuration is complete:"
     none = "The script has all values of the trial."
-    return "\n".join([comment([*trial.header, where if calls else none]), *calls, ""])
+    return "\n".join([comment([*header, where if calls else none]), *calls, ""])
 
 
 def trial_as_space(trial: ExportedTrial) -> str:

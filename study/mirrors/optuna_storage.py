@@ -13,9 +13,8 @@ from study.errors import RecordError
 from study.mirrors.base import Mirror
 from study.mirrors.tracking_uri import check_optuna_storage, is_uri, reach, with_time_limits
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger
+from study.records.ledger import Ledger, fold_lines, ledger_of
 from study.records.records import Line, TrialEnded
-from study.records.state import fold_lines, ledger_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
-from study.hosts.processes import set_back
+from study.machine.processes import set_back
 from study.mirrors.base import Follower, Mirror, MirrorReport, Orders
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror

@@ -40,7 +40,7 @@ from study.trial.deadline import within
 from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
-from study.trial.experiment import Experiment
+from study.trial.experiment import Experiment, make_environment
 from study.trial.failures import described, original
 from study.trial.policy import State, module_of, read_state
 
@@ -470,21 +470,17 @@ def _play_by_runner(
 
 
 @contextlib.contextmanager
-def runner_of(
-    config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False, **env_config: Any
-) -> Iterator[EnvRunner]:
+def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False) -> Iterator[EnvRunner]:
     """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process.
 
     Args:
         config: Of the algorithm; not changed.
         num_envs: Environments. An environment that is a vector by itself is made with one.
         explore: Whether actions are drawn.
-        env_config: What is given to the environment besides what the configuration says.
     """
-    playing = config.get_evaluation_config_object() or config.copy(copy_frozen=False)
+    playing = _of_evaluation(config)
     own_vector = str(playing.gym_env_vectorize_mode) == "vector_entry_point"
     changes: dict[str, Any] = {
-        "env_config": {**playing.env_config, **env_config},
         "num_env_runners": 0,
         "create_env_on_local_worker": True,
         "num_envs_per_env_runner": 1 if own_vector else num_envs,
@@ -519,8 +515,15 @@ def drawing_environment(
         render_mode: What the environment is given as `render_mode`.
         agent: Whose rewards are counted, where several agents act; None: the sum over all.
     """
-    with runner_of(config, render_mode=render_mode) as runner:
-        yield _OneReward(runner.env.unwrapped.envs[0], agent)
+    playing = _of_evaluation(config)
+    playing.env_config = {**playing.env_config, "render_mode": render_mode}
+    with contextlib.closing(make_environment(playing)) as env:
+        yield _OneReward(env, agent)
+
+
+def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a copy with what the configuration says of evaluations."""
+    return config.get_evaluation_config_object() or config.copy(copy_frozen=False)
 
 
 class _OneReward(gymnasium.Wrapper):

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.hosts.load import NodeLoad
-from study.hosts.machine import machine_key
+from study.machine.host import machine_key
+from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration, TrialStarted
-from study.space.parameters import Value
-from study.space.spec import Execution, StudySpec
-
-_OF_THE_RECORD = ("setting", "seed", "iterations", "execution", "trial", "attempt", "first_episode")
+from study.space.spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,19 +17,12 @@ class TrialConfig:
     """What a trial is to do."""
 
     spec: StudySpec
-    setting: Mapping[str, Value]
-    """Every parameter with its value, the scale included."""
-    seed: int
-    iterations: int | None
-    execution: Execution
-    trial: int
-    attempt: int
+    started: TrialStarted
+    """Its record: setting, seed, limit, how it runs."""
     group: tuple[str, int] | None = None
     """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
     driver: tuple[str, int] | None = None
     """Host and process of the driver."""
-    first_episode: int = 0
-    """Number of the first evaluation episode."""
     script: bytes | None = None
     """Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it."""
 
@@ -44,25 +34,18 @@ class TrialConfig:
     @classmethod
     def unpacked(cls, config: Mapping[str, Any]) -> "TrialConfig":
         """Return the configuration that Tune hands over."""
-        return cls(
-            **{name: config[name] for name in _OF_THE_RECORD if name in config},
-            spec=spec_in(config),
-            group=config.get("group"),
-            driver=config.get("driver"),
-            script=config.get("script"),
-        )
+        return cls(**{**config, "spec": spec_in(config)})
 
 
 def packed_config(
     started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None, script: bytes | None = None
 ) -> dict[str, Any]:
-    """Return the configuration of a trial for Tune: plain values; the last arguments are those of `TrialConfig`.
+    """Return the configuration of a trial for Tune; the arguments are those of `TrialConfig`.
 
     `spec` is `StudySpec.to_json()` as text, since Tune copies, flattens and prints a configuration for each result.
     """
-    values = {name: getattr(started, name) for name in _OF_THE_RECORD}
-    given = {} if script is None else {"script": script}
-    return {"spec": spec, "group": group, "driver": (machine_key(), os.getpid()), **values, **given}
+    driver = (machine_key(), os.getpid())
+    return {"spec": spec, STARTED: started, "group": group, "driver": driver, "script": script}
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:
@@ -111,3 +94,5 @@ class TrialResult:
 
 RESULT = "study_result"
 """Key of the `TrialResult` in a result of Tune."""
+STARTED = "started"
+"""Key of the trial's record in a configuration of Tune."""

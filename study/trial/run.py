@@ -13,7 +13,7 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.errors import TrialError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration
@@ -45,14 +45,16 @@ class TrialRun:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
                 not up in time, or what was built is not what was asked.
         """
-        self._config = config
+        self._config, self._asked = config, config.started
         self._algorithm: MeasuredAlgorithm | None = None
         spec, resources = config.spec, config.spec.resources
-        self._budget = trial_budget(spec.budget, config.iterations)
+        self._budget = trial_budget(spec.budget, self._asked.iterations)
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._node_loads: list[NodeLoad] = []
-        self._experiment = experiment_of(spec, script=config.script, waits=config.execution == "real")
-        built = apply(self._experiment, spec, setting=config.setting, seed=config.seed, execution=config.execution)
+        execution = self._asked.execution
+        self._experiment = experiment_of(spec, script=config.script, waits=execution == "real")
+        setting, seed = self._asked.setting, self._asked.seed
+        built = apply(self._experiment, spec, setting=setting, seed=seed, execution=execution)
         self._thread = SteadyThread()
         self._kept = kept or KeptRunners()
         with self._kept.used_by(built.num_env_runners) as self._goes_on:
@@ -61,7 +63,7 @@ class TrialRun:
             self._built: BuiltTrial | None = self._check_built(self._algorithm, started_s)
             if not config.is_timed_alone and config.group is not None:
                 name, size = config.group
-                self._meeting = meet(name, size, trial=config.trial, timeout_s=resources.startup_timeout_s)
+                self._meeting = meet(name, size, trial=self._asked.trial, timeout_s=resources.startup_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -76,7 +78,7 @@ class TrialRun:
         effective = read_effective(algorithm, reports)
         if (judged := self._experiment.judged) is not None:
             effective["evaluation_backend"] = judged.backend
-        asked = {**to_be_built(self._config.spec, self._config.setting), "seed": self._config.seed}
+        asked = {**to_be_built(self._config.spec, self._asked.setting), "seed": self._asked.seed}
         _check_effective(asked, effective)
         algorithm.learners_used()  # start-up is no training
         resources = self._config.spec.resources
@@ -100,7 +102,7 @@ class TrialRun:
 
     @property
     def _identity(self) -> dict[str, int]:
-        return {"trial": self._config.trial, "attempt": self._config.attempt}
+        return {"trial": self._asked.trial, "attempt": self._asked.attempt}
 
     def advance(self) -> TrialResult:
         """Train one iteration, evaluate when a point of the budget was passed, and return what is to be recorded.
@@ -175,7 +177,7 @@ class TrialRun:
     def _evaluate(self) -> tuple[Evaluation, Callable[[], bytes]]:
         """Evaluate the policy; return the record, and what packs the policy that was evaluated."""
         assert self._algorithm is not None
-        algorithm, first_episode = self._algorithm, self._config.first_episode
+        algorithm, first_episode = self._algorithm, self._asked.first_episode
         state, runners = state_of(algorithm), algorithm.eval_env_runner_group
         beside = None if runners is None else runners.local_env_runner
         result = evaluate(self._experiment, state, self._config.spec, first_episode=first_episode, beside=beside)

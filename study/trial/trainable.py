@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
-from study.hosts.machine import forget_trial
+from study.machine.host import forget_trial
 from study.planning.needs import processes
+from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import described, original, was_lost
-from study.trial.messages import TrialConfig, spec_in
+from study.trial.failures import described, node_was_lost, original, was_lost
+from study.trial.messages import STARTED, TrialConfig, spec_in
 from study.trial.throughput import KeptRunners
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class StudyTrial(Trainable):
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return one bundle for each process: the main one, those that step environments, the learners."""
         spec = spec_in(config)
-        wanted = processes(spec, config["setting"][SCALE], config["execution"])
+        started: TrialStarted = config[STARTED]
+        wanted = processes(spec, int(started.setting[SCALE]), started.execution)
         return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -80,10 +82,13 @@ class StudyTrial(Trainable):
             if isinstance(error, kind):
                 raise
             if isinstance(error, StudyError):
-                raise _as(kind, error) from error
-            raise kind(
-                where="trial", rule="must not fail", got=f"{described(original(error))}", fix="See the traceback."
-            ) from error
+                made = _as(kind, error)
+            else:
+                what = f"{described(original(error))}"
+                made = kind(where="trial", rule="must not fail", got=what, fix="See the traceback.")
+            if isinstance(made, TrialLostError):
+                made.node = node_was_lost(error)
+            raise made from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.

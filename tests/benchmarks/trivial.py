@@ -54,7 +54,7 @@ class TrivialTrial(Trainable):
     def step(self) -> dict[str, Any]:
         time.sleep(self._seconds / self._count)
         self._number += 1
-        trial = self.config["job"]["trial"] if "job" in self.config else self.config["trial"]
+        trial = self.config["job"]["trial"] if "job" in self.config else self.config["started"].trial
         return report(self._number, self._count, trial)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

@@ -103,8 +103,8 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
 def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
     """Run two trials in this process, as one that Tune uses again, and measure the second."""
     os.environ["OMP_NUM_THREADS"] = "1"  # as Ray does for a process that reserves one CPU, before NumPy is imported
-    from study.cluster.connection import private_ray
-    from study.hosts.machine import forget_trial
+    from study.machine.cluster import private_ray
+    from study.machine.host import forget_trial
 
     real = own.get("execution") == "real"
     with private_ray(num_cpus=1 + options.runners if real else 1, verbose=False), _Memory() as memory:
@@ -124,6 +124,7 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
     from study.space.space_file import Source
     from study.trial.messages import TrialConfig
     from study.trial.run import TrialRun
+    from tests.integration.trials import asked
 
     floor, reference, target = RETURNS[options.env]
     environment = {"id": options.env, "floor": floor, "reference": reference, "target": target}
@@ -139,15 +140,8 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
         "evaluation": {"episodes": 50, "num_evaluations": 10},
     }
     spec = parse_space(Source(name="benchmark", content=content))
-    config = TrialConfig(
-        spec=spec,
-        setting=runnable(spec, {**spec.fixed, SCALE: options.runners}),
-        seed=seed,
-        iterations=None,
-        execution=stack["execution"],
-        trial=0,
-        attempt=1,
-    )
+    setting = runnable(spec, {**spec.fixed, SCALE: options.runners})
+    config = TrialConfig(spec=spec, started=asked(setting, seed=seed, execution=stack["execution"]))
     trial = TrialRun(config, started_s=time.perf_counter())
     start_s, records, done = time.perf_counter() - wall, [], False
     started_cpu_s = time.process_time() - cpu

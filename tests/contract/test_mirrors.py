@@ -27,7 +27,7 @@ from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tensorboard import TensorBoardMirror
-from study.records.state import ledger_of
+from study.records.ledger import ledger_of
 from tests.event_files import event_files, expected, hparams_of, scalars
 from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial

@@ -18,12 +18,13 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from study.adopted.describing import facts_of
 from study.errors import TrialError
+from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import runnable
 from study.trial.experiment import pickled
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
 from tests.integration import trials
-from tests.integration.trials import of_kind, play
+from tests.integration.trials import of_kind, play, weights_of
 from tests.script_facts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
@@ -77,17 +78,8 @@ def running(
     found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
     spec = script_spec(found, parameters={"num_env_runners": [scale], **tuned}, budget={"env_steps": 400})
     setting = runnable(spec, {"num_env_runners": scale, **tuned})
-    trial = TrialConfig(
-        spec=spec,
-        setting=setting,
-        seed=5,
-        iterations=None,
-        execution=execution,
-        trial=0,
-        attempt=1,
-        script=pickled(config),
-    )
-    return trials.running(trial)
+    asked = trials.asked(setting, seed=5, execution=execution)
+    return trials.running(TrialConfig(spec=spec, started=asked, script=pickled(config)))
 
 
 def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
@@ -110,14 +102,22 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
     assert results[-1].policy
 
 
-def test_a_plain_script_is_emulated_and_learns_what_real_runners_learn() -> None:
-    returns = []
-    for execution in ("real", "emulated"):
-        with running(small(PPOConfig()), execution=execution) as trial:
-            results = play(trial)
-        assert of_kind(results, "trial_built")[0].effective["runner_class"] == "BatchedEnvRunner"
-        returns.append([record.returns for record in of_kind(results, "evaluation")])
-    assert returns[0] == returns[1]
+def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit() -> None:
+    with trials.running(execution="emulated", standardization="rllib", seed=5, budget__env_steps=400) as of_space:
+        setting, model = of_space._asked.setting, of_space._config.spec.model
+        ours = [each.returns for each in of_kind(play(of_space), "evaluation")]
+        expected = weights_of(of_space)
+    config = PPOConfig().environment("CartPole-v1")
+    config.env_runners(num_env_runners=2, num_envs_per_env_runner=setting["num_envs_per_env_runner"])
+    given = {attribute(name): value for name, value in setting.items() if PARAMETERS[name].is_argument}
+    config.training(**given, grad_clip_by="global_norm", minibatch_size=setting["minibatch_size"])
+    config.training(train_batch_size_per_learner=setting["train_batch_size"])
+    network = {name: getattr(model, name) for name in ("fcnet_hiddens", "fcnet_activation", "vf_share_layers")}
+    with running(config.rl_module(model_config=network), execution="emulated") as of_script:
+        theirs = [each.returns for each in of_kind(play(of_script), "evaluation")]
+        for name, value in weights_of(of_script).items():
+            np.testing.assert_array_equal(value, expected[name])
+    assert theirs[-1] == ours[-1]  # played by RLlib's runner and by ours
 
 
 def test_several_agents_are_measured_in_steps_of_the_environment() -> None:

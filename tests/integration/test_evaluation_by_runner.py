@@ -22,7 +22,6 @@ from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import evaluate, evaluate_module, runner_of
 from study.trial.experiment import Experiment
 from study.trial.policy import CONNECTORS_FILE, pack_policy, read_state, state_of
@@ -241,16 +240,6 @@ def test_what_an_algorithm_puts_on_its_runners_is_there_for_callbacks() -> None:
     assert len(seen) >= 3
     with pytest.raises(TrialError, match=r"of_my_algorithm.* is here only while it trains"):
         played(config, state, spec())
-
-
-def test_a_training_s_random_numbers_stay_as_they_were() -> None:
-    config = configured("CartPole-v1")
-    state = state_in(config)
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    probe(spec().environment, "")
-    played(config, state, spec())
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------

@@ -114,17 +114,8 @@ def running(config: AlgorithmConfig, *, execution: Any, processes: int = 1) -> A
         learner="rllib",
         resources={"emulation_processes": processes},
     )
-    trial = TrialConfig(
-        spec=spec,
-        setting=runnable(spec, {"num_env_runners": NUM_RUNNERS}),
-        seed=5,
-        iterations=None,
-        execution=execution,
-        trial=0,
-        attempt=1,
-        script=pickled(config),
-    )
-    return trials.running(trial)
+    asked = trials.asked(runnable(spec, {"num_env_runners": NUM_RUNNERS}), seed=5, execution=execution)
+    return trials.running(TrialConfig(spec=spec, started=asked, script=pickled(config)))
 
 
 def trained(name: str, *, execution: str, processes: int = 1) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -20,6 +19,7 @@ from study.records.folder import StudyFolder
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 from tests.synthetic import sync_mlflow
+from tests.values import replace
 
 
 @pytest.fixture

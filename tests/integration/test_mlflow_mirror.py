@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -42,6 +41,7 @@ from tests.synthetic import (
     sync_mlflow,
     whole_trial,
 )
+from tests.values import replace
 from tests.waiting import until
 
 

@@ -1,7 +1,6 @@
 """A study's trials in an Optuna storage: those on record, each once, whatever is killed or away. On SQLite."""
 
 import json
-from dataclasses import replace
 
 import optuna
 import pytest
@@ -23,6 +22,7 @@ from tests.spaces import spec
 from tests.synthetic import append, make_folder, opened
 from tests.throughput import throughput_spec
 from tests.unit.test_conductor import Session
+from tests.values import replace
 
 
 def make(path, storage, space=None):

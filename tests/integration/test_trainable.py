@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from ray import tune
 
 from study.errors import TrialError
 from study.records.records import Evaluation, Iteration
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS
+from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
@@ -64,7 +64,8 @@ def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
 
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
     config = trial_config(execution="emulated", budget__env_steps=400)
-    config["trial"] = tune.grid_search([0, 1, 2])  # one after another, the same trial
+    # One after another, the same trial.
+    config["started"] = tune.grid_search([replace(config["started"], trial=number) for number in range(3)])
     results = fit(tmp_path, config, reuse_actors=True, max_concurrent_trials=1)
     assert [result.error for result in results] == [None] * 3
     assert len({result.metrics["pid"] for result in results}) == 1
@@ -192,7 +193,7 @@ def test_the_processes_of_other_runners_are_not_taken() -> None:
     try:
         _, pids = run(trial)
         more = timed(batch=300, seed=2)
-        more["setting"]["num_env_runners"] = 3
+        more["started"].setting["num_env_runners"] = 3
         assert trial.reset_config(more)
         trial.config = more
         records, others = run(trial)

@@ -16,7 +16,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.hosts.machine import cpu_model
+from study.machine.host import cpu_model
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
@@ -143,7 +143,7 @@ def test_phases_sum_to_the_whole(results: list[TrialResult]) -> None:
 
 def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
     effective = of_kind(results, "trial_built")[0].effective
-    asked = trial_config(setting={"num_envs_per_env_runner": 4})["setting"]
+    asked = trial_config(setting={"num_envs_per_env_runner": 4})["started"].setting
     assert {name: effective[name] for name in asked} == pytest.approx(asked)
     assert effective["num_parameters"] == (4 * 64 + 64 + 64 * 64 + 64) * 2 + (64 * 2 + 2) + (64 + 1)
     assert (effective["torch_threads_main"], effective["torch_threads_runner"]) == (1, 1)

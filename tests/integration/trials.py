@@ -3,15 +3,17 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.records.records import Evaluation, Iteration
+from study.records.records import Evaluation, Iteration, TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
 from study.trial.messages import RESULT, BuiltTrial, TrialConfig, TrialResult
 from tests.spaces import spec
+from tests.synthetic import started
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -44,15 +46,16 @@ def trial_config(
     values = {name: own.get(name, PARAMETERS[name].default) for name in space.parameter_names}
     values |= {"num_env_runners": 2, "train_batch_size": 400, "lr": 1e-3}
     values |= {"minibatch_size": 400} if space.traits.rules else {"minibatch_size": 100, "num_epochs": 2}
-    return {
-        "spec": space.to_json(),
-        "setting": values | (setting or {}),
-        "seed": seed,
-        "iterations": iterations,
-        "execution": execution,
-        "trial": 3,
-        "attempt": 1,
-    }
+    begun = asked(values | (setting or {}), seed=seed, iterations=iterations, execution=execution)
+    return {"spec": space.to_json(), "started": begun}
+
+
+def asked(
+    setting: dict[str, Any], *, seed: int, iterations: int | None = None, execution: Any = "real", trial: int = 3
+) -> TrialStarted:
+    """Return the record of a trial with a setting."""
+    begun = started(trial, execution=execution)
+    return replace(begun, setting=setting, proposed={}, seed=seed, iterations=iterations)
 
 
 @contextmanager
@@ -90,9 +93,8 @@ def weights_of(trial: "TrialRun") -> dict[str, Any]:
 
 def built_config(**changes: Any) -> Any:
     """Return RLlib's configuration of the trial of `trial_config(**changes)`."""
-    content = trial_config(**changes)
-    space, own = StudySpec.model_validate(content["spec"]), ("setting", "seed", "execution")
-    return config_of(space, **{name: content[name] for name in own})
+    given = TrialConfig.unpacked(trial_config(**changes))
+    return config_of(given.spec, **{name: getattr(given.started, name) for name in ("setting", "seed", "execution")})
 
 
 def config_of(space: StudySpec, *, setting: Any, seed: int = 1, execution: Any = "real") -> Any:

@@ -10,7 +10,6 @@ import shutil
 import socket
 import tarfile
 import time
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -39,13 +38,14 @@ from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, 
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
 from study.records.files import write_atomically
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, check_files
+from study.records.ledger import ledger_of
 from study.records.packing import pack
 from study.records.records import TrialEnded
-from study.records.state import check_files, ledger_of
 from study.records.table import read_table, write_table
 from tests.spaces import spec
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
+from tests.values import replace
 
 SCRIPT = "<script>alert(1)</script>"
 LINK = "[click](javascript:alert(1))"

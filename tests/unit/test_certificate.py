@@ -5,7 +5,6 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from study.space.parameters import Value
 from study.space.spec import StudySpec
 from tests import holdup
 from tests.spaces import spec as plain_spec
+from tests.values import replace
 
 Content = dict[str, Any]
 LARGE = {**holdup.HOLDUP, "confirm": {"num_seeds": 20, "num_seeds_others": 10}}
@@ -369,7 +369,7 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     summary = row.summarise(holdup.holdup_spec(), "interrupted", moment=holdup.BEGUN + index + 3)
     end = of(records, TrialEnded, trial=trial)
     cut = replace(end, status="interrupted", reason="stopped", summary=summary, checkpoint=None)
-    later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]  # type: ignore[call-arg]
+    later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]
     later[-1] = StudyClosed(session=2, reason="complete")
     opened = StudyOpened(session=2, num_trials=9, cluster=holdup.CLUSTER.to_json(), provenance={})
     holdup.write_records(touched, [*before, cut, StudyClosed(session=1, reason="stopped"), opened, *later])

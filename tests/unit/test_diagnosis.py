@@ -1,6 +1,5 @@
 """Each label stands by its own figure, beyond its threshold, and by nothing else."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from study.designs.holdup.diagnosis import TrialHistory, diagnose, histories
 from study.records.ledger import fold
 from tests import synthetic
 from tests.spaces import spec
+from tests.values import replace
 
 SPEC = spec()  # CartPole-v1: a score is the return over 500, solved from 450
 SLOW: dict[str, Any] = {"learning_time_s": 0.9, "slowest_runner_time_s": 9.0}

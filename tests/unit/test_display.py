@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,11 +18,11 @@ from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.records.cautions import cautions
-from study.records.ledger import Ledger
+from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
-from study.records.state import ledger_of
 from tests import synthetic
 from tests.spaces import cluster, spec
+from tests.values import replace
 
 SMALL = cluster(local=(5, 2), memory_mb=24_000)
 

@@ -306,7 +306,7 @@ def test_a_study_is_one_value(studies):
     assert set(study.curves["trial"]) <= set(study.trials["trial"])
     assert study.evaluations.empty
     assert {study.table(name).key for name in ("strong_scaling", "T2")} == {"T2"}
-    assert {table.key for table in study.tables} == {key for key, *_ in TABLES.values()}
+    assert {table.key for table in study.tables.values()} == {key for key, *_ in TABLES.values()}
     ax = Figure().add_subplot()
     assert study.plot("efficiency", ax=ax).drawn
     assert ax.lines or ax.collections

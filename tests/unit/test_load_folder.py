@@ -3,7 +3,6 @@
 import json
 import lzma
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -22,6 +21,7 @@ from study.records.records import Evaluation, Iteration, open_records, read_line
 from study.records.table import table_row, write_table
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
+from tests.values import replace
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "analysis/example_study"
 
@@ -284,8 +284,8 @@ def test_a_study_without_a_trial_says_so_in_its_answer(tmp_path):
     study = analysis.open(folder.path)
     assert study.trials.empty and study.estimates().empty and study.curves.empty
     assert study.answer().sentence == "No answer yet: 0 of 3 trials have ended."
-    assert all(table.empty or table.key == "T1" for table in study.tables)
-    assert not any(figure.drawn for figure in study.figures)
+    assert all(table.empty or table.key == "T1" for table in study.tables.values())
+    assert not any(figure.drawn for figure in study.figures.values())
     assert not any("failed" in problem for problem in study.problems)
 
 

@@ -1,7 +1,6 @@
 """Columns and fingerprints, by value."""
 
 import json
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -13,8 +12,9 @@ from analysis.load.arrays import frame_of
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
 from study.errors import RecordError
-from study.space.variants import Variant, spec_of
+from study.space.settings import Variant, spec_of
 from tests import holdup, synthetic
+from tests.values import replace
 
 EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
 

@@ -4,7 +4,6 @@ import json
 import math
 import zlib
 from base64 import b64decode
-from dataclasses import replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.holdup import holdup_spec
 from tests.spaces import spec
 from tests.synthetic import built, ended, evaluation, iteration, make_folder, opened, started
 from tests.throughput import throughput_spec
+from tests.values import replace
 
 URI = "postgresql://me:secret@db/mlflow"
 

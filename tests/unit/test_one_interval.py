@@ -35,8 +35,8 @@ def triples(frame: pd.DataFrame) -> Iterator[tuple[str, Triple]]:
 def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
     """Yield where and what a reader is shown: tables, figures, the answer's tables."""
     answer = study.answer()
-    frames = [(table.key, table.frame) for table in study.tables]
-    frames += [(figure.key, figure.frame) for figure in study.figures if figure.drawn]
+    frames = [(table.key, table.frame) for table in study.tables.values()]
+    frames += [(figure.key, figure.frame) for figure in study.figures.values() if figure.drawn]
     frames += [("answer", table.frame) for table in (answer.rows, answer.prices) if table is not None]
     for key, frame in frames:
         for column, triple in triples(frame):
@@ -45,10 +45,10 @@ def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
 
 def sentences(study: Study) -> Iterator[tuple[str, str]]:
     """Yield every text beside the numbers: conclusions, notes, titles, captions, the answer."""
-    for table in study.tables:
+    for table in study.tables.values():
         for text in (table.conclusion, *table.notes):
             yield table.key, text
-    for figure in study.figures:
+    for figure in study.figures.values():
         for text in (figure.title, figure.alt, figure.caption):
             yield figure.key, text
     yield "answer", study.answer().to_text()

@@ -1,7 +1,6 @@
 """The README and those of the folders tell the truth: reference, commands, names, links."""
 
 import re
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
 from tests.spaces import cluster
 from tests.synthetic import started
+from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

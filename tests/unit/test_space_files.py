@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.adopted.loading import load_space
-from study.errors import SpaceError
+from study.driver.opening import RunOptions, resumed_identity
+from study.errors import RecordError, SpaceError
 from study.options import as_run
+from study.records.folder import StudyFolder
 from study.space.parsing import parse_space
+from study.space.sections import EnvironmentSpec
 from study.space.space_file import SHIPPED, as_options, read_text
-from study.space.spec import StudySpec
+from study.space.spec import StudySpec, as_of_now, gone_from
 from tests import holdup
-from tests.spaces import read_again, spec, spec_of
+from tests.spaces import read_again, spec
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def text_faults(text):
@@ -48,22 +54,6 @@ def test_a_name_finds_a_space_with_or_without_its_suffix(tmp_path):
 def test_an_unknown_space_names_the_nearest(name, said):
     with pytest.raises(SpaceError, match=re.escape(said)):
         load_space(name)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"parameters__train_batch_size": 333},  # the batched runner fills any batch to the step
-        {"environment__backend": "envpool", "parameters__train_batch_size": [200, 800]},
-        {"runner": "stock", "learner": "rllib", "standardization": "rllib"},
-        {"standardization": "rllib"},
-        {"resources__emulation_processes": 64},
-        {"resources__num_learners": 3, "parameters__minibatch_size": 63},
-        {"resources__num_gpus_per_learner": 0.25},
-    ],
-)
-def test_what_can_be_honoured_is_accepted(changes):
-    spec(**changes)
 
 
 def test_standardization_is_the_learner_s_own_unless_told_otherwise():
@@ -108,17 +98,6 @@ def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
     with pytest.raises(SpaceError) as caught:
         load_space("quickstart", overrides=["budget.env_steps=-1"])
     assert caught.value.faults[0].line is None
-
-
-def test_the_digest_ignores_the_number_of_trials_and_nothing_else_that_matters():
-    base = spec()
-    assert spec(search__num_trials=60).digest() == base.digest()
-    for changes in (
-        {"search__sampler": "tpe"},
-        {"budget__env_steps": 1001},
-        {"rllib": {"training": {"use_gae": True}}},
-    ):
-        assert spec(**changes).digest() != base.digest()
 
 
 PLAIN = """environment:
@@ -214,14 +193,10 @@ def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(
     assert (fault.where, fault.line, fault.fix) == (where, line, fix)
 
 
-def test_an_old_key_of_a_file_is_answered_with_its_new_name_and_read_from_records():
-    baselines = [{"name": "mine", "parameters": {"lr": 0.001}}]
-    text = PLAIN + f"  anchors: {baselines}\n"
+def test_an_old_key_of_a_file_is_answered_with_its_new_name():
+    text = PLAIN + "  anchors: [{name: mine, parameters: {lr: 0.001}}]\n"
     (fault,) = text_faults(text)
     assert (fault.where, fault.line) == ("search.anchors", 14) and "is called search.baselines" in fault.rule
-    recorded = spec(search__baselines=baselines).to_json()
-    assert recorded["search"]["anchors"] == baselines
-    assert spec_of(recorded) == spec(search__baselines=baselines)
 
 
 def test_no_message_names_a_class_of_a_library():
@@ -322,12 +297,71 @@ def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
     assert as_options(tmp_path / "none.yaml") == ["--space", str(tmp_path / "none.yaml")]
 
 
-def test_keys_that_are_gone_are_refused_in_a_file_and_read_from_records(tmp_path):
-    gone = "holdup:\n  num_rounds: 2\n  calibrate: {num_seeds: 2}\n"
-    faults = {fault.where: fault.rule for fault in text_faults(PLAIN + gone)}
-    assert faults["holdup.num_rounds"] == faults["holdup.calibrate.num_seeds"] == "unknown key"
-    folder = holdup.write_study(tmp_path, holdup.holdup_spec(), [])
+# Identity
+
+
+def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
+    base = spec()
+    for changes in ({"search__num_trials": 60}, {"description": "x"}, {"budget__allow_larger_batch": True}):
+        assert spec(**changes).digest() == base.digest()
+    assert holdup.holdup_spec(holdup__cpu_hours=9).digest() == holdup.holdup_spec(holdup__cpu_hours=8).digest()
+    for changes in (
+        {"search__sampler": "tpe"},
+        {"budget__env_steps": 1001},
+        {"rllib": {"training": {"use_gae": True}}},
+        {"parameters__lr": 3e-4},
+        {"environment__frame_stack": 4},
+    ):
+        assert spec(**changes).digest() != base.digest()
+
+
+def test_what_equals_a_default_is_not_part_of_the_identity():
+    assert spec(parameters__gamma=0.99, environment__frame_stack=1, evaluation__seed=10_000).digest() == spec().digest()
+    appo = {"algorithm": "APPO", "parameters": {"num_env_runners": 1}}
+    assert spec(**appo).digest() == spec(**appo, parameters__lr=5e-4).digest()  # the default of this algorithm
+    assert spec(**appo).digest() != spec(**appo, parameters__lr=3e-4).digest()  # that of PPO
+
+
+def test_a_new_key_whose_default_does_what_was_done_before_makes_no_study_another():
+    class Weather(EnvironmentSpec):
+        fog: float = 0.0
+
+    class Newer(StudySpec):
+        environment: Weather
+        patience: int | None = None
+
+    recorded = spec().to_json()
+    assert Newer.model_validate(recorded).digest() == spec().digest()
+    recorded["environment"]["fog"] = 0.5
+    assert Newer.model_validate(recorded).digest() != spec().digest()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("analysis/example_*")), ids=lambda path: path.name)
+def test_a_study_that_an_earlier_version_recorded_is_resumed_with_its_space(path, tmp_path):
+    folder = StudyFolder(shutil.copytree(path, tmp_path / "demo"))
+    begun = folder.identity().parse()
+    options = RunOptions(name="demo", out=tmp_path, resume=True)
+    assert resumed_identity(folder, read_again(begun), options) == folder.identity()
+    other = begun.model_copy(update={"runner": "stock"})
+    with pytest.raises(RecordError, match=r"the study was started with, got other values of runner\. Fix: "):
+        resumed_identity(folder, other, options)
+
+
+def test_what_earlier_versions_recorded_is_read():
+    recorded = holdup.holdup_spec().to_json()
+    now = as_of_now(recorded)
+    assert now == recorded
+    old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}}
+    del old["version"], old["search"]["baselines"]
+    old["holdup"] = {**recorded["holdup"], "num_rounds": 2}
+    assert gone_from(old) == ["holdup.num_rounds"] and gone_from(recorded) == []
+    assert as_of_now(old) == {**{key: each for key, each in recorded.items() if key != "version"}, "learner": "fused"}
+
+
+def test_a_study_file_that_somebody_changed_is_not_resumed(tmp_path):
+    folder = holdup.write_study(tmp_path, spec(), [])
     recorded = json.loads(folder.identity_file.read_text())
-    recorded["spec"]["holdup"] |= {"num_rounds": 2, "calibrate": {"num_points": 3, "num_seeds": 3}}
+    recorded["spec"]["budget"]["env_steps"] = 2000
     folder.identity_file.write_text(json.dumps(recorded))
-    assert folder.identity().parse() == holdup.holdup_spec()
+    with pytest.raises(RecordError, match="`spec` and `digest` must agree"):
+        resumed_identity(folder, spec(budget__env_steps=2000), RunOptions(name="demo", out=tmp_path, resume=True))

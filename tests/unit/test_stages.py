@@ -6,7 +6,6 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,13 @@ from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
 from study.records.request import TrialRequest, digest_of
-from study.space.variants import SHARED, spec_of
+from study.space.settings import SHARED, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.driven import CLUSTER, ROOMY, Driven, records, rows
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
+from tests.values import replace
 
 HOLDUP = {
     "target_scale": 8,

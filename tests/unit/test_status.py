@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -22,6 +21,7 @@ from study.records.lock import is_locked
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
+from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,7 +1,6 @@
 """Event files for TensorBoard: what they hold, and that they follow from the records, whatever happened before."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,11 +9,11 @@ from study.driver.opening import RunOptions, new_identity
 from study.errors import RecordError
 from study.metrics import METRICS
 from study.mirrors.tensorboard import TensorBoardMirror, tag_of
-from study.records.folder import StudyFolder
-from study.records.state import check_files
+from study.records.folder import StudyFolder, check_files
 from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
 from tests.spaces import spec
 from tests.synthetic import append, closed, ended, evaluation, iteration, make_folder, opened, started, whole_trial
+from tests.values import replace
 
 
 @pytest.fixture

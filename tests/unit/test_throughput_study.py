@@ -15,7 +15,7 @@ from study.records.ledger import best_per_scale
 from study.records.records import TrialStarted
 from study.records.sums import PHASES
 from study.records.table import table_row
-from study.space.cells import BASE_CELL
+from study.space.throughput import BASE_CELL
 from tests.driven import Driven, assert_whole, records, rows
 from tests.reported import built, iteration, report
 from tests.spaces import cluster

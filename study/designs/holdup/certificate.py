@@ -8,9 +8,10 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from study.designs.holdup.figures import FORMAT, as_json, content_of
 from study.designs.holdup.page import page

@@ -24,19 +24,18 @@ from study.designs.holdup.stages import (
     stage_of,
 )
 from study.errors import ClusterError, RecordError
+from study.machine.shape import ClusterShape
 from study.planning.guess import GUESS_FACTOR
 from study.planning.needs import check_fit, execution_of, label_at_start, num_cpus
 from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest, numbered
-from study.space.holdup import HoldUpSpec
 from study.space.parameters import Value
-from study.space.settings import resolve
+from study.space.sections import HoldUpSpec
+from study.space.settings import Variant, resolve, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import Variant, spec_of
 from study.text import cpu_hours as in_words
 
 HOPELESS = 0.5

@@ -35,9 +35,8 @@ from study.designs.holdup.verdict import (
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Iteration, Line, StudyOpened, TrialStarted
-from study.space.settings import fitted
+from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK, fitted
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, WINNER, WINNER_STOCK
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 from study.text import count, listed
 
@@ -68,7 +67,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
         ledger: What its records add up to.
         lines: Its records.
     """
-    holdup, asked, records = holdup_of(spec), spec.to_json(), [line.record for line in lines]
+    holdup, asked, records = holdup_of(spec), identity.spec, [line.record for line in lines]
     target, small = holdup.target_scale, holdup.small_scale
     groups = _groups(histories(records, ledger.rows))
     arms = {

@@ -13,8 +13,8 @@ from study.designs.search.worth import merit
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.space.domains import Choices, Range, bounds
-from study.space.holdup import HoldUpSpec
 from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value
+from study.space.sections import HoldUpSpec
 from study.space.settings import batch_domain, minibatch_bounds, overlay, resolve
 from study.space.spec import StudySpec
 

@@ -9,10 +9,12 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from dataclasses import replace as changed
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from msgspec import structs
 
 from study.designs.holdup.known import (
     NUM_SCALED,
@@ -34,12 +36,11 @@ from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided
 from study.records.request import TrialRequest, digest_of
-from study.space.cells import shares as split
-from study.space.holdup import HoldUpSpec
 from study.space.parameters import SCALE
-from study.space.settings import overlay, resolve
+from study.space.sections import HoldUpSpec
+from study.space.settings import BEST_SMALL, SHARED, WINNER, WINNER_STOCK, Variant, overlay, resolve
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, SHARED, WINNER, WINNER_STOCK, Variant
+from study.space.throughput import shares as split
 
 if TYPE_CHECKING:
     from study.designs.holdup.verdict import Run
@@ -122,9 +123,9 @@ class Calibrate(Stage):
             setting=default,
             name="default",
         )
-        short = replace(whole, name="cost point", iterations=CALIBRATION_ITERATIONS)
+        short = structs.replace(whole, name="cost point", iterations=CALIBRATION_ITERATIONS)
         points = cost_points(known.spec, holdup.calibrate.num_points)
-        return Outcome(requests=[*(replace(short, setting=overlay(default, point)) for point in points), whole])
+        return Outcome(requests=[*(structs.replace(short, setting=overlay(default, point)) for point in points), whole])
 
 
 class Search(Stage):
@@ -363,10 +364,10 @@ class Confirm(Stage):
         after = sum(len(each.requests) for each in known.decisions if each.next_stage == self.name)
         size = known.spec.evaluation.episodes
         requests = [
-            replace(request, first_episode=(1 + after + number) * size)
+            structs.replace(request, first_episode=(1 + after + number) * size)
             for number, request in enumerate(outcome.requests)
         ]
-        return replace(outcome, requests=requests)
+        return changed(outcome, requests=requests)
 
     def _first(self, known: Known) -> Outcome:
         """Freeze the settings and ask for the first half of every arm, in random order.
@@ -467,7 +468,7 @@ class Confirm(Stage):
             variant="stock",
         )
         seeds = [] if _is_lost(known) else holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
-        return Outcome(requests=[replace(asked, seed=seed) for seed in seeds])
+        return Outcome(requests=[structs.replace(asked, seed=seed) for seed in seeds])
 
 
 def _coarse(spec: StudySpec, row: TrialRow) -> "Run":
@@ -478,7 +479,7 @@ def _coarse(spec: StudySpec, row: TrialRow) -> "Run":
     if spec.budget.env_steps is not None:
         between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
     end = run.env_steps_to_target or run.env_steps or 0.0
-    return replace(run, env_steps_before_target=max(end - 2 * between, 0.0))
+    return changed(run, env_steps_before_target=max(end - 2 * between, 0.0))
 
 
 def first_half(num_seeds: int) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 
 from study.designs.holdup.known import holdup_of
 from study.records.ledger import TrialRow
-from study.space.holdup import HoldUpSpec
+from study.space.sections import HoldUpSpec
+from study.space.settings import BEST_SMALL, WINNER
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, WINNER
 from study.statistics import (
     BoolArray,
     Estimate,
