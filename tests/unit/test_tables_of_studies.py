@@ -13,7 +13,7 @@ from analysis.figures import all_figures
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES, all_tables, table_of
-from study.designs.holdup.certificate.making import make_certificate
+from study.designs.holdup.certificate import make_certificate
 from study.errors import AnalysisError
 from tests import holdup
 from tests.unit.tables_data import NOISE, amdahl, run, study
