@@ -420,7 +420,9 @@ def test_the_arms_are_those_of_the_certificate(folder, certified):
 
 def test_the_verdict_is_the_conclusion_and_its_laws_are_notes(folder, certified):
     verdict = make_certificate(folder)["verdict"]
-    assert certified.conclusion.startswith(f"At 6 runners the chosen setting {verdict['sentence']}. Its mean score less")
+    assert certified.conclusion.startswith(
+        f"At 6 runners the chosen setting {verdict['sentence']}. Its mean score less"
+    )
     assert ", ∞), n=13." in certified.conclusion  # a lower bound: one-sided; the small scale needs no second half
     laws = [note for note in certified.notes if note.startswith(("kept: ", "BROKEN: ", "not judged: "))]
     assert len(laws) == len(verdict["checks"])
@@ -467,19 +469,5 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(data, tmp_path
     assert missing.command.startswith("python -m study certificate write ")
 
 
-def test_a_complete_study_without_its_records_is_not_called_unfinished(data):
-    answer = Study(replace(data, source="sqlite:///mlflow.db")).answer()
-    ended = len(data.runs)
-    assert answer.sentence.startswith(f"No answer yet: {ended} of {ended} trials have ended.")
-    assert "made from the records" in answer.unknown[0].text
-
-
 def test_other_studies_have_none():
     assert "asks for no setting that holds up" in table_of("certificate", Results(study(amdahl((1,))))).conclusion
-
-
-def test_mlflow_holds_no_records(data):
-    assert (
-        "read the study from its folder"
-        in table_of("certificate", Results(replace(data, source="sqlite:///mlflow.db"))).conclusion
-    )
