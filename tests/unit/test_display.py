@@ -24,7 +24,7 @@ from tests import synthetic
 from tests.spaces import cluster, spec
 from tests.values import replace
 
-SMALL = cluster(local=(5, 2), memory_mb=24_000)
+SMALL = cluster(local=(5, 3), memory_mb=24_000)
 
 
 def printed(show, *values, width, terminal=False, **options):
@@ -40,7 +40,7 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
     rows = [line.split() for line in lines if line.split()[0].isdigit()]
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
         ("1", "real", "2", "measured"),
-        ("2", "emulated", "1", "emulated"),
+        ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width

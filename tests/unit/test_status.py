@@ -238,7 +238,7 @@ def test_a_torn_line_is_told_once_nobody_writes_it(folder):
 
 @pytest.mark.parametrize(
     ("kept", "damage", "said"),
-    [(8, b"garbage\n", "line 9: must be JSON"), (15, b"<html>", "line 16: the last line must be a record")],
+    [(8, b"garbage\n", "line 9: must be a record"), (15, b"<html>", "line 16: the last line must be a record")],
 )
 def test_a_damaged_line_leaves_what_came_before(folder, kept, damage, said):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
@@ -357,7 +357,7 @@ def test_efficiency_is_that_of_the_table_in_short(folder):
     status = reader.read()
     table = efficiency_so_far(reader)
     assert table.frame["speed_up"].tolist() == pytest.approx([1.0, 2**0.5])
-    assert table.frame["efficiency_n"].tolist() == pytest.approx([1.0, 0.5**0.5])
+    assert table.frame["efficiency_per_runner"].tolist() == pytest.approx([1.0, 0.5**0.5])
     for width in (80, 140):
         text = printed(status, width, table)
         assert "1.41" in text

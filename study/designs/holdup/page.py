@@ -1,0 +1,205 @@
+"""The certificate as one Markdown page. Arranges and rounds its figures; computes none."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from study.harmless import markdown, printable
+
+Content = Mapping[str, Any]
+_LAST = 4
+"""Evaluations of which each is shown alone."""
+
+
+def page(content: Content) -> str:
+    """Return the page of a certificate."""
+    parts = (_head, _winner, _verdict, _arms, _search, _diagnosis, _measured, _sources)
+    return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
+
+
+def _head(content: Content) -> Iterator[str]:
+    study, scales = content["study"], content["scales"]
+    yield f"# {study['name']}: {content['verdict']['sentence']}"
+    yield ""
+    yield (
+        f"Setting `{content['winner']['digest']}` on {content['environment']['id']} at {scales['target']} environment "
+        f"runners, against the best setting at {scales['small']}; unseen before the confirmation: "
+        f"{_listed(scales['unseen'])}."
+    )
+    yield ""
+
+
+def _winner(content: Content) -> Iterator[str]:
+    winner, columns = content["winner"], ("train_batch_size", "minibatch_size", "num_epochs", "lr")
+    yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
+    yield ""
+    rows = ([scale, *(_number(numbers[name]) for name in columns)] for scale, numbers in winner["resolved"].items())
+    yield from _table(["num_env_runners", *columns], rows)
+
+
+def _verdict(content: Content) -> Iterator[str]:
+    words, checks = {True: "kept", False: "**broken**", None: "not judged"}, content["verdict"]["checks"].values()
+    yield "## Verdict"
+    yield ""
+    yield from _table(
+        ["rule", "found", "", ""],
+        ([each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]] for each in checks),
+    )
+    yield f"Against the baselines: {content['comparisons']['sentence']}."
+    yield ""
+    rows = [
+        [
+            f"{row['baseline']} ({row['note']})" if row.get("note") else row["baseline"],
+            estimate(row["difference"], 3),
+            _p(row["p_value"]),
+            _p(row["p_adjusted"]),
+        ]
+        for row in content["comparisons"]["rows"].values()
+    ]
+    if rows:
+        yield from _table(["winner less", "mean score", "p (permutation)", "p (Holm)"], rows)
+
+
+def _arms(content: Content) -> Iterator[str]:
+    arms = content["arms"]
+    yield "## Arms, on test seeds"
+    yield ""
+    columns = "arm, setting, n, n_failed, solved, mean score, IQM final_return, env_steps_to_target, "
+    columns += "cpu_s_spent, cpu_s_reserved, timing"
+    yield from _table(columns.split(", "), (_arm(name, arm) for name, arm in arms.items()))
+    if apart := [arm["resolution_env_steps"] for arm in arms.values() if arm["resolution_env_steps"]]:
+        yield (
+            "`env_steps_to_target` is the step of the first of two evaluations in a row at the target, up to "
+            f"{max(apart):,.0f} after the one before: a run got there at some time in between."
+        )
+        yield ""
+    shares = list(dict.fromkeys(share for arm in arms.values() for share in arm["curve"]))
+    shares.sort(key=lambda share: int(share.partition("/")[0]))
+    yield "Runs at the target at each of the last evaluations; `solved` is of the mean of those in the last tenth:"
+    yield ""
+    yield from _curves(arms, shares[-_LAST:], lambda point: f"{point['at_target']}/{point['iqm_return']['n']}")
+    yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
+    yield ""
+    yield from _curves(arms, shares, lambda p: f"{estimate(p['iqm_return'], 1, n=False)} ({p['env_steps']})")
+
+
+def _arm(name: str, arm: Content) -> Iterator[Any]:
+    yield f"{name}, as one RLlib runner" if arm["folded"] else name
+    yield f"`{arm['digest']}`"
+    yield arm["n"]
+    yield arm["n_failed"]
+    yield f"{arm['solved']}/{arm['n']} {_range(arm['solve_rate'], 2)}"
+    yield estimate(arm["score"], 3, n=False)
+    yield estimate(arm["iqm_final_return"], 1, n=False)
+    steps, never = arm["env_steps_to_target"], f", {arm['n_censored']} never" if arm["n_censored"] else ""
+    yield "-" if steps is None else f"{steps:.0f}{never}"
+    yield estimate(arm["cpu_s_spent"], 0, n=False)
+    yield estimate(arm["cpu_s_reserved"], 0, n=False)
+    yield _listed(f"{count} {label}" for label, count in arm["timing"].items())
+
+
+def _curves(arms: Content, shares: Sequence[str], shown: Callable[[Content], str]) -> Iterator[str]:
+    rows = (
+        [name, *(shown(arm["curve"][share]) if share in arm["curve"] else "-" for share in shares)]
+        for name, arm in arms.items()
+    )
+    yield from _table(["arm", *shares], rows)
+
+
+def _search(content: Content) -> Iterator[str]:
+    optimism, hours = content["optimism"], content["cpu_hours"]
+    yield "## How it was found"
+    yield ""
+    yield (
+        f"Score when chosen {estimate(optimism['when_chosen'], 3)}, when confirmed "
+        f"{estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}."
+    )
+    yield ""
+    rows = (
+        [stage, each["n"], each["n_failed"], each["n_restarts"], f"{hours[stage]:.3f}"]
+        for stage, each in content["trials"].items()
+    )
+    yield from _table(["stage", "trials", "failed", "restarts", "CPU-hours"], rows)
+    seeds = (f"{name} {s['first']} to {s['first'] + s['count'] - 1}" for name, s in content["seeds"].items())
+    yield f"Seeds: {', '.join(seeds)}."
+    yield ""
+
+
+def _diagnosis(content: Content) -> Iterator[str]:
+    yield "## Diagnosis"
+    yield ""
+    rows = []
+    for name, each in content["diagnosis"].items():
+        applying = (found for found in each["findings"] if found["applies"])
+        why = "; ".join(f"{found['meaning']} {_number(found['value'])} ({found['law']})" for found in applying)
+        rows.append([name, _listed(each["labels"]), why, each["n"], each["num_failed"]])
+    yield from _table(["arm", "labels", "because", "n", "n_failed"], rows)
+
+
+def _measured(content: Content) -> Iterator[str]:
+    if not content["measured"]:
+        return
+    yield "## The clock: short trials with real runners"
+    yield ""
+    rows = []
+    for point in content["measured"]:
+        rates = point["env_steps_per_s"]
+        shown = "not measured" if rates is None else f"{rates[1]:.0f} ({rates[0]:.0f} to {rates[2]:.0f})"
+        timing = _listed(f"{count} {label}" for label, count in point["timing"].items())
+        rows.append([point["kind"], point["scale"], shown, point["n"], point["n_failed"], timing])
+    yield from _table(["kind", "num_env_runners", "env_steps_per_s: median (range)", "n", "n_failed", "timing"], rows)
+
+
+def _sources(content: Content) -> Iterator[str]:
+    yield "## Notes and sources"
+    yield ""
+    yield from (f"- {note}" for note in content["notes"])
+    for session in content["sessions"]:
+        found, cluster = session["provenance"], session["cluster"]
+        versions = ", ".join(f"{name} {value}" for name, value in (found.get("versions") or {}).items() if value)
+        commit = ((found.get("git") or {}).get("commit") or "unknown")[:12]
+        nodes = _listed(str(node.get("address")) for node in cluster.get("nodes", []))
+        yield f"- Session {session['session']}: commit {commit}; {versions}; nodes {nodes}."
+    study = content["study"]
+    yield (
+        f"- Study {study['id']}, space digest {study['space_digest']}, {study['num_records']} records; "
+        "`certificate.json` has every figure."
+    )
+    yield (
+        "- `python -m study certificate verify` makes every decision and every figure again from the records. That "
+        "shows that the arithmetic is right, not that the records are those of a training."
+    )
+
+
+def _table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield "|" + " --- |" * len(header)
+    for row in rows:
+        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+def estimate(found: Content | None, digits: int, *, n: bool = True) -> str:
+    """Return an estimate of a certificate in words, with its interval and the number of runs."""
+    if found is None:
+        return "-"
+    count = f" (n={found['n']})" if n else ""
+    return f"{found['value']:.{digits}f} {_range(found, digits)}{count}"
+
+
+def _range(found: Content, digits: int) -> str:
+    low, high = found["low"], found["high"]
+    if low is None and high is None:
+        return "(no interval)"
+    return f"[{'-∞' if low is None else f'{low:.{digits}f}'}, {'∞' if high is None else f'{high:.{digits}f}'}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _listed(words: Iterable[Any]) -> str:
+    return ", ".join(str(word) for word in words) or "none"
