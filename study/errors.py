@@ -105,7 +105,13 @@ class TrialError(StudyError, RuntimeError):
 
 
 class TrialLostError(TrialError):
-    """A node or a process died under a trial, which may have had no part in it."""
+    """A node or a process died under a trial, which may have had no part in it.
+
+    Attributes:
+        node: Whether the node died, or is out of reach, and not a process alone.
+    """
+
+    node = False
 
 
 class AnalysisError(StudyError, ValueError):

@@ -2,7 +2,7 @@
 
 One function for each, with the reason in its docstring. Beside them stand, in classes of ours that are derived from
 RLlib's, private methods that they replace and private attributes that they read of themselves, with the reason there;
-in `cluster/connection.py` an argument with an underscore, and in `cluster/environment.py` variables without
+in `machine/cluster.py` an argument with an underscore, and variables without
 documentation. `tests/contract/test_private.py` has a test for
 each, which `.ci/newest-ray` runs with the newest Ray too.
 """
@@ -83,6 +83,30 @@ def nodes_of(address: str) -> Sequence[Any]:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     return list(GcsClient(address=address).get_all_node_info(timeout=10).values())
+
+
+def died_alone(actor_id: str | None) -> bool:
+    """Return whether a process has ended while its node lives, as Ray's head knows; False where it knows nothing.
+
+    The exception that Ray raises has it in prose alone. Private: the public list of actors needs Ray's dashboard.
+
+    Args:
+        actor_id: What Ray calls an actor is a process; its hexadecimal number.
+    """
+    from ray._private import state
+    from ray.core.generated.common_pb2 import ActorDiedErrorContext
+
+    if actor_id is None:
+        return False
+    try:
+        cause = state.actors(actor_id).get("DeathCause")
+    except Exception:  # noqa: BLE001 (the head may be gone as well)
+        return False
+    if cause is None:
+        return False
+    reasons = ActorDiedErrorContext.Reason
+    alone = (reasons.WORKER_DIED, reasons.RAY_KILL, reasons.OUT_OF_SCOPE, reasons.REF_DELETED)
+    return cause.HasField("oom_context") or cause.actor_died_error_context.reason in alone
 
 
 def maker_of(environment: str) -> Any | None:

@@ -15,6 +15,7 @@ WITHDRAWN: Mapping[str, str] = {
     "evaluate --attach": "Leave it out; `python -m study sync STUDY` brings a study's films to MLflow.",
     "evaluate --tracking-uri": "Leave it out; `python -m study sync STUDY --tracking-uri URI` brings films there.",
     "seams": "Run `pytest tests/contract/test_private.py`, which checks what is used of Ray, RLlib, MLflow and JAX.",
+    "launch --jump": "Leave it out, and add `-J FRONT-END` to the ssh line that --dashboard prints.",
     "launch --stage": "Copy the environment in --activate: study/launch/README.md has the line.",
     "launch --min-nodes": "Leave it out: a job begins with all its nodes, so ask for as many as it needs.",
     **{f"certificate verify --{option}": _HONESTY for option in ("frozen", "rerun", "seed", "tracking-uri")},

@@ -8,7 +8,7 @@ from typing import Any
 
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
-from study.planning.shape import ClusterShape
+from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, fold
 from study.records.log import RecordLog

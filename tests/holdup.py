@@ -4,24 +4,20 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from study.designs.holdup.calibration import opening
 from study.designs.holdup.machine import decide
 from study.designs.holdup.phases import phases, runners_of
 from study.designs.starts import start_of
+from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.planning.needs import execution_of, label_at_start, num_cpus
-from study.planning.shape import ClusterShape
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
-    SCHEMA,
     Evaluation,
     Iteration,
     Record,
@@ -34,14 +30,15 @@ from study.records.records import (
     TrialBuilt,
     TrialEnded,
     read_lines,
+    written_line,
 )
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import Value
-from study.space.settings import resolve
+from study.space.settings import resolve, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
+from tests.values import replace
 
 BEGUN = 1_700_000_000.0
 """Time of the first record; every later one is a second later."""
@@ -277,11 +274,8 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
 
 def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
     """Replace the records of a study, as a driver writes them."""
-    lines = [
-        {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq, "kind": record.kind, **asdict(record)}
-        for seq, record in enumerate(records)
-    ]
-    folder.records.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+    lines = [written_line(record, seq=seq, moment=BEGUN + seq) for seq, record in enumerate(records)]
+    folder.records.write_bytes(b"".join(lines))
 
 
 def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:

@@ -11,7 +11,7 @@ reaches its target after steps_min (1 + B / batch_crit) env steps, times lognorm
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from study.records.records import Record, StudyOpened, TrialEnded
 from study.space.spec import StudySpec
 from tests import synthetic
 from tests.spaces import spec
+from tests.values import replace
 
 RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0
 """Returns of the evaluations before and after the target of `tests.spaces`, 450."""

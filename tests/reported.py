@@ -1,13 +1,13 @@
 """What a trial reports: for tests of what the driver makes of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from study.driver.conductor import Conductor
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration
 from study.trial.messages import BuiltTrial, TrialResult
+from tests.values import replace
 
 Reported = BuiltTrial | Iteration | Evaluation
 Content = Mapping[str, Any]

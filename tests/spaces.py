@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from study.designs.registry import design_of
-from study.planning.shape import ClusterShape, NodeShape
+from study.machine.shape import ClusterShape, NodeShape
 from study.records.request import TrialRequest
 from study.space.parsing import parse_space
 from study.space.space_file import Source

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study.mirrors.base import Synced, sync
+from study.mirrors.follower import Synced, sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -23,6 +22,7 @@ from study.records.records import (
 )
 from study.space.spec import StudySpec
 from tests.spaces import spec
+from tests.values import replace
 
 PROVENANCE = {
     "git": {"commit": "abc", "dirty": False},

@@ -12,6 +12,9 @@ from analysis.tables.table import Table
 from analysis.tables.writers import pipes, text_table, wrapped
 from study.harmless import markdown, one_line
 
+MOST_BESIDE = 5
+"""Columns of a table that has room beside a figure."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
@@ -120,8 +123,9 @@ class Answer:
             yield f'<pre class="setting"><code>{pairs}</code></pre>'
         if self.facts:
             yield f'<ul class="facts">{"".join(f"<li>{_text(each)}</li>" for each in self.facts)}</ul>'
+        yield from (line for table in self.tables if len(table.columns) <= MOST_BESIDE for line in _table(table))
         yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
-        yield from (line for table in self.tables for line in _table(table))
+        yield from (line for table in self.tables if len(table.columns) > MOST_BESIDE for line in _table(table))
         if self.unknown:
             yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
             for each in self.unknown:

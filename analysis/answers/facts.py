@@ -237,7 +237,6 @@ def took(data: StudyData) -> str:
     """Return what a study cost, attempts that were repeated included; empty where that is not known.
 
     What is counted is what trials reserved: of a node that was told to have more CPUs than cores that is too much.
-    MLflow is read for the latest attempt of each trial: with repeated ones the study took more than is known.
     """
     spent = float(data.runs["cpu_s_reserved"].dropna().sum())
     more = data.ledger is None and bool((data.runs["attempt"] > 1).any())

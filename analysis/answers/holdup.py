@@ -20,7 +20,7 @@ from analysis.answers.facts import (
     table_of,
     to_copy,
 )
-from analysis.answers.search import candidates, reaching
+from analysis.answers.search import candidates, titles
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
@@ -28,7 +28,7 @@ from analysis.tables import columns
 from analysis.tables.table import Table
 from study.engine import OWN, engines_in_words
 from study.space.parameters import SCALE
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int) -> Iterator[
         role="support", text=_rules_in_words(content, target), quantity="score", num_env_runners=target, arm=winner
     )
     yield cost_and_clocks(data, content["cpu_hours"]["all"])
-    yield from reaching(study, winner, target)
+    yield from titles(study, winner, target)
     yield from _unknown(content, data, target, engine)
 
 

@@ -12,6 +12,7 @@ from analysis.answers.answer import Answer
 from analysis.answers.facts import (
     MOST_NAMED,
     Fact,
+    capital,
     complete,
     cost_and_clocks,
     estimate_of,
@@ -124,7 +125,7 @@ def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
             _headline(found, data),
             *_support(found, failed),
             cost_and_clocks(data),
-            *reaching(study, best.of.name, best.scale),
+            *titles(study, best.of.name, best.scale),
             *unfinished(data),
             *_unknown(found, data),
         ),
@@ -135,14 +136,14 @@ def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
     )
 
 
-def reaching(study: "Study", arm: str, scale: int) -> Iterator[Fact]:
-    """Yield the env steps that a setting takes to the target, for the title of a figure."""
-    rows = study.estimates("steps_to_target", arm=arm, num_env_runners=scale)
-    if len(rows):
-        who = "The best setting" if study.kind != "holdup" else arm[0].upper() + arm[1:]
-        value = in_words(estimate_of(rows.iloc[0]))
-        text = f"{who} takes {value} env steps to the target with {runners(scale)}."
-        yield Fact(role="title", text=text, quantity="steps_to_target", num_env_runners=scale, arm=arm)
+def titles(study: "Study", arm: str, scale: int) -> Iterator[Fact]:
+    """Yield the score of a setting, and its env steps to the target, for the titles of figures."""
+    who = "The best setting" if study.kind != "holdup" else capital(arm)
+    for quantity, said in (("score", "scores {}"), ("steps_to_target", "takes {} env steps to the target")):
+        rows = study.estimates(quantity, arm=arm, num_env_runners=scale)
+        if len(rows):
+            text = f"{who} {said.format(in_words(estimate_of(rows.iloc[0])))} with {runners(scale)}."
+            yield Fact(role="title", text=text, quantity=quantity, num_env_runners=scale, arm=arm)
 
 
 def _headline(found: Sequence[Candidate], data: StudyData) -> Fact:

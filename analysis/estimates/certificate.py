@@ -10,7 +10,7 @@ from analysis.load import StudyData
 from analysis.quantity import Basis, Row, declare, row
 from study.errors import StudyError
 from study.records.folder import StudyFolder
-from study.space.variants import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_STOCK
 from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
@@ -26,12 +26,7 @@ def certificate_of(data: StudyData) -> dict[str, Any] | str:
             "No certificate: this study asks for no setting that holds up. A space with a `holdup` section does: "
             "python run_study.py --space holdup_small.yaml"
         )
-    if "://" in data.source:
-        return (
-            "The certificate is made from the records, which MLflow does not hold: read the study from its folder, or "
-            "look at certificate.md among the artifacts of its run."
-        )
-    folder = StudyFolder(Path(data.source))
+    folder = data.folder or StudyFolder(Path(data.source))
     from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
 
     try:

@@ -20,7 +20,7 @@ from analysis.scaling.fingerprint import in_words, value_in_words
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from analysis.scaling.targets import ENDED, LIMIT, emulated, environment_of, judged
 from study.space.parameters import PARAMETERS, SCALE
-from study.space.variants import BEST_SMALL, WINNER, WINNER_STOCK
+from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 

@@ -39,7 +39,8 @@ def figure_of(study: "Study", key: str) -> Figure:
     if key not in FIGURES:
         raise unknown("figure", key, FIGURES)
     make, subject, quantities = FIGURES[key]
-    said = (fact.text for fact in study.findings if fact.quantity in quantities and fact.role != "unknown")
+    facts = {fact.quantity: fact.text for fact in reversed(study.findings) if fact.role != "unknown"}
+    said = (facts[each] for each in quantities if each in facts)
     try:
         figure = make(study, next(said, subject))
     except AnalysisError as error:

@@ -12,7 +12,7 @@ from analysis.answers.facts import estimate_of, in_words, runners
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import ARMS, Setting, learning_runs
 from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, looks, put, sentence, wrapped
-from study.space.variants import WINNER
+from study.space.settings import WINNER
 from study.text import count
 
 if TYPE_CHECKING:
@@ -124,8 +124,10 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     here = frame.replace([np.inf, -np.inf], np.nan)
     means, runs, lost = (here[here["kind"] == kind] for kind in ("estimate", "run", "not reached"))
     low, high = here["value"].min(), here["value"].max()
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    ends = means.assign(low=means["low"].clip(lower=low - room), high=means["high"].clip(upper=high + room))
+    span = (high - low) or 0.1 * abs(high) or 1.0
+    far = low - span / 2, high + span / 2  # an interval of few runs may be far wider than they lie apart
+    ends = means.assign(low=means["low"].clip(lower=far[0]), high=means["high"].clip(upper=far[1]))
+    low, high = min(low, *ends["low"].dropna()) - 0.06 * span, max(high, *ends["high"].dropna()) + 0.06 * span
     plot = so.Plot(here, x="value", y="row")
     plot = plot.add(so.Dots(color=GREY, alpha=0.5), so.Jitter(0.4, seed=1), data=runs, orient="y")
     plot = plot.add(so.Dots(color=GREY, marker=">"), data=lost, orient="y")
@@ -133,7 +135,7 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     plot = plot.add(so.Dot(color=COLOURS[0], pointsize=7), data=means, orient="y")
     put(plot.scale(y=so.Nominal(order=names)), ax, legend=False)
     ax.set_yticks(range(len(names)), [wrapped(name) for name in names])
-    ax.set(xlim=(low - room, high + room), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
+    ax.set(xlim=(low, high), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
     ax.locator_params(axis="x", nbins=5)
     ax.xaxis.set_major_formatter("{x:,.10g}")
     ax.grid(visible=False, axis="y")

@@ -10,10 +10,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from study.engine import engine_of
+from study.harmless import mask_arguments
 from study.space.parameters import SCALE, Value
-from study.space.throughput import LEARNERS
+from study.space.sections import LEARNERS, EnvironmentSpec, EvaluationSpec, NetworkSpec
 
 _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 """Entries of a setting that are the scale, or appear in another way."""
@@ -89,13 +91,12 @@ def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str 
     spec = _as_run(spec, variant)
     versions = provenance.get("versions") or {}
     physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
-    told = spec.get("environment")
-    environment = told if isinstance(told, Mapping) else {}
+    environment = _whole(spec.get("environment"), EnvironmentSpec) or {}
     return {
         "algorithm": spec.get("algorithm"),
         "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment},
-        "network": spec.get("model"),
-        "evaluation": spec.get("evaluation"),
+        "network": _whole(spec.get("model"), NetworkSpec),
+        "evaluation": _whole(spec.get("evaluation"), EvaluationSpec),
         "runner": spec.get("runner"),
         "learner": spec.get("learner"),
         "rllib": spec.get("rllib") or {},
@@ -106,9 +107,18 @@ def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str 
     }
 
 
+def _whole(section: object, model: type[BaseModel]) -> dict[str, Any] | None:
+    """Return a section with the defaults of keys that its version did not record."""
+    if not isinstance(section, Mapping):
+        return None
+    return {name: info.get_default() for name, info in model.model_fields.items() if not info.is_required()} | {
+        **section
+    }
+
+
 def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
     """Return what tells a person's configuration from another one: its file, and what was found in it."""
-    facts = spec.get("script")
+    facts = mask_arguments(spec).get("script")  # a copy that is not private shows no secret
     if not isinstance(facts, Mapping):
         return None
     content = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
@@ -117,7 +127,7 @@ def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
-    """Return the space of a variant's trials, as `study.space.variants.spec_of`, of any version."""
+    """Return the space of a variant's trials, as `study.space.settings.spec_of`, of any version."""
     match variant:
         case "stock":
             return {**spec, "runner": "stock", "learner": "rllib"}

@@ -10,7 +10,7 @@ import orjson
 from study.engine import engine_of
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
-from study.space.throughput import LEARNERS
+from study.space.sections import LEARNERS
 
 BATCH = "train_batch_size"
 SETTINGS: Mapping[str, str] = MappingProxyType(

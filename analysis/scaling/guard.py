@@ -19,10 +19,9 @@ from analysis.quantity import Row, declare, row
 from analysis.scaling.blocks import block_means, contrast, exponential
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.scaling.selection import as_text, texts
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import SCALE
+from study.space.parameters import ALGORITHMS, SCALE
+from study.space.sections import AXES, LEARNERS
 from study.space.space_file import as_options
-from study.space.throughput import AXES, LEARNERS
 from study.statistics import Estimate
 from study.text import count
 

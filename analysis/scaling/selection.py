@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from study.space.variants import SHARED
+from study.space.settings import SHARED
 
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
 """Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""

@@ -1,6 +1,5 @@
 """Where a study stands while it runs, or after. Reads files only; imports no engine."""
 
-from analysis.status.reader import StatusReader, read_status
-from analysis.status.values import Best, RunningTrial, Status, TimeLeft
+from analysis.status.reader import Best, RunningTrial, Status, StatusReader, TimeLeft, read_status
 
 __all__ = ["Best", "RunningTrial", "Status", "StatusReader", "TimeLeft", "read_status"]

@@ -4,9 +4,9 @@ Looks without touching: a driver that starts at this moment must not find its lo
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from study.errors import RecordError
 from study.harmless import mask_credentials, one_line
@@ -17,6 +17,9 @@ from study.records.lock import at_work
 from study.records.timing import PRESSURE_LIMIT
 from study.space.space_file import as_options
 from study.text import count
+
+if TYPE_CHECKING:
+    from analysis.status.reader import Status
 
 Driver = Literal["working", "ended", "gone", "packed"]
 """`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""
@@ -102,66 +105,51 @@ def quiet_after_s(longest_pause_s: float | None) -> float:
     return FIRST_QUIET_S if longest_pause_s is None else max(QUIET_S, QUIET_FACTOR * longest_pause_s)
 
 
-def advice(
-    *,
-    folder: StudyFolder,
-    driver: Driver,
-    complete: bool,
-    rows: Sequence[TrialRow],
-    timings: Mapping[str, int],
-    silence_s: float,
-    longest_pause_s: float | None,
-    mirror: Mirror | None,
-    pressure: Sequence[Pressure],
-    resume: str,
-    cautions: Sequence[str] = (),
-) -> Iterator[Advice]:
+def advice(status: "Status", rows: Sequence[TrialRow], resume: str) -> Iterator[Advice]:
     """Yield what a person should know or do, the gravest first."""
+    driver, silence_s = status.driver, status.silence_s or 0.0
     if driver == "gone":
-        yield Advice(
-            text="The driver ended without saying so (killed?); nothing recorded is lost. Go on with:", command=resume
-        )
-    if driver == "ended" and not complete:
+        text = "The driver ended without saying so (killed?); nothing recorded is lost. Go on with:"
+        yield Advice(text=text, command=resume)
+    if driver == "ended" and not status.complete:
         yield Advice(text="Resume with:", command=resume)
-    if driver == "working" and silence_s > quiet_after_s(longest_pause_s):
-        pause = "" if longest_pause_s is None else f"; the longest pause so far was {longest_pause_s:,.0f} s"
+    if driver == "working" and silence_s > quiet_after_s(status.longest_pause_s):
+        known = status.longest_pause_s is not None
+        pause = f"; the longest pause so far was {status.longest_pause_s:,.0f} s" if known else ""
         hang = f"Nothing was recorded for {silence_s:,.0f} s{pause}. It may hang: look at its terminal or job log."
         yield Advice(text=hang)
-    failed = [row for row in rows if row.status == "failed"]
-    if failed:
+    if failed := [row for row in rows if row.status == "failed"]:
         last = max(failed, key=lambda row: row.ended_at or 0.0)
         why = one_line(last.reason) or "no reason"
         yield Advice(text=f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
-    left = [row for row in rows if row.status == "interrupted" or (row.status == "running" and driver != "working")]
-    if left:
-        then = "" if driver == "packed" else f"; a resume runs {'it' if len(left) == 1 else 'them'} again"
-        yield Advice(text=f"{count(len(left), 'trial')} {'was' if len(left) == 1 else 'were'} interrupted{then}.")
-    yield from (Advice(text=text) for text in cautions)
-    yield from _clocks(rows, timings)
-    foreign = [each for each in pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
-    if foreign:
-        worst = max(foreign, key=lambda each: each.share)
-        share, limit = f"{worst.share:.0%} of the time", f"(limit {PRESSURE_LIMIT:.0%})"
-        yield Advice(
-            text=f"Tasks of trial {worst.trial} waited for a CPU {share} although each has one of its own {limit}: "
-            "other programs load its node."
-        )
-    if mirror is not None:
-        yield from _late(mirror, driver, folder)
+    if left := sum(row.status == "interrupted" or (row.status == "running" and driver != "working") for row in rows):
+        then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
+        yield Advice(text=f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
 
 
-def _clocks(rows: Sequence[TrialRow], timings: Mapping[str, int]) -> Iterator[Advice]:
-    for label, runs in timings.items():
+def clocks(status: "Status", rows: Sequence[TrialRow]) -> Iterator[Advice]:
+    """Yield why some clocks are worth nothing, and who else uses the CPUs."""
+    clocks_ = count(sum(status.timings.values()), "clock")
+    for label, runs in status.timings.items():
         if label != "measured" and runs:
             reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
             such = f", such as: {one_line(reason)}" if reason else ""
-            clocks, are = count(sum(timings.values()), "clock"), "is" if runs == 1 else "are"
-            yield Advice(text=f"{runs} of {clocks} {are} {label} and in no efficiency table{such}.")
+            are = "is" if runs == 1 else "are"
+            yield Advice(text=f"{runs} of {clocks_} {are} {label} and in no efficiency table{such}.")
+    foreign = [each for each in status.pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
+    if foreign:
+        worst = max(foreign, key=lambda each: each.share)
+        share, limit = f"{worst.share:.0%} of the time", f"(limit {PRESSURE_LIMIT:.0%})"
+        text = f"Tasks of trial {worst.trial} waited for a CPU {share} although each has one of its own {limit}: "
+        yield Advice(text=f"{text}other programs load its node.")
 
 
-def _late(mirror: Mirror, driver: Driver, folder: StudyFolder) -> Iterator[Advice]:
+def late(status: "Status", folder: StudyFolder) -> Iterator[Advice]:
+    """Yield how far MLflow is behind, where that is much or nobody sends it any more."""
+    if (mirror := status.mirror) is None:
+        return
     behind = f"MLflow is {count(mirror.behind, 'record')} behind ({mirror.uri})"
-    if driver == "working" and mirror.behind > MUCH_BEHIND:
+    if status.driver == "working" and mirror.behind > MUCH_BEHIND:
         yield Advice(text=f"{behind}; the study does not wait for it.")
-    elif driver != "working" and mirror.behind:
+    elif status.driver != "working" and mirror.behind:
         yield Advice(text=f"{behind}; catch up with:", command=f"python -m study sync {shlex.quote(str(folder.path))}")

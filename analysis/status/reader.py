@@ -7,12 +7,12 @@ import lzma
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 from analysis.status import health
-from analysis.status.values import Best, RunningTrial, Status, TimeLeft
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
@@ -20,7 +20,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
 from study.space.parameters import SCALE, Value
-from study.space.variants import STAGES, THROUGHPUT
+from study.space.settings import STAGES, THROUGHPUT
 
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
@@ -29,6 +29,107 @@ PLACED = ("train_batch_size", "minibatch_size", "lr")
 _DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError)
 """What reading damaged records can raise."""
 TIMINGS: tuple[Timing, ...] = get_args(Timing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTrial:
+    """A trial under way."""
+
+    trial: int
+    attempt: int
+    num_env_runners: int
+    seed: int
+    num_cpus: int
+    stage: str
+    setting: Mapping[str, Value]
+    running_s: float
+    """Since it was given to Ray Tune."""
+    built: bool
+    """Whether its processes are up."""
+    progress: float
+    """Share of its budget at the last evaluation, in [0, 1]."""
+    env_steps_per_s: float | None
+    timing: str
+    """The label so far; empty before it is built, and while the CPU pressure has yet to decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The finished trial with the highest score at a scale; where there are no scores, with the highest return."""
+
+    num_env_runners: int
+    trial: int
+    score: float | None
+    final_return: float | None
+    num_finished: int
+    """Full trials finished at this scale: the more, the more their best flatters."""
+    setting: Mapping[str, Value]
+    """The parameters that differ between trials, without the scale."""
+    all_cut: bool
+    """Whether no episode of its last evaluation came to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLeft:
+    """An estimate, and what it rests on: trials left x median duration / trials at a time."""
+
+    seconds: float
+    trials: float
+    """Trials left; the running ones count with the share that they have to go."""
+    median_s: float
+    n: int
+    """Ended trials that the median is of."""
+    at_a_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a study stands at one moment."""
+
+    name: str
+    folder: str
+    moment: float
+    """Seconds since the epoch."""
+    driver: health.Driver
+    state: str
+    """One sentence."""
+    complete: bool
+    """Whether the latest driver came to the end of its plan."""
+    staged: bool
+    """Whether it is a hold-up study."""
+    guessed: bool
+    """Whether the number of planned trials is a guess."""
+    stage: str
+    """Stage that it is at; empty for a study without stages."""
+    num_trials: int
+    """Planned by the latest driver, less the cancelled ones."""
+    counts: Mapping[str, int]
+    """finished, failed, interrupted, running -> trials."""
+    engine: str
+    """Of the trials that were built, see `study.engine`."""
+    timings: Mapping[str, int]
+    """measured, oversubscribed, emulated, tainted -> trials whose clock has its label."""
+    per_stage: Mapping[str, tuple[int, int]]
+    """Stage -> trials ended, failed."""
+    running: tuple[RunningTrial, ...]
+    best: tuple[Best, ...]
+    sessions: int
+    silence_s: float | None
+    """Since the last record; None before the first."""
+    longest_pause_s: float | None
+    """Between two records of this session; None before there are three."""
+    left: TimeLeft | None
+    mirror: health.Mirror | None
+    pressure: tuple[health.Pressure, ...]
+    """Of the trials under way; without any, of the last one that told it."""
+    problems: tuple[str, ...]
+    """What could not be read, and what is shown nevertheless."""
+    advice: tuple[health.Advice, ...] = ()
+
+    @property
+    def num_ended(self) -> int:
+        """Trials that are over for good."""
+        return self.counts["finished"] + self.counts["failed"]
 
 
 class StatusReader:
@@ -117,15 +218,11 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
     ledger, identity, folder = reader.ledger, reader.identity, reader.folder
     rows = list(ledger.rows.values())
     under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
-    silence = None if reader.last_time is None else max(moment - reader.last_time, 0.0)
     timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
     staged = bool(identity.spec.get("holdup"))
     cancelled = {number for decision in ledger.decisions for number in decision.cancelled}
     planned = max(ledger.num_trials - len(cancelled), len(rows))  # in a hold-up study the plan is a guess
-    mirror = health.mirror_of(folder, identity, driver)
-    pressure = health.pressures(under_way) or health.pressures([row for row in rows if row.ended])[-1:]
-    shown_timings = {str(label): timings[label] for label in TIMINGS}
-    return Status(
+    found = Status(
         name=identity.name,
         folder=str(folder.path),
         moment=moment,
@@ -138,33 +235,21 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
         num_trials=planned,
         counts=ledger.counts(),
         engine=engines_in_words(row.engine for row in rows),
-        timings=shown_timings,
+        timings={str(label): timings[label] for label in TIMINGS},
         per_stage=_per_stage(rows),
         running=tuple(_running(row, moment) for row in under_way),
         best=_best(rows),
         sessions=ledger.sessions,
-        silence_s=silence,
+        silence_s=None if reader.last_time is None else max(moment - reader.last_time, 0.0),
         longest_pause_s=reader.longest_pause_s,
         left=time_left(rows, under_way, planned, moment) if driver == "working" else None,
-        mirror=mirror,
-        pressure=pressure,
-        advice=tuple(
-            health.advice(
-                folder=folder,
-                driver=driver,
-                complete=ledger.complete,
-                rows=rows,
-                timings=shown_timings,
-                silence_s=silence or 0.0,
-                longest_pause_s=reader.longest_pause_s,
-                mirror=mirror,
-                pressure=pressure,
-                resume=health.resume_command(folder, identity),
-                cautions=_cautions(identity, rows),
-            )
-        ),
+        mirror=health.mirror_of(folder, identity, driver),
+        pressure=health.pressures(under_way) or health.pressures([row for row in rows if row.ended])[-1:],
         problems=problems,
     )
+    told = [*health.advice(found, rows, health.resume_command(folder, identity))]
+    told += [health.Advice(text=text) for text in _cautions(identity, rows)]
+    return replace(found, advice=(*told, *health.clocks(found, rows), *health.late(found, folder)))
 
 
 def _cautions(identity: StudyIdentity, rows: Sequence[TrialRow]) -> Sequence[str]:

@@ -24,8 +24,8 @@ from study.adopted import describing
 from study.adopted.choices import choices_of
 from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
-from study.cluster.shipping import loaded_modules
 from study.jax_private import jax_obstacle
+from study.machine.shipping import loaded_modules
 from study.trial.experiment import make_environment, pickled
 
 _OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")

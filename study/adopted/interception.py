@@ -23,7 +23,7 @@ from ray.tune import registry
 
 from study.adopted.choices import as_config
 from study.adopted.reading import MistakeError
-from study.hosts.machine import count_gpus
+from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
 
 EXAMPLES = "run_rllib_example_script_experiment"

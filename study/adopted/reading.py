@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.cluster.shipping import OwnModule
 from study.errors import Fault, SpaceError
+from study.machine.shipping import OwnModule
 from study.space.script import ScriptFacts
 
 TIMEOUT_S = 60.0

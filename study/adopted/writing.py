@@ -9,9 +9,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from study.space.algorithms import of_script
 from study.space.parameters import PARAMETERS, SCALE, Value
-from study.space.script import ScriptFacts
+from study.space.script import ScriptFacts, of_script
 from study.text import listed
 
 BATCH, LR = "train_batch_size", "lr"

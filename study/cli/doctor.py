@@ -2,36 +2,20 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from study.console import NARROW, say, terminal, write_json
-from study.doctor.results import LEVELS, CheckResult
+from study.console import say, terminal, write_json
+from study.doctor.checks import LEVELS, Finding
 from study.errors import ExitCode
-from study.options import (
-    Address,
-    AsJson,
-    Out,
-    Set,
-    Space,
-    SpaceArgument,
-    command_app,
-    examples,
-    load,
-    one_space,
-)
+from study.options import Address, AsJson, Out, Set, Space, SpaceArgument, command_app, examples, load, one_space
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-
-NAME_WIDTH = 28
-"""Columns of the longest name of a check."""
 
 app = command_app()
 
@@ -57,56 +41,34 @@ def doctor(
     from study.doctor.asking import find_surroundings
     from study.doctor.checks import judge
 
-    console = terminal()
-    with _waiting():
+    console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
+    with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
         around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
-    results = []
-    for result in judge(around):
-        results.append(result)
+    findings: list[Finding] = []
+    for finding in judge(around):
+        findings.append(finding)
         if not as_json:
-            print_result(console, result)
+            print_finding(console, finding)
     if as_json:
-        write_json([asdict(result) for result in results])
+        write_json([msgspec.structs.asdict(finding) for finding in findings])
     else:
-        print_summary(console, results)
-    failed = any(result.level == "fail" for result in results)
+        counts = Counter(finding.level for finding in findings)
+        parts = ", ".join(f"{counts[level]} {level}" for level in LEVELS if counts[level])
+        end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
+        say(console, f"\n{parts}: {end}.")
+    failed = any(finding.level == "fail" for finding in findings)
     raise typer.Exit(ExitCode.MISTAKE if failed else ExitCode.FINISHED)
 
 
-def print_result(console: Console, result: CheckResult) -> None:
-    """Print one line, in a terminal wrapped under itself; in a file exactly one line."""
+def print_finding(console: Console, finding: Finding) -> None:
+    """Print one line, in a terminal with the fix below it; in a file exactly one line."""
+    fix = f"Fix: {finding.fix}" if finding.fix else ""
     if not console.is_terminal:
-        fix = f". Fix: {result.fix}" if result.fix else ""
-        say(console, f"{result.level:<4}  {result.name}: {result.found}{fix}")
+        say(console, f"{finding.level:<4}  {finding.check}: {finding.found}{f'. {fix}' if fix else ''}")
         return
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=4)
-    narrow = console.width < NARROW
-    if not narrow:
-        grid.add_column(width=NAME_WIDTH)
-    grid.add_column(overflow="fold")
-    weight = "bold" if result.level != "ok" else ""
-    text = Text(f"{result.name}: " if narrow else "", style=weight)
-    text.append(result.found, style="not bold")
-    if result.fix:
-        text.append("\nFix: ", style="not bold " + STYLES[result.level].split()[-1])
-        text.append(result.fix, style="not bold")
-    name = [] if narrow else [Text(result.name, style=weight)]
-    grid.add_row(Text(result.level, style=STYLES[result.level]), *name, text)
-    console.print(grid)
-
-
-def print_summary(console: Console, results: Sequence[CheckResult]) -> None:
-    """Print how many results there are of each level."""
-    counts = Counter(result.level for result in results)
-    parts = [f"{counts[level]} {level}" for level in LEVELS if counts[level]]
-    end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-    say(console, f"\n{', '.join(parts)}: {end}.")
-
-
-@contextlib.contextmanager
-def _waiting() -> Iterator[None]:
-    """Show in a terminal that something is going on; not on standard output, which may be for programs."""
-    console = terminal(error=True)
-    with console.status("Asking every node") if console.is_terminal else contextlib.nullcontext():
-        yield
+    text = Text.assemble(
+        (f"{finding.level:<4}  ", STYLES[finding.level]), (finding.check, "bold"), f": {finding.found}"
+    )
+    if fix:
+        text.append(f"\n      {fix}", style=STYLES[finding.level].split()[-1])
+    console.print(text)

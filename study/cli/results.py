@@ -40,7 +40,7 @@ def export(
     """
     from study.evaluating.policies import best_policy
     from study.exporting.trial import trial_as_script, trial_as_space, trial_of
-    from study.records.state import ledger_of
+    from study.records.ledger import ledger_of
 
     folder = StudyFolder(study)
     if trial is not None and scale is not None:
@@ -73,7 +73,7 @@ def importance(study: Study) -> None:
     """Print which parameters mattered at each scale (PED-ANOVA)."""
     from study.cli.tables import print_importance
     from study.designs.search.importance import FEWEST, importance_per_scale
-    from study.records.state import ledger_of
+    from study.records.ledger import ledger_of
 
     folder = StudyFolder(study)
     rows = ledger_of(folder.records).rows.values()

@@ -36,9 +36,9 @@ from study.options import (
     seconds,
     with_lines,
 )
+from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -80,12 +80,21 @@ def run(
     resume_or_start: Annotated[
         bool, typer.Option("--resume-or-start", help="Continue it if there is one, else start: for requeued jobs.")
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Resume where another host's driver may be at work: you know that it is gone."
+        ),
+    ] = False,
     replicate: Replicate = None,
     trials: Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
     until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on where the first trials all fail in the same way.")
+    ] = False,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
@@ -125,8 +134,10 @@ def run(
         tensorboard=tensorboard,
         resume=resume or resume_or_start,
         or_start=resume_or_start,
+        take_over=take_over,
         time_budget_s=time_budget_s,
         until=last,
+        keep_going=keep_going,
         verbose=verbose,
         space=config or str(file),
         space_text=as_run(file, set_, replicate, trials),
@@ -156,9 +167,8 @@ def run(
 
 def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.cli.tables import print_plan
-    from study.cluster.address import resolve_address
-    from study.cluster.connection import joined_ray, private_shape
-    from study.designs.registry import make_plan
+    from study.designs.registry import make_plan, private_shape
+    from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study
 
@@ -195,7 +205,7 @@ def _resume_command() -> str:
             value = value if equals else next(given, "")
             if mask_credentials(value) == value:
                 words += [word] if equals else [word, value]
-        elif word not in ("--resume", "--resume-or-start"):
+        elif word not in ("--resume", "--resume-or-start", "--take-over"):
             words.append(word)
     return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
 

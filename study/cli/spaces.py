@@ -117,7 +117,7 @@ def _entry(file: Path) -> dict[str, Any]:
 def _num_trials(spec: StudySpec) -> int:
     """Return the trials of a study on a cluster that holds all of it; of a hold-up study, up to so many."""
     from study.designs.registry import make_plan
-    from study.planning.shape import ClusterShape, NodeShape
+    from study.machine.shape import ClusterShape, NodeShape
 
     much = 10**6
     node = NodeShape(address="any", num_cpus=much, physical_cpus=much, memory_mb=much * 1000, num_gpus=much)

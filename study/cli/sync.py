@@ -13,17 +13,16 @@ from study.cli.tables import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
 from study.harmless import one_line
-from study.mirrors.base import Mirror
-from study.mirrors.base import sync as catch_up
+from study.mirrors.follower import Mirror
+from study.mirrors.follower import sync as catch_up
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.options import Study, command_app, examples
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, check_files
 from study.records.packing import unpacked
-from study.records.state import check_files
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -113,7 +112,7 @@ def sync_study(
     }
     if not any(places.values()):
         folder.check_owner()
-        places = {kind: kind.address_of(folder) for kind in MIRRORS}
+        places = {kind: kind.address_of(folder) for kind in MIRRORS.values()}
     failed: list[StudyError] = []
     for kind, address in places.items():
         if address is None:

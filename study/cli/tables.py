@@ -20,9 +20,9 @@ from study.planning.plan import Plan, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.sums import PHASES
 from study.records.timing import PRESSURE_LIMIT
-from study.space.cells import BASE_CELL, Cell, cells_of
+from study.space.settings import STAGES
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
+from study.space.throughput import BASE_CELL, Cell, cells_of
 from study.text import MISSING, clock, count, cpu_hours, duration, gigabytes, number, plain, spans
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 No other part of `study/` tests for a kind, but commands that are for one kind alone.
 
 A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
-`study.space.kinds`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
+`study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
 `tests/unit/test_fourth_kind.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from study.machine.shape import ClusterShape
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan
-from study.planning.shape import ClusterShape
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from study.records.records import TrialStarted
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
-from study.space.settings import rounded, runnable
+from study.space.sections import LEARNERS
+from study.space.settings import rounded, runnable, with_lanes_in
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import with_lanes_in
 
 
 def _setting_and_rule(

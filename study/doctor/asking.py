@@ -1,29 +1,25 @@
-"""Asks this machine, and every node of a live Ray, about itself. Imports Ray inside functions only.
-
-A node is asked by a task that reserves nothing there; what the task runs travels with it.
-"""
+"""What the doctor looks at: this machine, or every node of a live Ray, asked once. Imports Ray inside functions."""
 
 import contextlib
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import study.hosts
-from study.cluster.address import resolve_address
-from study.cluster.connection import connected_ray, private_shape
-from study.cluster.shipping import OwnModule, own_modules, runtime_env
-from study.doctor.results import JoinedCluster, NodeReport, Surroundings
+import msgspec
+
+from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
-from study.hosts.machine import boot_id
-from study.hosts.probe import read_node
+from study.machine.cluster import connected_ray, resolve_address
+from study.machine.facts import read_facts
+from study.machine.host import machine_key
+from study.machine.shape import LOCAL, ClusterShape, NodeShape
+from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
-from study.planning.shape import LOCAL
 from study.space.sections import EnvironmentSpec
 from study.space.spec import StudySpec
-from study.trial.engine.envs.probing import probe
 
 SAMPLE_S = 1.0
 """How long the load is watched."""
@@ -31,10 +27,67 @@ ANSWER_TIMEOUT_S = 60.0
 """How long a node may take: the first task there starts a process."""
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node says of itself."""
+
+    address: str
+    num_cpus: int
+    """CPUs that Ray hands out there, or that a private Ray would."""
+    facts: dict[str, Any]
+    num_gpus: float = 0
+    why_no_environment: str | None = None
+    """Why the space's environment cannot be made there; empty when it can, None when that was not asked."""
+
+    def shape(self) -> NodeShape:
+        """Return the node as a plan needs it."""
+        return NodeShape(
+            address=self.address,
+            num_cpus=self.num_cpus,
+            physical_cpus=self.facts["cpus"]["num_cores"],
+            memory_mb=self.facts["memory_mb"][0],
+            num_gpus=self.num_gpus,
+        )
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """A Ray that was joined."""
+
+    address: str
+    nodes: tuple[Node, ...]
+    """Those that answered."""
+    silent: Mapping[str, str] = {}
+    """Address of a node that did not -> why."""
+    dead: tuple[str, ...] = ()
+    """Addresses where a node died and none lives."""
+    num_free_cpus: float = 0
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the checks look at."""
+
+    here: Node
+    """This process and its machine, as a private Ray would have it."""
+    tracking_uri: str = DEFAULT_TRACKING_URI
+    out: Path = Path("studies")
+    spec: StudySpec | None = None
+    joined: Joined | None = None
+    refusal: StudyError | None = None
+    """Why a cluster could not be joined."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Where trials would run."""
+        return (self.here,) if self.joined is None else self.joined.nodes
+
+    def shape(self) -> ClusterShape:
+        """Return the cluster as a plan needs it."""
+        return ClusterShape(nodes=tuple(node.shape() for node in self.nodes))
+
+
 def find_surroundings(
     *, address: str | None = None, tracking_uri: str | None = None, out: Path = Path("studies"), spec: StudySpec | None
 ) -> Surroundings:
-    """Ask this machine, or every node of a live Ray. What Ray prints about its nodes is dropped: the results say it.
+    """Ask this machine, or every node of a live Ray. What Ray prints about its nodes is dropped: the findings say it.
 
     Args:
         address: Ray to join, as of `run`; None for `RAY_ADDRESS` or this machine.
@@ -42,44 +95,38 @@ def find_surroundings(
         out: Folder that holds the studies.
         spec: A space: then its environment is made on every node.
     """
-    cluster, refusal = None, None
+    environment = None if spec is None else spec.environment
+    why = None if environment is None else why_no_environment(environment)
+    joined: Joined | None = None
+    refusal: StudyError | None = None
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            joined = resolve_address(address)
-            cluster = None if joined is None else ask_cluster(joined, None if spec is None else spec.environment)
+            found = resolve_address(address)
+            joined = None if found is None else _ask_cluster(found, environment)
     except StudyError as error:
         refusal = error
-    except Exception as error:  # noqa: BLE001 (whatever Ray raises is a result too)
-        refusal = ClusterError(
-            where=f"--address {address}" if address else "RAY_ADDRESS",
-            rule="its nodes must answer",
-            got=f"{type(error).__name__}: {error}",
-            fix="Look at `ray status`.",
-        )
+    except Exception as error:  # noqa: BLE001 (whatever Ray raises is a finding too)
+        where, got = f"--address {address}" if address else "RAY_ADDRESS", f"{type(error).__name__}: {error}"
+        refusal = ClusterError(where=where, rule="its nodes must answer", got=got, fix="Look at `ray status`.")
+    facts = read_facts(sample_s=0.0 if joined is not None else SAMPLE_S)
+    num_cpus = facts["cpus"]["num_cores"]
+    if spec is not None:
+        with contextlib.suppress(StudyError):  # the plan's own check says that
+            num_cpus = private_shape(spec).num_cpus
     return Surroundings(
-        here=ask_here(spec, sample_s=0.0 if cluster is not None else SAMPLE_S),
+        here=Node(address=LOCAL, num_cpus=num_cpus, facts=facts, why_no_environment=why),
         tracking_uri=asked_uri(tracking_uri) or DEFAULT_TRACKING_URI,
         out=out,
         spec=spec,
-        cluster=cluster,
+        joined=joined,
         refusal=refusal,
     )
 
 
-def ask_here(spec: StudySpec | None, *, sample_s: float) -> NodeReport:
-    """Return what this process and its machine tell, with the CPUs that a private Ray would hand out."""
-    answer = read_node(sample_s=sample_s)
-    num_cpus = answer["facts"].get("cpus", {}).get("num_cores", 0)
-    why = None
-    if spec is not None:
-        with contextlib.suppress(Exception):  # the plan's own check says that
-            num_cpus = private_shape(spec).num_cpus
-        why = why_no_environment(spec.environment)
-    return NodeReport(address=LOCAL, **answer, num_cpus=num_cpus, environment=why)
-
-
 def why_no_environment(spec: EnvironmentSpec) -> str:
     """Return why an environment cannot be made in this process; empty when it can."""
+    from study.trial.engine.envs.probing import probe
+
     try:
         probe(spec, "environment")
     except SpaceError as error:
@@ -87,81 +134,57 @@ def why_no_environment(spec: EnvironmentSpec) -> str:
     return ""
 
 
-def ask_cluster(address: str, environment: EnvironmentSpec | None) -> JoinedCluster:
-    """Join a Ray, ask its nodes, leave it as it was.
+def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> Joined:
+    """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was.
 
     Raises:
         ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    with connected_ray(address, runtime_env=runtime_env(_own_modules(environment))):
+    with connected_ray(address, runtime_env=runtime_env(() if environment is None else own_modules(environment))):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         table = ray.nodes()
-        labels = _labels([node for node in table if node["Alive"]])
-        places = {name: NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for name, node in labels.items()}
-        task = ray.remote(num_cpus=0, max_retries=0)
-        with _travelling():
-            me = {"asking": [os.getpid()], "asking_boot_id": boot_id()}
-            read = task(read_node)
-            asked = {
-                name: read.options(scheduling_strategy=at).remote(sample_s=SAMPLE_S, **me)
-                for name, at in places.items()
-            }
-            answers, silent = _gather(asked)
-            reasons = _ask_for_environment(environment, {name: places[name] for name in answers}, task)
-        nodes = tuple(
-            NodeReport(
-                address=name,
-                **answer,
-                num_cpus=int(labels[name]["Resources"].get("CPU", 0)),
-                num_gpus=labels[name]["Resources"].get("GPU", 0),
-                environment=reasons.get(name),
-            )
-            for name, answer in answers.items()
-        )
-        lives = {node["NodeManagerAddress"] for node in labels.values()}
-        dead = {node["NodeManagerAddress"] for node in table if not node["Alive"]} - lives
-        return JoinedCluster(
+        alive: dict[str, dict[str, Any]] = {}
+        seen: Counter[str] = Counter()
+        for node in table:
+            if node["Alive"]:
+                at = node["NodeManagerAddress"]
+                seen[at] += 1
+                alive[at if seen[at] == 1 else f"{at}#{seen[at]}"] = node
+        session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
+
+        def ask(function: Callable[..., Any], *given: Any, **named: Any) -> tuple[dict[str, Any], dict[str, str]]:
+            task = ray.remote(num_cpus=0, max_retries=0)(function)
+            places = {name: NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for name, each in alive.items()}
+            asked = {name: task.options(scheduling_strategy=at).remote(*given, **named) for name, at in places.items()}
+            return _answers(asked)
+
+        answers, silent = ask(read_facts, sample_s=SAMPLE_S, session=session, asking=me)
+        reasons: dict[str, str] = {}
+        if environment is not None:
+            made, failed = ask(why_no_environment, environment)
+            reasons = {**made, **failed}
+        lives = {node["NodeManagerAddress"] for node in alive.values()}
+        return Joined(
             address=address,
-            nodes=nodes,
+            nodes=tuple(
+                Node(
+                    address=name,
+                    num_cpus=int(alive[name]["Resources"].get("CPU", 0)),
+                    num_gpus=alive[name]["Resources"].get("GPU", 0),
+                    facts=facts,
+                    why_no_environment=reasons.get(name),
+                )
+                for name, facts in answers.items()
+            ),
             silent=silent,
-            dead=tuple(sorted(dead)),
+            dead=tuple(sorted({node["NodeManagerAddress"] for node in table if not node["Alive"]} - lives)),
             num_free_cpus=ray.available_resources().get("CPU", 0),
         )
 
 
-def _own_modules(environment: EnvironmentSpec | None) -> tuple[OwnModule, ...]:
-    """Return what a study would take to the nodes; what an environment imports is known once it was made here."""
-    if environment is None or not own_modules(environment) or why_no_environment(environment):
-        return ()
-    return own_modules(environment)
-
-
-def _labels(nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return nodes by their address; several on one address are numbered."""
-    seen: Counter[str] = Counter()
-    named = {}
-    for node in nodes:
-        address = node["NodeManagerAddress"]
-        seen[address] += 1
-        named[address if seen[address] == 1 else f"{address}#{seen[address]}"] = node
-    return named
-
-
-@contextlib.contextmanager
-def _travelling() -> Iterator[None]:
-    """Let what the nodes run travel by value, so that they need neither this project nor this version of it."""
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(study.hosts)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(study.hosts)
-
-
-def _gather(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _answers(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what came back by node, and why nothing came back from the others."""
     import ray
 
@@ -179,13 +202,3 @@ def _gather(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
     return answers, silent
-
-
-def _ask_for_environment(spec: EnvironmentSpec | None, places: Mapping[str, Any], task: Any) -> dict[str, str]:
-    """Return by node why the space's environment cannot be made there; here the project itself is needed."""
-    if spec is None:
-        return {}
-    why = task(why_no_environment)
-    asked = {name: why.options(scheduling_strategy=at).remote(spec) for name, at in places.items()}
-    answers, silent = _gather(asked)
-    return {**answers, **silent}

@@ -1,137 +1,120 @@
-"""The table of checks, how each is run, and those of Ray, packages and the space; a check judges what was found.
+"""Eight checks of what would make a study fail here, or its numbers wrong. Each judges what was found.
 
-A check runs for a limited time; one that crashes, or hangs, becomes a result that says so.
+A check that crashes or hangs becomes a finding that says so.
 """
 
+import fcntl
+import os
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import socket
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from study.designs.registry import make_plan
-from study.doctor import nodes, storage
-from study.doctor.results import (
-    CheckResult,
-    NodeReport,
-    Surroundings,
-    crashed,
-    fail,
-    failed,
-    ok,
-    on_every_node,
-    some,
-    warn,
-)
-from study.errors import StudyError
+from study.doctor.asking import Node, Surroundings
+from study.errors import StudyError, in_one_line
+from study.machine.host import mount_of
+from study.machine.jobs import current_job
+from study.machine.shape import LOCAL, ClusterShape
+from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
+from study.planning.needs import execution_of, memory_mb
+from study.space.spec import StudySpec
 from study.text import count, gigabytes, listed
 from study.trial.deadline import within
 
+Level = Literal["ok", "warn", "fail"]
+"""`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
+LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
 TIMEOUT_S = 60.0
 """How long one check may take: a network file system that is away never answers."""
-DISTRIBUTION = "runner-scaling-study"
-RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py", "box2d")
-"""Packages whose version changes results, or that refuse to work with another one."""
+MAX_NAMES = 4
+"""Nodes, or other things, that one finding names."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check says, in one line, and what to do."""
+
+    level: Level
+    found: str
+    fix: str = ""
+    check: str = ""
+
+
+# --- Ray and its token -----------------------------------------------------------------------------------------------
+
 TOKEN_HELP = "export RAY_AUTH_MODE=token for every `ray start` and for the study"
 
-# --- Ray -------------------------------------------------------------------------------------------------------------
 
-
-def connection(around: Surroundings) -> CheckResult:
-    """Whether the Ray of the given address accepts the connection."""
+def check_ray(around: Surroundings) -> Iterator[Finding]:
+    """Whether Ray takes us, every node answers, nobody holds its CPUs, and nobody else may run code in it."""
+    joined, mine = around.joined, around.here.facts["token"]
     if around.refusal is not None:
-        result = failed(around.refusal)
-        fix = result.fix
-        mine = around.here.facts["token"]
-        if mine["mode"] is None and mine["token_file"]:
+        fix = around.refusal.fix
+        if mine["mode"] is None and mine["exists"]:
             fix += f" A token exists here, so that Ray's head may ask for it: {TOKEN_HELP}."
-        return fail(result.found, f"{fix} All further checks are about this machine alone.")
-    if around.cluster is None:
-        return ok("a private one on this machine, started and ended with the study")
-    return ok(f"joined {around.cluster.address}, {count(len(around.cluster.nodes), 'node')} answered")
+        more = "All further checks are about this machine alone."
+        yield Finding("fail", _problem(around.refusal), f"{fix} {more}".strip())
+    elif joined is None:
+        yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
+    else:
+        total = sum(node.num_cpus for node in joined.nodes)
+        if joined.silent:
+            said = "; ".join(f"{address}: {why}" for address, why in list(joined.silent.items())[:3])
+            found = f"{count(len(joined.silent), 'node')} that Ray takes for alive did not answer ({said})"
+            fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
+            yield Finding("fail", found, fix)
+        if joined.dead:
+            found = f"{count(len(joined.dead), 'node')} died and did not come back: {some(joined.dead)}"
+            fix = "Restart them, or go on with fewer; trials that lose a runner are marked as tainted."
+            yield Finding("warn", found, fix)
+        if joined.num_free_cpus < total:
+            found = f"{total - joined.num_free_cpus:g} of {total} CPUs are reserved by others in the same Ray"
+            fix = "Wait for them to end, or start a Ray of your own: they take time from timed trials."
+            yield Finding("warn", found, fix)
+        nodes = count(len(joined.nodes), "node")
+        yield Finding("ok", f"joined {joined.address}, {nodes} answered; {total} CPUs")
+    yield from _on_every_node(around, _token)
 
 
-def ray_nodes(around: Surroundings) -> CheckResult | None:
-    """Whether every node answers, none has died, and nobody else holds CPUs."""
-    cluster = around.cluster
-    if cluster is None:
-        return None
-    if cluster.silent:
-        said = "; ".join(f"{address}: {why}" for address, why in list(cluster.silent.items())[:3])
-        return fail(
-            f"{count(len(cluster.silent), 'node')} that Ray takes for alive did not answer ({said})",
-            "Look at the raylet's log there, and restart or remove the node: trials placed on it would hang.",
-        )
-    if cluster.dead:
-        return warn(
-            f"{count(len(cluster.dead), 'node')} died and did not come back: {some(cluster.dead)}",
-            "Restart them, or go on with fewer; trials that lose a runner are marked as tainted.",
-        )
-    total, free = sum(node.num_cpus for node in cluster.nodes), cluster.num_free_cpus
-    if free < total:
-        return warn(
-            f"{total - free:g} of {total} CPUs are reserved by others in the same Ray",
-            "Wait for them to end, or start a Ray of your own: they take time from timed trials.",
-        )
-    return ok(f"{count(len(cluster.nodes), 'node')}, all alive; all {total} CPUs are free")
-
-
-@on_every_node
-def token(node: NodeReport, around: Surroundings) -> CheckResult | None:
-    """Whether anybody else may run code in this Ray, and whether driver and nodes agree on asking for a token."""
-    facts, ray = node.facts["token"], node.facts["ray"]
-    if facts["token_file"] is not None and not facts["is_private"]:
-        return fail(
-            f"others may read {facts['token_file']}, and with it run code in your Ray",
-            f"Run `chmod 600 {shlex.quote(facts['token_file'])}`; make a new token (`ray get-auth-token --generate`).",
-        )
-    if ray is None:
-        return ok("a private Ray makes a token of its own")
-    mine = around.here.facts["token"]["mode"]
-    if facts["mode"] != mine:
-        return warn(
-            f"RAY_AUTH_MODE is {facts['mode'] or 'not set'}, and {mine or 'not set'} for the driver",
-            "Set it to the same value everywhere: a node that restarts with another one is refused.",
-        )
-    if facts["mode"] != "token" and ray["open_ports"]:
-        return warn(
-            f"whoever reaches these ports can run code as you, without a token: {some(ray['open_ports'])}",
-            f"Unless the network is yours alone, {TOKEN_HELP}; `ray get-auth-token --generate` makes one.",
-        )
-    return ok("every connection needs the token" if facts["mode"] == "token" else "listens on loopback alone")
-
-
-@on_every_node
-def workers(node: NodeReport, around: Surroundings) -> CheckResult:
-    """Whether workers get a low priority, as Ray gives them by default, or many threads for their arithmetic."""
-    niceness, threads = node.facts["niceness"], node.facts["threads_variable"]
-    if threads not in (None, "1"):
-        return warn(
-            f"OMP_NUM_THREADS={threads}: processes may start {threads} threads each, also those that reserve one CPU",
-            "Unset it where Ray is started.",
-        )
-    if niceness > 0:
-        return warn(
-            f"trials run at nice {niceness}: every other process goes before them",
-            "Start the study without `nice`."
-            if node.facts["ray"] is None
-            else "Set RAY_worker_niceness=0 for `ray start` on each node.",
-        )
-    return ok("normal priority, and threads for the CPUs that each process reserves")
+def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
+    token, mine = node.facts["token"], around.here.facts["token"]["mode"]
+    if file := token["readable"]:
+        fix = f"Run `chmod 600 {shlex.quote(file)}`; make a new token (`ray get-auth-token --generate`)."
+        yield Finding("fail", f"others may read {file}, and with it run code in your Ray", fix)
+    elif node.address != LOCAL and token["mode"] != mine:
+        found = f"RAY_AUTH_MODE is {token['mode'] or 'not set'}, and {mine or 'not set'} for the driver"
+        yield Finding("warn", found, "Set it to the same value everywhere: a node with another one is refused.")
+    elif token["mode"] != "token" and node.facts["open_ports"]:
+        ports = some(node.facts["open_ports"])
+        found = f"whoever reaches these ports can run code as you, without a token: {ports}"
+        yield Finding("warn", found, f"Unless the network is yours alone, {TOKEN_HELP}.")
 
 
 # --- packages --------------------------------------------------------------------------------------------------------
 
+DISTRIBUTION = "runner-scaling-study"
+RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py", "box2d")
+"""Packages whose version changes results, or that refuse to work with another one."""
 
-def requirements(around: Surroundings) -> CheckResult:
-    """Whether the packages here are of versions that this project allows: tested, and without known holes."""
-    needed, versions = required(), around.here.facts["software"]["versions"]
+
+def check_packages(around: Surroundings) -> Iterator[Finding]:
+    """Whether the packages here are those that this project was tested with, and the same on every node."""
     fix = "Type `pip install -e .` in the checkout: it brings what it was tested with."
-    if not needed:
-        return warn(f"{DISTRIBUTION} runs from its sources and is not installed", fix)
-    broken = []
+    try:
+        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
+    except metadata.PackageNotFoundError:
+        wanted = []
+        yield Finding("warn", f"{DISTRIBUTION} runs from its sources and is not installed", fix)
+    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
+    versions, broken = around.here.facts["software"]["versions"], []
     for each in needed:
         version = versions.get(canonicalize_name(each.name))
         if version is None:
@@ -139,58 +122,238 @@ def requirements(around: Surroundings) -> CheckResult:
         elif not each.specifier.contains(version, prereleases=True):
             broken.append(f"{each.name} {version} instead of {each.specifier}")
     if broken:
-        return fail(some(broken), fix)
-    return ok(f"all {len(needed)} requirements are met")
+        yield Finding("fail", some(broken), fix)
+    yield Finding("ok", f"all {len(needed)} requirements are met")
+    yield from _on_every_node(around, _same_as_driver)
 
 
-def required() -> list[Requirement]:
-    """Return the packages that this project requires; none where it is not installed."""
-    try:
-        lines = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return []
-    wanted = [Requirement(line) for line in lines]
-    return [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-
-
-@on_every_node
-def same_as_driver(node: NodeReport, around: Surroundings) -> CheckResult | None:
-    """Whether a node has this project, Python and all packages in the driver's versions."""
-    if around.cluster is None:
-        return None
+def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
     mine, theirs = around.here.facts["software"], node.facts["software"]
-    if theirs["source"] is None:
-        return fail("this project cannot be imported there", "Install it in the environment that runs Ray there.")
     if theirs["source"] != mine["source"]:
-        return fail(
-            f"another version of this project ({theirs['source']} in {theirs['source_folder']}, here {mine['source']})",
-            "Bring the node's copy to the same commit, and restart Ray there.",
-        )
+        found = f"another version of this project ({theirs['source']}, here {mine['source']})"
+        yield Finding("fail", found, "Bring the node's copy to the same commit, and restart Ray there.")
     if theirs["python"] != mine["python"]:
-        return fail(
-            f"Python {theirs['python']} instead of {mine['python']}",
-            "Install the same Python, to the last digit, on all nodes: Ray pickles code between them.",
-        )
+        fix = "Install the same Python, to the last digit, on all nodes: Ray pickles code between them."
+        yield Finding("fail", f"Python {theirs['python']} instead of {mine['python']}", fix)
     here, there = mine["versions"], theirs["versions"]
     others = sorted(
         (name for name in {*here, *there} if here.get(name) != there.get(name)),
         key=lambda name: (RESULTS.index(name) if name in RESULTS else len(RESULTS), name),
     )
-    if not others:
-        return ok(f"the same sources, Python and {count(len(here), 'package')} as the driver")
-    found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
-    fix = "Install the same versions everywhere: `pip freeze` here, `pip install -r` there."
-    return fail(found, fix) if set(others) & set(RESULTS) else warn(found, fix)
+    if others:
+        found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
+        fix = "Install the same versions everywhere: `pip freeze` here, `pip install -r` there."
+        yield Finding("fail" if set(others) & set(RESULTS) else "warn", found, fix)
 
 
-# --- space -----------------------------------------------------------------------------------------------------------
+# --- CPUs, memory, quiet ---------------------------------------------------------------------------------------------
+
+RUNNER_MB = 250
+"""Memory of an environment runner of a small environment, measured: most of it Ray, torch and RLlib."""
+MEMORY_LIMIT = 0.95
+"""Share of a node's memory from which on Ray kills workers (its `memory_usage_threshold`)."""
+SHM_MB = 200
+"""Free shared memory that Ray's object store needs at least; weights and batches pass through it."""
+FOREIGN_CORES = 0.25
+"""Cores that foreign processes may use: more than a machine's own housekeeping."""
+STOLEN_SHARE = 0.01
+"""Share of the cores that a hypervisor may withhold."""
 
 
-def plan(around: Surroundings) -> CheckResult | None:
-    """Whether every trial finds a place, and what its times will be worth."""
-    if around.spec is None:
-        return None
-    made = make_plan(around.spec, around.shape())  # its errors become the result
+def check_cpus(around: Surroundings) -> Iterator[Finding]:
+    """Whether Ray hands out CPUs that were not given to us, hyper-threads, or the cores of one machine twice."""
+    yield from _on_every_node(around, _cpus)
+    by_machine: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in around.nodes:
+        by_machine[node.facts["boot_id"]].append(node)
+    for together in by_machine.values():
+        taken = sum(node.num_cpus for node in together)
+        cores = {core for node in together for core in node.facts["cpus"]["cores"]}
+        if len(together) > 1 and taken > len(cores):
+            names = some([node.address for node in together])
+            found = f"{names} are one machine: together they hand out {taken} CPUs for {count(len(cores), 'core')}"
+            fix = "Start one raylet per machine, or give each its share with --num-cpus. Timings mean nothing here."
+            yield Finding("warn", found, fix)
+
+
+def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
+    facts, private = node.facts["cpus"], node.address == LOCAL
+    limits = [(facts["allowed"], "the affinity (cpuset)")]
+    if facts["quota"] is not None:
+        limits.append((max(int(facts["quota"]), 1), "the quota of a control group"))
+    if facts["granted"] is not None:
+        limits.append((facts["granted"], facts["granted_by"]))
+    given, why = min(limits, key=lambda limit: limit[0])
+    cores, niceness, threads = facts["num_cores"], node.facts["niceness"], node.facts["threads_variable"]
+    # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
+    taken = min(node.num_cpus, cores) if private else node.num_cpus
+    what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
+    share = min(given, cores)
+    if taken > given and given < facts["machine"]:
+        bind = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`), or join a Ray started"
+        fix = f"{bind if private else 'Start Ray there'} with --num-cpus={share}."
+        yield Finding("fail", f"{what}, {given} were allocated here by {why}", fix)
+    elif taken > cores:
+        threads_too = " (hyper-threads)" if taken <= facts["allowed"] else ""
+        found = f"{what}{threads_too} for {count(cores, 'core')}: trials would share them, and their timings say so"
+        yield Finding("warn", found, f"For timings that count, start Ray there with --num-cpus={share}.")
+    if threads not in (None, "1"):
+        found = f"OMP_NUM_THREADS={threads}: processes that reserve one CPU may start {threads} threads each"
+        yield Finding("warn", found, "Unset it where Ray is started.")
+    if niceness > 0:
+        found = f"trials run at nice {niceness}: every other process goes before them"
+        fix = "Start the study without `nice`." if private else "Set RAY_worker_niceness=0 for `ray start` there."
+        yield Finding("warn", found, fix)
+    yield Finding("ok", f"{what} of {count(cores, 'core')} that this user may use")
+
+
+def check_memory(around: Surroundings) -> Iterator[Finding]:
+    """Whether the runners that fit by CPUs fit by memory too."""
+    yield from _on_every_node(around, _memory)
+
+
+def _memory(node: Node, around: Surroundings) -> Iterator[Finding]:
+    total, available = node.facts["memory_mb"]
+    need, whose = node.num_cpus * RUNNER_MB, "if every CPU gets a runner"
+    if around.spec is not None:
+        need, whose = _largest_share(around.spec, node, around.shape()), "for the largest trial"
+    found = f"{gigabytes(need)} needed {whose}, {gigabytes(available)} of {gigabytes(total)} available"
+    if need > MEMORY_LIMIT * total:
+        fix = "Use fewer CPUs per node (--num-cpus) or smaller scales: Ray would kill the runners."
+        yield Finding("fail", found, fix)
+    elif need > available - (1 - MEMORY_LIMIT) * total:
+        yield Finding("warn", found, "End what holds the memory: Ray kills workers when 95 % of it are in use.")
+    if (free := node.facts["shm_free_mb"]) < SHM_MB:
+        fix = "Make /dev/shm larger (`docker run --shm-size`), or remove what others left there."
+        yield Finding("warn", f"{gigabytes(free)} of /dev/shm are free: Ray would keep its objects on disk", fix)
+    yield Finding("ok", found)
+
+
+def _largest_share(spec: StudySpec, node: Node, cluster: ClusterShape) -> int:
+    """Return the memory (MB) that a trial can need on one node: all of it, or what so many CPUs can hold of it."""
+    whole = max(memory_mb(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
+    if len(cluster.nodes) == 1:
+        return whole
+    return min(whole, spec.resources.memory_main_mb + node.num_cpus * spec.resources.memory_per_env_runner_mb)
+
+
+def check_other_work(around: Surroundings) -> Iterator[Finding]:
+    """Whether anything but a study takes CPU time: foreign processes, or a hypervisor."""
+    yield from _on_every_node(around, _other_work)
+
+
+def _other_work(node: Node, around: Surroundings) -> Iterator[Finding]:
+    load, cores = node.facts["load"], node.facts["cpus"]["num_cores"]
+    if load is None:
+        return
+    if load["foreign_cores"] is None:
+        found = "the system's clocks (/proc/stat) are not those of the CPUs: other work cannot be seen"
+        yield Finding("warn", found, "Look at the load on the host of this container.")
+        return
+    if load["foreign_cores"] > FOREIGN_CORES:
+        most = load["largest"] or "processes that cannot be seen from here"
+        found = f"other processes use {load['foreign_cores']:.1f} of {count(cores, 'core')} (most by {most})"
+        fix = "End them, or take an exclusive node: they slow trials down, and the timings do not always show it."
+        yield Finding("warn", found, fix)
+    if load["stolen_cores"] > STOLEN_SHARE * cores:
+        found = f"the hypervisor took {load['stolen_cores'] / cores:.0%} of the CPU time"
+        yield Finding("warn", found, "Repeat timings at other hours, or use dedicated hardware.")
+    yield Finding("ok", f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load['seconds']:.1f} s")
+
+
+# --- where results are kept ------------------------------------------------------------------------------------------
+
+LITTLE_MB, ENOUGH_MB = 100, 1024
+"""Free space: records, checkpoints and the database of a small study, and of a large one."""
+TRIED_BYTES = 256 * 1024
+
+
+def check_storage(around: Surroundings) -> Iterator[Finding]:
+    """Whether a study's folder can be made, written and locked, outlives a job, and has room.
+
+    On network file systems the permissions do not tell, and a quota shows only in a write: one is tried, in a hidden
+    folder that is removed at once.
+    """
+    place = _nearest(around.out)
+    where = str(place) if place == around.out.absolute() else f"{place} (where {around.out} would be made)"
+    if not place.is_dir():
+        yield Finding("fail", f"{place} is not a folder", "Choose another folder with --out.")
+        return
+    try:
+        _try(place)
+    except OSError as error:
+        found = f"{where} cannot be written: {error.strerror}"
+        yield Finding("fail", found, "Choose another folder with --out, or repair this one.")
+        return
+    mount, job = mount_of(place), current_job()
+    # In Kubernetes what lies in the container's own file system is lost; a volume that is claimed follows the pod.
+    if job is not None and not mount.is_network and (job.scheduler != "kubernetes" or mount.kind == "overlay"):
+        found = f"{place} is on a disk of {socket.gethostname()} ({mount.kind or 'unknown'}), and this is a batch job"
+        fix = "Choose a folder on shared storage with --out: requeued on another node, the job would not find it."
+        yield Finding("warn", found, fix)
+    status = os.statvfs(place)
+    free_mb = status.f_bavail * status.f_frsize // 2**20
+    found = f"{gigabytes(free_mb)} are free for {place}"
+    if status.f_files and not status.f_favail:
+        yield Finding("fail", f"no more files can be made on the file system of {place}", "Remove some files.")
+    elif free_mb < LITTLE_MB:
+        yield Finding("fail", found, "Free some space: a study whose records cannot be written stops.")
+    elif free_mb < ENOUGH_MB:
+        yield Finding("warn", found, "Free some space, or choose another --out.")
+    yield Finding("ok", f"{where} can be written and locked; {found}")
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists and may be looked at."""
+    place = folder.absolute()
+    while not os.path.exists(place):  # noqa: PTH110 (Path's own raises where a folder above is closed)
+        place = place.parent
+    return place
+
+
+def _try(place: Path) -> None:
+    """Write a file below a folder and lock it as a study's driver does, and remove both.
+
+    Raises:
+        OSError: That cannot be done. Some network file systems cannot lock, or do nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place, ignore_cleanup_errors=True) as tried:
+        file = Path(tried) / "file"
+        with file.open("wb") as mine, file.open("rb") as another:
+            mine.write(os.urandom(TRIED_BYTES))
+            mine.flush()
+            os.fsync(mine.fileno())
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+    raise OSError(0, "locks do not lock there, so that two drivers could corrupt one study")
+
+
+def check_mlflow(around: Surroundings) -> Iterator[Finding]:
+    """Whether MLflow can be used as the start of a study would, and an SQLite database is where its locks work."""
+    ask_mlflow(uri := check_tracking_uri(around.tracking_uri))  # its errors become the finding
+    path = sqlite_path(uri)
+    if path is not None and (mount := mount_of(_nearest(path))).is_network:
+        found = f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it"
+        fix = "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL."
+        yield Finding("warn", found, fix)
+    if path is not None and not path.exists():
+        yield Finding("ok", f"{path} will be made by the first study")
+    yield Finding("ok", "it answers")
+
+
+# --- the space -------------------------------------------------------------------------------------------------------
+
+
+def check_space(around: Surroundings) -> Iterator[Finding]:
+    """Whether every trial finds a place, what its times will be worth, and whether every node has its environment."""
+    spec = around.spec
+    if spec is None:
+        return
+    yield from _on_every_node(around, _environment)
+    made = make_plan(spec, around.shape())  # errors are the finding
     needs = [*made.scales, *made.variants.values(), *(cell.needs for cell in made.cells.values())]
     largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
     worth: dict[str, list[int]] = {}
@@ -199,78 +362,80 @@ def plan(around: Surroundings) -> CheckResult | None:
         runners += [each.num_env_runners] if each.num_env_runners not in runners else []
     times = "; ".join(f"{timing} at {listed(runners)} runners" for timing, runners in worth.items())
     found = (
-        f"it fits with {count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)} "
+        f"its largest trial fits with {count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)} "
         f"({count(largest.num_env_runners, 'runner')}, {largest.execution}). Times will be {times}"
     )
     if "oversubscribed" in worth:
-        return warn(
-            found, "Oversubscribed times say nothing about scaling: run where the cores are, or list smaller scales."
-        )
-    return ok(found)
+        fix = "Oversubscribed times say nothing about scaling: run where the cores are, or list smaller scales."
+        yield Finding("warn", found, fix)
+    yield Finding("ok", found)
 
 
-@on_every_node
-def environment(node: NodeReport, around: Surroundings) -> CheckResult | None:
-    """Whether the space's environment can be made."""
-    if around.spec is None or node.environment is None:
-        return None
-    name = around.spec.environment.id
-    if node.environment:
-        return fail(f"{name} cannot be made: {node.environment}", "Install it on every node, in Ray's environment.")
-    return ok(f"{name} can be made and stepped")
+def _environment(node: Node, around: Surroundings) -> Iterator[Finding]:
+    if around.spec is not None and node.why_no_environment:
+        found = f"{around.spec.environment.id} cannot be made: {node.why_no_environment}"
+        yield Finding("fail", found, "Install it on every node, in Ray's environment.")
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class DoctorCheck:
-    """One question, and how it is answered."""
-
-    theme: str
-    name: str
-    judge: Callable[[Surroundings], CheckResult | None]
-    """Judges the surroundings; None where the question does not arise."""
-
-    def run(self, around: Surroundings) -> CheckResult | None:
-        """Return the result; whatever happens becomes one."""
-        rule, fix = f"no answer within {TIMEOUT_S:.0f} s", "Try again, or look at the machine."
-        slow = StudyError(rule=rule, fix=fix)
-        try:
-            result = within(TIMEOUT_S, lambda: self.judge(around), otherwise=slow)
-        except StudyError as error:
-            result = failed(error)
-        except Exception as error:  # noqa: BLE001 (a check that crashes is a result)
-            result = crashed(error, around.here, *around.nodes)
-        return None if result is None else replace(result, theme=self.theme, check=self.name)
-
-
-CHECKS = (
-    DoctorCheck("ray", "connection", connection),
-    DoctorCheck("ray", "nodes", ray_nodes),
-    DoctorCheck("ray", "token", token),
-    DoctorCheck("ray", "workers", workers),
-    DoctorCheck("packages", "requirements", requirements),
-    DoctorCheck("packages", "same as the driver", same_as_driver),
-    DoctorCheck("nodes", "CPUs", nodes.cpus),
-    DoctorCheck("nodes", "machines", nodes.machines),
-    DoctorCheck("nodes", "memory", nodes.memory),
-    DoctorCheck("nodes", "open files", nodes.open_files),
-    DoctorCheck("nodes", "shared memory", nodes.shared_memory),
-    DoctorCheck("nodes", "temporary folder", nodes.temporary),
-    DoctorCheck("nodes", "other work", nodes.other_work),
-    DoctorCheck("storage", "folder", storage.folder),
-    DoctorCheck("storage", "free space", storage.free_space),
-    DoctorCheck("mlflow", "answers", storage.mlflow_answers),
-    DoctorCheck("mlflow", "file system", storage.mlflow_file_system),
-    DoctorCheck("space", "largest trial", plan),
-    DoctorCheck("space", "environment", environment),
-)
+CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
+    "ray": check_ray,
+    "packages": check_packages,
+    "CPUs": check_cpus,
+    "memory": check_memory,
+    "other work": check_other_work,
+    "storage": check_storage,
+    "mlflow": check_mlflow,
+    "space": check_space,
+}
 """In the order in which they are shown."""
 
 
-def judge(around: Surroundings) -> Iterator[CheckResult]:
-    """Yield one result for each check that applies, as soon as it is known."""
-    for check in CHECKS:
-        if (result := check.run(around)) is not None:
-            yield result
+def judge(around: Surroundings) -> Iterator[Finding]:
+    """Yield what is wrong by each check, as soon as it is known; where nothing is, one line that says so."""
+    for name in CHECKS:
+        found = run_check(name, around)
+        problems = [each for each in found if each.level != "ok"]
+        for each in problems or found[:1]:
+            yield msgspec.structs.replace(each, check=name)
+
+
+def run_check(name: str, around: Surroundings) -> list[Finding]:
+    """Return all that a check finds; whatever happens becomes a finding."""
+    rule, fix = f"no answer within {TIMEOUT_S:.0f} s", "Try again, or look at the machine."
+    slow = StudyError(rule=rule, fix=fix)
+    found: list[Finding] = []
+    try:
+        within(TIMEOUT_S, lambda: found.extend(CHECKS[name](around)), otherwise=slow)
+    except StudyError as error:
+        found.append(Finding("fail", _problem(error), error.fix or "See the message."))
+    except Exception as error:  # noqa: BLE001 (a check that crashes is a finding)
+        got = " ".join(str(error).split())[:200]
+        fix = "Look at it by hand, and report this line."
+        found.append(Finding("fail", f"this check itself failed, {type(error).__name__}: {got}", fix))
+    return found
+
+
+def _problem(error: StudyError) -> str:
+    return " ".join(in_one_line(where=error.where, rule=error.rule, got=error.got, fix="").split()).rstrip(".")
+
+
+def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield what is found on the nodes, the same of several as one; what is well only where all is."""
+    where: dict[Finding, list[str]] = {}
+    for node in around.nodes:
+        for finding in ask(node, around):
+            where.setdefault(finding, []).append(node.address)
+    is_well = all(finding.level == "ok" for finding in where)
+    for finding, addresses in where.items():
+        if is_well or finding.level != "ok":
+            everywhere = len(addresses) == len(around.nodes)
+            names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
+            yield msgspec.structs.replace(finding, found=names + finding.found)
+
+
+def some(items: Sequence[str]) -> str:
+    """Return the first `MAX_NAMES` items, and how many more there are."""
+    more = len(items) - MAX_NAMES
+    return ", ".join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

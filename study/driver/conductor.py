@@ -10,17 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+from msgspec import structs
 
 from study.designs.registry import design_of
 from study.designs.search.asking import Proposer
 from study.designs.starts import start_of
-from study.driver.losses import TAKEN_BACK, Loss
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.folder import StudyFolder, unpack_policy
@@ -41,10 +43,22 @@ from study.records.request import TrialRequest
 from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
 from study.space.parameters import SCALE
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
+from study.text import count
 from study.trial.messages import BuiltTrial
 
+Loss = Literal["node", "process"]
+"""What died under a trial."""
+TAKEN_BACK: MappingProxyType[Loss, int] = MappingProxyType({"node": 3, "process": 1})
+"""How often a trial that was lost runs again in one session; after that it has failed.
+
+Nodes go for reasons of their own, and on preemptible machines often. A process that dies alone may have been killed by
+a person or for want of memory, but it may also be the trial that kills it, each time anew.
+"""
+FEWEST_FAILURES = 4
+"""Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
+scales, since one scale may fail alone."""
 MOST_DEATHS = 2
 """Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
 TABLE_INTERVAL_S = 30.0
@@ -65,6 +79,7 @@ class Conductor:
 
     Attributes:
         stop: Set once the session is to end early.
+        is_broken: Whether it ends because its first trials all failed in the same way.
     """
 
     def __init__(
@@ -78,6 +93,7 @@ class Conductor:
         provenance: dict[str, Any],
         deadline: float | None = None,
         until: str | None = None,
+        keep_going: bool = False,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
@@ -91,10 +107,12 @@ class Conductor:
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
             until: Last stage of the design that this session runs.
+            keep_going: Go on where the first trials all fail in the same way.
             announce: Tells the person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
+        self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
@@ -174,7 +192,7 @@ class Conductor:
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
-        started = replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
+        started = structs.replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
         self._course.check(started)
         self._append(started)
         self._queue.begin(request)
@@ -207,7 +225,7 @@ class Conductor:
             match record:
                 case Iteration():
                     rate = row.sums.env_steps_per_s_with(record.iteration, record.metrics)
-                    self._append(replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
+                    self._append(structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
                 case Evaluation():
                     self._append(record)
                 case BuiltTrial():
@@ -286,8 +304,22 @@ class Conductor:
         )
         if row.ended:
             self._queue.durations.note(row)
+        if status == "failed":
+            self._stop_if_broken(reason)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
+
+    def _stop_if_broken(self, reason: str) -> None:
+        """End the session where all trials so far have failed, and in the same way: so will the others."""
+        ended = [row for row in self.ledger.rows.values() if row.ended]
+        enough = len(ended) >= max(FEWEST_FAILURES, len(self.spec.scales))
+        if self._keep_going or self.stop is not None or not enough:
+            return
+        if all(row.status == "failed" and _but_numbers(row.reason) == _but_numbers(reason) for row in ended):
+            self.is_broken = True
+            fix = "Mend it and start a new study, or go on with the same command and --resume --keep-going."
+            why = f"the first {count(len(ended), 'trial')} failed, all in the same way: {reason.rstrip('.')}. {fix}"
+            self.end_early("error", why)
 
     def _was_apart(self, trial: int) -> bool:
         """Return whether a trial was without another one of its group for some of its time."""
@@ -412,6 +444,11 @@ class Conductor:
             self.end_early("time budget", "the time budget is used up")
         elif queue.waiting and not queue.running and not queue.part_ended and not queue.startable():
             self.end_early("time budget", "no further trial would end within the time budget")
+
+
+def _but_numbers(reason: str) -> str:
+    """Return what two failures of one kind have in common: steps, runners, addresses and values differ."""
+    return "".join(each for each in reason if not each.isdigit())
 
 
 def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:

@@ -2,28 +2,30 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.tracking_uri import (
     absolute_uri,
+    ask_mlflow,
     check_asked_uri,
     check_optuna_storage,
     check_tracking_uri,
 )
 from study.records.files import write_atomically
-from study.records.folder import FORMAT, GONE, NAME, StudyFolder, StudyIdentity
+from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files
 from study.records.ledger import Ledger
 from study.records.lock import check_free
 from study.records.records import read_lines
-from study.records.state import check_files
-from study.space.checks import fused_alone
+from study.space.rules import fused_alone
 from study.space.script import what_changed
-from study.space.spec import StudySpec, digest_of
+from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
 from study.text import count
 from study.trial.engine.envs.probing import in_own_processes, sharing_of
 from study.withdrawn import withdrawn_values
@@ -47,9 +49,13 @@ class RunOptions:
     resume: bool = False
     or_start: bool = False
     """With `resume`: start when there is nothing to resume."""
+    take_over: bool = False
+    """Go on where it cannot be told whether another driver is gone: the person knows that it is."""
     time_budget_s: float | None = None
     until: str | None = None
     """Last of the stages of the design to run."""
+    keep_going: bool = False
+    """Go on where the first trials all fail in the same way."""
     verbose: bool = False
     space: str = "python"
     """Where the spec came from, for people."""
@@ -92,7 +98,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: MLflow does not answer, or the Optuna storage is not a database that Optuna can use.
+        TrackingError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
     """
     return StudyIdentity(
         format=FORMAT,
@@ -187,38 +193,43 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         TrackingError: Another MLflow or storage that the person names does not answer.
     """
     identity = folder.identity()
-    if not _is_sound(identity):
+    if gone := [place for place in gone_from(identity.spec) if place.startswith("holdup.")]:
+        rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
+        fix = "Resume it with the version that started it, or start a new study with --name."
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+    try:
+        begun = identity.parse()
+    except SpaceError as error:
+        rule, fix = "this version must know the study's space", "Resume it with the version that started it."
+        raise RecordError(where=str(folder.path), rule=rule, got=str(error.faults[0]), fix=fix) from error
+    if "version" in identity.spec and begun.digest() != identity.digest:  # earlier versions had another digest
         where = str(folder.identity_file)
         rule, fix = "`spec` and `digest` must agree", "Restore it from a backup, or start a new study with --name."
         raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix)
-    if identity.digest != spec.digest():
-        _check_script(folder, identity, spec)
-        different = list(_differences(identity.spec, spec.to_json()))
-        if gone := [key for key in different if key in GONE]:
-            rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
-            fix = "Resume it with the version that started it, or start a new study with --name."
-            raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
-        rule = "a resume needs the space that the study was started with"
-        got = f"other values of {', '.join(different) or 'defaults of another version'}"
+    if begun.digest() != spec.digest():
+        _check_script(folder, as_of_now(identity.spec), spec)
+        different = ", ".join(_differences(begun.to_json(), spec.to_json()))
+        rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
         noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=f"{noted}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:
-        identity = replace(identity, tracking_uri=check_tracking_uri(uri))
+        ask_mlflow(other := check_tracking_uri(uri))
+        identity = structs.replace(identity, tracking_uri=other)
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
-        identity = replace(identity, optuna_storage=check_optuna_storage(storage))
+        identity = structs.replace(identity, optuna_storage=check_optuna_storage(storage))
     return identity
 
 
-def _check_script(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec) -> None:
+def _check_script(folder: StudyFolder, begun: Mapping[str, Any], spec: StudySpec) -> None:
     """Refuse a script that is not the one that the study was started with.
 
     Raises:
         RecordError: Says what changed.
     """
-    before, now = identity.spec.get("script"), spec.to_json().get("script")
-    if not before or not now or before == now or identity.spec.get("config") != spec.config:
+    before, now = begun.get("script"), spec.to_json()["script"]
+    if not before or not now or before == now or begun.get("config") != spec.config:
         return
     got, fix = what_changed(before, now)
     rule, fix = "a resume needs the script that the study was started with", f"{fix}, or start a new study with --name."
@@ -244,22 +255,10 @@ def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOpt
         raise RecordError(where=str(folder.path), rule=rule, fix=fix) from error
 
 
-def _is_sound(identity: StudyIdentity) -> bool:
-    try:
-        return digest_of(identity.spec) == identity.digest
-    except (AttributeError, LookupError, TypeError, ValueError):  # no spec at all
-        return False
-
-
 def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
-        if f"{place}.{key}" in (
-            "search.num_trials",
-            ".description",
-            "holdup.cpu_hours",
-            "budget.allow_larger_batch",
-        ):  # these may change
+        if (place, key) in (*NOT_IDENTITY, ("", "description")):  # these may change
             continue
         if isinstance(before, dict) and isinstance(after, dict):
             yield from _differences(before, after, key if not place else f"{place}.{key}")

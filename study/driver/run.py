@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
-from study.cluster.address import resolve_address
-from study.cluster.connection import RayWatch, joined_ray, private_ray, private_shape, servers_of_ray, tune_storage
-from study.cluster.environment import environment
-from study.cluster.shipping import own_modules, runtime_env
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (
     RunOptions,
@@ -31,26 +27,34 @@ from study.driver.opening import (
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
-from study.mirrors.base import MirrorReport
+from study.machine.cluster import (
+    RayWatch,
+    environment,
+    joined_ray,
+    private_ray,
+    resolve_address,
+    servers_of_ray,
+    tune_storage,
+)
+from study.machine.shape import ClusterShape
+from study.machine.shipping import own_modules, runtime_env
+from study.mirrors.follower import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
-from study.mirrors.tracking_uri import is_probed, is_uri
+from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
+from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
-from study.planning.shape import ClusterShape
-from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.folder import StudyFolder, StudyIdentity, check_not_cut
+from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of
 from study.records.log import RecordLog
 from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
-from study.records.state import check_not_cut, ledger_of
 from study.space.domains import smallest
 from study.space.parameters import SCALE
-from study.space.settings import runnable
+from study.space.sections import LEARNERS
+from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import Variant, spec_of
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import STARTED, packed_config
@@ -79,12 +83,16 @@ class StudyResult:
     closed: StudyClosed
     mirrors: tuple[MirrorReport, ...]
     """How each place that shows the study caught up."""
+    is_broken: bool = False
+    """Whether it ended because its first trials all failed in the same way."""
     certificate: "Certificate | None" = None
     """Of a hold-up study that has come to its end."""
 
     @property
     def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
+        if self.is_broken:
+            return ExitCode.SOME_FAILED  # a job that is queued again would fail again
         if self.closed.reason not in ("complete", "until"):
             return ExitCode.STOPPED
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
@@ -131,7 +139,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
             display.note(fallback)
     if not resumed:
         folder.prepare()
-    with StopSignals(_close) as signals, folder.locked(), contextlib.ExitStack() as stack:
+    with StopSignals(_close) as signals, folder.locked(take_over=options.take_over), contextlib.ExitStack() as stack:
         if not resumed:
             if folder.exists():  # somebody was faster
                 raise name_taken(folder, options)
@@ -226,7 +234,7 @@ class _Session:
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._signals = signals
-        self._mirrors: list[MirrorProcess] = []
+        self._mirrors: MirrorProcess | None = None
         self._adopted = adopted
         self._own_modules = own_modules(spec.environment) if adopted is None else adopted.modules
 
@@ -236,9 +244,7 @@ class _Session:
         if ledger.opened is not None:
             self._display.note(continuing(self._spec, ledger))
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
-        for kind in MIRRORS:
-            if (address := kind.address_of(self._folder)) is not None:
-                self._mirrors.append(MirrorProcess(kind, self._folder, address))
+        self._mirrors = MirrorProcess.of_study(self._folder)
         log = stack.enter_context(RecordLog(self._folder.records))
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
@@ -265,6 +271,7 @@ class _Session:
                 ),
                 deadline=self._deadline,
                 until=self._options.until,
+                keep_going=self._options.keep_going,
                 announce=self._display.note,
             )
             self._signals.tell(conductor)
@@ -297,15 +304,16 @@ class _Session:
             rows=rows,
             best=best_per_scale(rows),
             closed=closed,
+            is_broken=conductor.is_broken,
             certificate=certificate,
             mirrors=reports,
         )
 
     def _finish_mirrors(self, patience: float) -> tuple[MirrorReport, ...]:
         """Let all places catch up side by side, until `patience` seconds have passed or a signal wants an end."""
-        for mirror in self._mirrors:
-            mirror.ask_to_finish(patience)
-        return tuple(mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in self._mirrors)
+        if self._mirrors is None:
+            return ()
+        return self._mirrors.finish(patience, cut=lambda: self._signals.deadline)
 
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
@@ -339,14 +347,14 @@ class _Session:
             yield shape
 
     def _await_mirrors(self, *, insist: bool) -> None:
-        """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
-        for mirror in self._mirrors:
-            address = mirror.address
-            if not is_uri(address) or (insist and is_probed(address)):  # SQLite and servers were probed
+        """Let the places outside of the folder prove that they take the study: each is asked to show it."""
+        assert self._mirrors is not None, "they are started first"
+        for key, mirror in self._mirrors.mirrors.items():
+            if not is_uri(mirror.address):
                 continue
             try:
                 with self._display.busy(f"Waiting for {mirror.name}"):
-                    mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+                    self._mirrors.wait_ready(key, READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
             except TrackingError as error:
                 if insist:
                     raise

@@ -9,12 +9,11 @@ from study.errors import RecordError
 from study.options import say_that_it_runs, wrong_option
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, best_per_scale, merit
-from study.records.state import ledger_of
+from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit
 from study.space.parsing import parse_space
+from study.space.settings import spec_of
 from study.space.space_file import Source, find_space, read_space
 from study.space.spec import StudySpec
-from study.space.variants import spec_of
 from study.text import count, spans
 from study.trial.weights import STATE_FILE
 

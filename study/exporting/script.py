@@ -14,17 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ruamel.yaml import YAML
 
 from study.errors import AnalysisError
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import Calls, Value, set_all
 from study.space.spec import StudySpec
 
 WIDTH = 110
 """Columns of what is written."""
 _KEPT = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
-_OF_RUNNERS = (SCALE, "num_envs_per_env_runner", FRAGMENT)
-"""Parameters that are arguments of RLlib's `env_runners`, by the same names."""
-_OF_A_LEARNER = {"train_batch_size": "train_batch_size_per_learner", "minibatch_size": "minibatch_size"}
-"""Our parameter -> argument of RLlib's `training`, which is for one learner."""
 _SCORES = ("floor", "reference", "target")
 _ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
@@ -104,9 +100,9 @@ def comment(lines: Iterable[str]) -> str:
 
 def _check_rllib_can(spec: StudySpec) -> None:
     """Refuse a script that would leave out what only this project does."""
-    asked = spec.to_json()
+    asked = spec.differing()
     lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
-    lacking += [name for name in ("conv_net",) if name in asked["model"]]
+    lacking += [name for name in ("conv_net",) if name in asked.get("model", {})]
     lacking += ["standardization: none"] if spec.standardization == "none" else []
     lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
     words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
@@ -182,23 +178,12 @@ def values_set(
         own: Values that the configuration has already, which are left out.
         has_kl_term: Whether its loss has the term of `kl_coeff` by itself.
     """
-    runners: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    for name in [name for name in PARAMETERS if name in setting and name != END_FRACTION]:
-        value = setting[name]
-        if name in own and own[name] == value:
-            continue
-        if name in _OF_RUNNERS:
-            runners[name] = value
-        elif name in _OF_A_LEARNER:
-            training[_OF_A_LEARNER[name]] = int(value) // learners
-        else:
-            training[attribute(name)] = value
-    if "kl_coeff" in training and not has_kl_term:
-        training["use_kl_loss"] = training["kl_coeff"] > 0
-    if (fraction := setting.get(END_FRACTION, 1.0)) != 1:
-        training["lr"] = [[0, setting["lr"]], [env_steps, setting["lr"] * fraction]]
-    return {"env_runners": runners, "training": training}
+    calls = Calls(num_learners=learners, lr=setting.get("lr"))
+    changed = {name: value for name, value in setting.items() if name not in own or own[name] != value}
+    set_all(calls, changed, env_steps=env_steps)
+    if "kl_coeff" in changed and not has_kl_term:
+        calls.training(use_kl_loss=changed["kl_coeff"] > 0)
+    return calls.made
 
 
 def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -7,13 +7,12 @@ from study.engine import OWN
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.script import comment, plain_script, space_file, values_set
 from study.records.folder import StudyFolder
-from study.records.ledger import TrialRow
+from study.records.ledger import TrialRow, ledger_of
 from study.records.records import TrialBuilt, read_lines
-from study.records.state import ledger_of
 from study.space.parameters import FRAGMENT, Value
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
-from study.space.throughput import LEARNERS
-from study.space.variants import spec_of
 from study.text import count, spans
 
 

@@ -1,8 +1,6 @@
 """Jobs that start Ray on several machines, run a study there, and leave nothing behind. Imports no engine.
 
-commands     `python -m study launch`; options: of its subcommands; manifests: files for `ray up` and KubeRay
-launcher     what a launcher is; schedulers: SLURM, OAR, PBS, ssh
-job          what the programs of a job have to know
-supervisor   the main program of a job; ray_cluster: the nodes of Ray, from its side
-agent        the program on every host, which the supervisor speaks to; node: one Ray node, and its ports
+commands     `python -m study launch`; job: the one description of a launch, which all others read
+schedulers   the launchers: SLURM, OAR, PBS, ssh; manifests: files for `ray up` and KubeRay
+supervisor   the main program of a job; node: the program on every host, which it speaks to
 """

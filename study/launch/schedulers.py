@@ -1,55 +1,252 @@
-"""The launchers: SLURM, OAR, PBS, and a list of hosts that can be reached by ssh.
+"""The launchers: SLURM, OAR, PBS, and hosts that are reached by ssh.
+
+The command `launch NAME` makes a launcher on the machine of the person, and calls `script` and `submit`. The supervisor
+makes it from `launch.json`, inside the job, and calls the rest. Imports no engine.
 
 Facts were observed on SLURM 22.05 and OAR 2.5.9. PBS is written from the documentation and was never run. Source: PBS
 Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_attach"; OpenPBS's pbs_tmrsh.c,
 which passes on neither input nor output, so that no message would reach an agent; pbs_attach.c.
 """
 
+import abc
 import contextlib
 import datetime
 import os
 import re
 import shlex
 import shutil
+import socket
+import subprocess
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
-import typer
+import msgspec
 
 from study.errors import ExitCode, LaunchError
-from study.hosts.jobs import Job
-from study.launch.job import Allocation, Host, LaunchJob, hosts_of_file
-from study.launch.launcher import BatchScheduler, Launcher, ask, clock, is_here
-from study.launch.options import TARGET, BatchOptions, Hosts, JobOptions, SshOption
+from study.launch.job import JOB_FILE, SCRIPT, Job
+from study.machine.jobs import Job as RunningJob
+from study.machine.jobs import cpus_of_hosts, job_of
 from study.options import wrong_option
 
-_ALIVE = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
+NOTICE_S = 120
+"""So many seconds before its end a job gets a signal, where the scheduler can send one; perhaps a minute earlier."""
+ASK_TIMEOUT_S = 60.0
 DASHBOARD_PORT = 8265
-"""Ray's usual port, used on the laptop."""
+"""Ray's usual port, used on the person's own machine."""
 RESUBMIT = 99
-"""Exit code by which an idempotent job asks to be submitted again."""
+"""OAR: exit code by which an idempotent job asks to be submitted again."""
 YOUNGEST_S = 65.0
-"""A job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
+"""OAR: a job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
 
 
-# --- SLURM ------------------------------------------------------------------------------------------------------------
+class Host(msgspec.Struct, frozen=True):
+    """One machine of a job."""
+
+    name: str
+    """As remote commands know it."""
+    num_cpus: int | None = None
+    """CPUs of the job there; None if unknown: then the host counts its own cores."""
 
 
-class SlurmOptions(BatchOptions):
-    """Submit a study to SLURM. Options after `--` go to sbatch."""
+class NoAnswerError(LaunchError):
+    """The scheduler may have taken the job, and did not say so."""
 
-    example = (
-        "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu"
-    )
+
+class Launcher(abc.ABC):
+    """One way to get hosts for a job and to reach them."""
+
+    name: ClassVar[str]
+    """Of the subcommand, and in `launch.json`."""
+    has_exact_cpus: ClassVar[bool] = False
+    """Whether a host's CPUs are what a person wrote; a scheduler may count hyper-threads."""
+
+    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        """Read nothing yet.
+
+        Args:
+            job: The launch.
+            folder: The job's folder, with its script.
+            environment: Variables of this process; inside a job those that the scheduler has set.
+        """
+        self.job, self.folder, self._environment = job, folder, environment
+
+    def planned_cpus(self) -> list[int | None]:
+        """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
+        return [self.job.cpus_per_node] * self.job.nodes
+
+    @abc.abstractmethod
+    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
+        """Return the job's name, short enough for a folder, its hosts, the one that this runs on first, and its end.
+
+        The end is in seconds since the epoch; None where nothing ends it.
+
+        Raises:
+            LaunchError: This is not inside a job.
+        """
+
+    @abc.abstractmethod
+    def remote_shell(self, host: Host, line: str) -> list[str]:
+        """Return the command that runs a shell line on a host of the job, with this process's stdin and stdout."""
+
+    def may_resume(self, signal_name: str) -> bool:
+        """Return whether the study may be resubmitted after this signal; False if its owner has cancelled the job."""
+        return True
+
+    @abc.abstractmethod
+    def resubmit(self, started_at: float) -> int:
+        """Queue the study again and return the exit code of this job. The last thing that a job does.
+
+        Args:
+            started_at: When this job began, seconds since the epoch.
+
+        Raises:
+            LaunchError: The scheduler refuses.
+        """
+
+
+class BatchScheduler(Launcher):
+    """A launcher that submits a script."""
+
+    mark: ClassVar[str]
+    """How a line of the script begins that holds an option: `#SBATCH`."""
+    size_options: ClassVar[tuple[str, ...]]
+    """The scheduler's options for nodes, CPUs and walltime."""
+    submit_command: ClassVar[tuple[str, ...]]
+    id_pattern: ClassVar[str]
+    """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
+
+    @abc.abstractmethod
+    def directives(self) -> list[str]:
+        """Return the options in the script that ask for name, size, walltime, log, signal and requeueing."""
+
+    def log(self, job_id: str) -> Path:
+        """Return the file into which a submitted job prints."""
+        return self.folder / f"job-{job_id}.log"
+
+    def directive_of(self, option: list[str]) -> str:
+        """Return one option of the person, with its value, as the scheduler reads it in a script."""
+        return shlex.join(option)
+
+    def foreseen_start(self, file: Path) -> str:
+        """Return when the scheduler would start the script; empty if it cannot say. Nothing is submitted.
+
+        Raises:
+            LaunchError: The scheduler would refuse the script.
+        """
+        return ""
+
+    def script(self) -> str:
+        """Return the job's script: directives, the environment, and the supervisor in place of the shell.
+
+        In its place, because a shell loses signals that come together, and its children do not get them.
+
+        Raises:
+            LaunchError: An option after `--` is none.
+        """
+        job = self.job
+        start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
+        words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
+        # The last one counts, so the options of the person come after ours.
+        options = [*self.directives(), *map(self.directive_of, self.own_options())]
+        lines = ["#!/bin/bash", *(f"{self.mark} {option}" for option in options), *start, f"exec {shlex.join(words)}"]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def has_own_size(self) -> bool:
+        """Whether an option of the person's is one of `size_options`; the value may follow a short one at once."""
+        names = (word if word.startswith("--") else word[:2] for word, *_ in self.own_options())
+        return any(name.partition("=")[0] in self.size_options for name in names)
+
+    def planned_cpus(self) -> list[int | None]:
+        """Return the CPUs of each host, unless the person's own options say how large the job is."""
+        return [None] * self.job.nodes if self.has_own_size else super().planned_cpus()
+
+    def own_options(self) -> list[list[str]]:
+        """Return the scheduler options of the person, each with its value: a line of the script holds one.
+
+        Raises:
+            LaunchError: One does not begin with a dash.
+        """
+        options: list[list[str]] = []
+        for word in self.job.scheduler_options:
+            if word.startswith("-"):
+                options.append([word])
+            elif options:
+                options[-1].append(word)
+            else:
+                rule, fix = "must be options of the scheduler", "Begin each with a dash."
+                raise LaunchError(where="after --", rule=rule, got=word, fix=fix)
+        return options
+
+    @property
+    def here(self) -> RunningJob:
+        """The job that this process belongs to.
+
+        Raises:
+            LaunchError: There is none.
+        """
+        job = job_of(self.name, self._environment)
+        if job is None:
+            rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
+            raise LaunchError(where=self.name, rule=rule, fix=fix)
+        return job
+
+    def hosts_of_file(self) -> tuple[Host, ...]:
+        """Return the hosts of the job's node file, in its order: one line for each CPU."""
+        return tuple(Host(name, count) for name, count in cpus_of_hosts(self.here.node_file).items())
+
+    def submit(self, file: Path) -> str:
+        """Submit a script and return the job's id.
+
+        Raises:
+            NoAnswerError: It does not answer with an id.
+            LaunchError: The scheduler is not here, or refuses.
+        """
+        said = ask(*self.submit_command, str(file))
+        if match := re.search(self.id_pattern, said, flags=re.MULTILINE):
+            return match[1]
+        rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
+        raise NoAnswerError(where=self.submit_command[0], rule=rule, got=said.strip()[:200], fix=fix)
+
+
+def ask(*command: str, both: bool = False) -> str:
+    """Run a command of the scheduler and return what it prints, with `both` on standard error too.
+
+    Raises:
+        NoAnswerError: It takes too long.
+        LaunchError: It is not here, or refuses.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
+    except OSError as error:
+        rule, fix = "must be on this machine's PATH", "Launch on the front-end, or see the job with --print."
+        raise LaunchError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
+    except subprocess.TimeoutExpired as error:
+        rule, fix = f"must answer within {ASK_TIMEOUT_S:.0f} s", "Look whether the job is queued, and try again later."
+        raise NoAnswerError(where=command[0], rule=rule, fix=fix) from error
+    if done.returncode != 0:
+        got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
+        fix = "Change the options after --, or ask the site's administrators."
+        raise LaunchError(where=command[0], rule="must accept the request", got=got, fix=fix)
+    return done.stdout + (done.stderr if both else "")
+
+
+def is_here(host: Host) -> bool:
+    """Return whether the host is the one that this runs on; either may be known by its short name."""
+    return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
+
+
+def clock(seconds: int) -> str:
+    """Return a duration as every scheduler reads it: `36:00:00`."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 class Slurm(BatchScheduler):
     """The job of `SLURM_JOB_ID`."""
 
     name = "slurm"
-    Options = SlurmOptions
     mark = "#SBATCH"
     size_options = ("-N", "--nodes", "-n", "--ntasks", "-c", "--cpus-per-task", "-t", "--time", "--exclusive")
     submit_command = ("sbatch", "--parsable")
@@ -61,7 +258,7 @@ class Slurm(BatchScheduler):
         cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
         size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
         again = "--requeue" if job.resubmit else "--no-requeue"
-        requeue = [f"--signal=B:USR1@{self.notice_s}", again, "--open-mode=append"]
+        requeue = [f"--signal=B:USR1@{NOTICE_S}", again, "--open-mode=append"]
         return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
 
     def foreseen_start(self, file: Path) -> str:
@@ -69,21 +266,17 @@ class Slurm(BatchScheduler):
         match = re.search(r"to start at (\S+)", ask("sbatch", "--test-only", str(file), both=True))
         return "" if match is None else match[1].replace("T", " ")
 
-    def allocation(self) -> Allocation:
+    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
         """Return the nodes in the scheduler's order: the batch script runs on the first."""
         job = self.here
-        counts, names = expand_counts(job.cpus_per_node), ask("scontrol", "show", "hostnames", job.node_list).split()
-        hosts = tuple(Host(name=name, num_cpus=count) for name, count in zip(names, counts, strict=True))
-        return Allocation(hosts=hosts, job=job.id, ends_at=self._end(job))
-
-    def _end(self, job: Job) -> float | None:
-        """Return the end by the scheduler's clock: a walltime may begin earlier than this process."""
-        if job.ends_at is not None:
-            return job.ends_at
-        try:
-            return datetime.datetime.fromisoformat(ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()).timestamp()
-        except ValueError:
-            return None  # UNLIMITED, NONE
+        names = ask("scontrol", "show", "hostnames", job.node_list).split()
+        hosts = tuple(Host(*each) for each in zip(names, expand_counts(job.cpus_per_node), strict=True))
+        ends_at = job.ends_at  # by the scheduler's clock: a walltime may begin earlier than this process
+        if ends_at is None:
+            said = ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()
+            with contextlib.suppress(ValueError):  # UNLIMITED, NONE
+                ends_at = datetime.datetime.fromisoformat(said).timestamp()
+        return job.id, hosts, ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a step of its own on that node, with all that the job has there."""
@@ -113,15 +306,10 @@ class Slurm(BatchScheduler):
             with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
                 restarts = re.search(r"\bRestarts=(\d+)", self._shown())
             if restarts is None or int(restarts[1]) <= job.restarts:
-                ask("sbatch", f"--dependency=afterany:{job.id}", f"{self.folder}/job.sh")
+                ask("sbatch", f"--dependency=afterany:{job.id}", f"{self.folder}/{SCRIPT}")
         return ExitCode.STOPPED
 
     def _shown(self) -> str:
-        """Return what SLURM says of this job.
-
-        Raises:
-            LaunchError: It does not answer.
-        """
         return ask("scontrol", "show", "job", "-o", self.here.id)
 
 
@@ -134,31 +322,10 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-# --- OAR --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class OarOptions(BatchOptions):
-    """Submit a study to OAR. Options after `--` go to oarsub."""
-
-    example = (
-        """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 --besteffort -- -p "cluster='gros'\""""
-    )
-    besteffort: Annotated[
-        bool, typer.Option("--besteffort", help="Use idle resources; the job is killed when somebody wants them.")
-    ] = False
-
-    def job(self, launcher: str) -> LaunchJob:
-        """Return the job; `--besteffort` is short for an option of OAR."""
-        job, besteffort = super().job(launcher), ("-t", "besteffort") if self.besteffort else ()
-        return job.model_copy(update={"scheduler_options": (*besteffort, *job.scheduler_options)})
-
-
 class Oar(BatchScheduler):
     """The job of `OAR_JOB_ID`."""
 
     name = "oar"
-    Options = OarOptions
     mark = "#OAR"
     size_options = ("-l", "--resource")
     submit_command = ("oarsub", "-S")
@@ -172,28 +339,23 @@ class Oar(BatchScheduler):
         """
         job = self.job
         if re.search(r"[^\w@%+=:,./-]", str(self.folder)):
-            raise LaunchError(
-                where="--out",
-                rule="must have no blanks, quotes or other signs of a shell, which OAR does not quote",
-                got=self.folder,
-                fix="Choose another --out, --workdir or --name.",
-            )
+            rule = "must have no blanks, quotes or other signs of a shell, which OAR does not quote"
+            fix = "Choose another --out, --workdir or --name."
+            raise LaunchError(where="--out", rule=rule, got=self.folder, fix=fix)
         cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
         # A second -l would be an alternative, and OAR takes the one that starts first.
         size = [] if self.has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
-        log = shlex.quote(f"{self.folder}/job-")
         again = ["-t idempotent"] if job.resubmit else []
-        requeue = [f"--checkpoint {self.notice_s}", *again]
-        return [f"-n {job.name}", *size, *requeue, f"-O {log}%jobid%.log", f"-E {log}%jobid%.log"]
+        log = f"{self.folder}/job-%jobid%.log"
+        return [f"-n {job.name}", *size, f"--checkpoint {NOTICE_S}", *again, f"-O {log}", f"-E {log}"]
 
     def directive_of(self, option: list[str]) -> str:
         """Return an option as OAR's scan_script takes it: as it stands, and without `=` after a long option."""
         return re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(option))
 
-    def allocation(self) -> Allocation:
-        """Return the hosts of the node file, one line for each core; the script runs on the first."""
-        job = self.here
-        return Allocation(hosts=hosts_of_file(job.node_file), job=job.id, ends_at=job.ends_at)
+    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
+        """Return the hosts of the node file; the script runs on the first."""
+        return self.here.id, self.hosts_of_file(), self.here.ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell within the job's cpuset on that host."""
@@ -205,23 +367,10 @@ class Oar(BatchScheduler):
         return RESUBMIT
 
 
-# --- PBS --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class PbsOptions(BatchOptions):
-    """Submit a study to PBS. Options after `--` go to qsub."""
-
-    example = "python -m study launch pbs scaling.yaml --nodes 2 --cpus-per-node 24 --walltime 4:00:00 -- -q workq"
-    cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs of each node.")] = field()
-    ssh_options: SshOption = None
-
-
 class Pbs(BatchScheduler):
     """The job of `PBS_JOBID`."""
 
     name = "pbs"
-    Options = PbsOptions
     mark = "#PBS"
     size_options = ("-l",)
     submit_command = ("qsub",)
@@ -240,11 +389,10 @@ class Pbs(BatchScheduler):
         """Return the file that PBS names, since `-o` of the script is a folder."""
         return self.folder / f"{job_id}.OU"
 
-    def allocation(self) -> Allocation:
+    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
         """Return the hosts of the node file."""
-        job = self.here
         ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
-        return Allocation(hosts=hosts_of_file(job.node_file), job=job.id.partition(".")[0], ends_at=ends_at)
+        return self.here.id.partition(".")[0], self.hosts_of_file(), ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
@@ -261,57 +409,23 @@ class Pbs(BatchScheduler):
 
     def resubmit(self, started_at: float) -> int:
         """Submit the script again, to begin when this job has ended."""
-        ask("qsub", "-W", f"depend=afterany:{self.here.id}", f"{self.folder}/job.sh")
+        ask("qsub", "-W", f"depend=afterany:{self.here.id}", f"{self.folder}/{SCRIPT}")
         return ExitCode.STOPPED
-
-
-# --- ssh --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class SshOptions(JobOptions):
-    """Run a study on a list of hosts, in the foreground."""
-
-    example = "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8"
-    shares_files = False
-    hosts: Hosts
-    ssh_options: SshOption = None
-
-    def __post_init__(self) -> None:
-        """Refuse a list of hosts that is none."""
-        super().__post_init__()
-        parse_hosts(self.hosts)
-
-    @property
-    def studies(self) -> Path:
-        """Folder of the studies, below the working directory of the first host."""
-        return self.out
-
-    @property
-    def space_on_nodes(self) -> str:
-        """The space in the folder of the job on the first host."""
-        return f"{{folder}}/{self.space_file.name}"
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """The space, since hosts share no files."""
-        return {self.space_file.name: self.space_file.read_text(encoding="utf-8-sig")}
 
 
 class Ssh(Launcher):
     """Hosts on which one may log in."""
 
     name = "ssh"
-    Options = SshOptions
     has_exact_cpus = True
 
     def planned_cpus(self) -> list[int | None]:
         """Return what the list of hosts says."""
         return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
 
-    def allocation(self) -> Allocation:
+    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
         """Return the hosts as they were listed."""
-        return Allocation(hosts=parse_hosts(self.job.hosts), job=f"ssh{os.getpid()}", ends_at=None)
+        return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return a remote shell."""
@@ -326,13 +440,14 @@ class Ssh(Launcher):
         return ExitCode.STOPPED
 
 
-def over_ssh(job: LaunchJob, host: Host, line: str) -> list[str]:
+def over_ssh(job: Job, host: Host, line: str) -> list[str]:
     """Return a remote shell that asks for no password; the end of its input tells the agent that we are gone."""
-    return ["ssh", *_ALIVE, *(job.ssh_options or ()), host.name, line]
+    alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
+    return ["ssh", *alive, *job.ssh_options, host.name, line]
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Return the hosts of `[user@]name[:cpus]`, with commas between them.
+    """Return the hosts of `[user@]name[:cpus]`, with commas between them: no option of ssh, and no more than a name.
 
     Raises:
         SpaceError: One has another form, or none is given, or one is given twice.
@@ -343,46 +458,29 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         if match is None or match[2] == "0":
             rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
             raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
-        hosts.append(Host(name=match[1], num_cpus=None if match[2] is None else int(match[2])))
+        hosts.append(Host(match[1], None if match[2] is None else int(match[2])))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
         raise wrong_option("--hosts", rule="must be different hosts", got=", ".join(names), fix="List each once.")
     return tuple(hosts)
 
 
-def dashboard_line(head: str, port: int, *, jump: str = "", user: str = "") -> str:
-    """Return the `ssh -L` line by which a laptop reaches Ray's dashboard, which listens on loopback on the head.
-
-    Args:
-        head: Host on which it listens, as the laptop or the front-end knows it; may begin with `user@`.
-        port: Where it listens there.
-        jump: Front-end through which the host is reached; may begin with `user@`.
-        user: Name on both, where it is not that of the laptop.
-
-    Raises:
-        LaunchError: A host or a user would be read as an option or as more than a name.
-    """
-    target, way_in = (host if not user or "@" in host else f"{user}@{host}" for host in (head, jump))
-    for name in (target, way_in) if jump else (target,):
-        if not re.fullmatch(TARGET, name, flags=re.ASCII):
-            fix = "Name them like me@front-end."
-            raise LaunchError(where="ssh", rule="must be [user@]name", got=repr(name), fix=fix)
-    way = ["-J", way_in] if jump else []
-    line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", *way, target])
+def dashboard_line(head: str, port: int) -> str:
+    """Return the line by which one's own machine reaches Ray's dashboard, which listens on loopback on the head."""
+    line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", head])
     return f"{line}  # Ray dashboard: http://127.0.0.1:{DASHBOARD_PORT}"
 
 
 LAUNCHERS: dict[str, type[Launcher]] = {each.name: each for each in (Slurm, Oar, Pbs, Ssh)}
 
 
-def read_launcher(file: Path) -> Launcher:
-    """Return the launcher of a job from its `launch.json`.
+def launcher_of(job: Job, folder: Path) -> Launcher:
+    """Return the launcher of a job.
 
     Raises:
-        LaunchError: The file cannot be read, or names a launcher that does not exist.
+        LaunchError: It names one that does not exist.
     """
-    job = LaunchJob.read(file)
     if job.launcher not in LAUNCHERS:
         rule = f"must name a launcher, one of {', '.join(LAUNCHERS)}"
-        raise LaunchError(where=str(file), rule=rule, got=job.launcher, fix="Launch it again.")
-    return LAUNCHERS[job.launcher](job, file.resolve().parent)
+        raise LaunchError(where=JOB_FILE, rule=rule, got=job.launcher, fix="Launch it again.")
+    return LAUNCHERS[job.launcher](job, folder)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import RecordError
-from study.mirrors.base import Mirror
+from study.mirrors.follower import IMPORTING, Mirror
 from study.mirrors.tracking_uri import check_optuna_storage, is_uri, reach, with_time_limits
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger
+from study.records.ledger import Ledger, fold_lines, ledger_of
 from study.records.records import Line, TrialEnded
-from study.records.state import fold_lines, ledger_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -57,9 +56,10 @@ class OptunaMirror(Mirror):
             TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
             RecordError: The storage has a trial of this study that has not ended on record.
         """
-        import optuna
+        with IMPORTING:
+            import optuna
 
-        from study.designs.search.outcome import TRIAL, Outcomes
+            from study.designs.search.outcome import TRIAL, Outcomes
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()

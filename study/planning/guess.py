@@ -5,8 +5,8 @@ Figures are of one core of a 2-core machine: Acrobot-v1, two small hidden layers
 
 from dataclasses import dataclass
 
+from study.machine.shape import ClusterShape
 from study.planning.needs import num_sampling_processes, processes
-from study.planning.shape import ClusterShape
 from study.space.domains import bounds
 from study.space.parameters import Value
 from study.space.settings import batch_domain, minibatch_bounds

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError
-from study.planning.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
+from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
 from study.records.timing import Label
 from study.space.domains import largest
 from study.space.parameters import SCALE

@@ -7,17 +7,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from study.errors import ClusterError
+from study.machine.shape import LOCAL, ClusterShape, NodeShape
 from study.planning.guess import guess_seconds
 from study.planning.needs import check_fit, execution_of, label_at_start, memory_mb, num_cpus, processes
-from study.planning.shape import LOCAL, ClusterShape, NodeShape
 from study.records.request import TrialRequest
 from study.records.timing import Label
-from study.space.cells import Cell
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
-from study.space.settings import larger_batches
+from study.space.settings import Variant, larger_batches
 from study.space.spec import Execution, StudySpec
-from study.space.variants import Variant
+from study.space.throughput import Cell
 from study.text import count, listed
 
 CROWDED = 4

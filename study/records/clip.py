@@ -1,8 +1,9 @@
-"""The facts of a film, beside it in a study's `clips/`: what a report says below it. Standard library only."""
+"""The facts of a film, beside it in a study's `clips/`: what a report says below it."""
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from study.errors import RecordError
 from study.records.files import write_atomically
@@ -13,8 +14,7 @@ SUFFIXES = (".mp4", ".gif")
 _MAX_BYTES = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shot:
+class Shot(Struct, frozen=True, kw_only=True):
     """What is seen of one episode."""
 
     episode: int
@@ -31,8 +31,7 @@ class Shot:
     """Whether it is seen to its end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilmFacts:
+class FilmFacts(Struct, frozen=True, kw_only=True):
     """What a film shows."""
 
     file: str
@@ -48,7 +47,7 @@ class FilmFacts:
     def write(self, film: Path) -> Path:
         """Write them beside the film and return the file."""
         path = film.with_suffix(".json")
-        write_atomically(path, json.dumps(asdict(self), indent=1))
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(self), indent=1))
         return path
 
     @classmethod
@@ -61,14 +60,10 @@ class FilmFacts:
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise ValueError(f"more than {_MAX_BYTES} bytes")
-            content = json.loads(path.read_text())
-            content.pop("beside", None)  # of version 0.12.2
-            facts = cls(**{**content, "shots": tuple(Shot(**shot) for shot in content["shots"])})
+            facts = msgspec.json.decode(path.read_bytes(), type=cls)
             if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
                 raise ValueError(f"no film: {facts.file!r}")
-            for shot in facts.shots:
-                float(shot.episode_return)
-        except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except (OSError, RecursionError, ValueError) as error:
             got = f"a damaged file ({' '.join(str(error).split())[:100]})"
             raise RecordError(
                 where=str(path), rule="must say what a film shows", got=got, fix="Film it again."

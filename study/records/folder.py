@@ -1,27 +1,36 @@
-"""The study folder: every path in it, its identity, and the lock of the one driver at work. Imports no engine."""
+"""The study folder: every path in it, its identity, and whether its files can be used. Imports no engine.
+
+The records are the truth, and what a resume cannot trust it must not begin anew: each check names the file and the way
+out. What follows from the records (tables, MLflow, Optuna's storage) is made again and needs no check.
+"""
 
 import contextlib
-import copy
+import csv
 import difflib
 import io
-import json
+import os
 import re
 import shutil
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from study.errors import RecordError
 from study.records import lock
 from study.records.files import check_own, check_plain, check_size, sync, write_atomically
-from study.records.shapes import Moment, Whole, read
+from study.records.ledger import Ledger
+from study.records.records import RESTORE, Moment, Whole
+from study.records.table import read_table
 from study.space.parsing import parse_space
-from study.space.plain import unfit
-from study.space.space_file import Source
-from study.space.spec import StudySpec
+from study.space.space_file import Source, unfit
+from study.space.spec import StudySpec, as_of_now
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -38,20 +47,14 @@ _FILES = (
     *(lock.LOCK, lock.OWNER),
 )
 _DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, _FILES))})\.(\d+\.)?[0-9a-f]{{8}}")
-"""What `write_atomically`, or taking the lock, leaves behind when it is killed."""
+"""What `write_atomically` leaves behind when it is killed."""
 _STUDY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHOWN = 8
-"""Studies that a message lists."""
+"""Studies, or trials, that a message lists."""
+_OTHER_FOLDER = "Choose another folder with --out."
 
 
-GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds")
-"""Keys of spaces that studies of earlier versions have on record, and that nothing reads any more."""
-_LEAN = "lean"
-"""Value of `learner` that studies before version 0.13.0 have on record: the update of `fused`, without JAX."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyIdentity:
+class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a study is: written once, at its start, and never changed."""
 
     format: Whole
@@ -72,21 +75,36 @@ class StudyIdentity:
 
     def parse(self) -> StudySpec:
         """Return the spec."""
-        content = copy.deepcopy(self.spec)
-        for place in GONE:
-            *outer, last = place.split(".")
-            section: Any = content
-            for name in outer:
-                section = section.get(name) if isinstance(section, dict) else None
-            if isinstance(section, dict):
-                section.pop(last, None)
-        if content.get("learner") == _LEAN:
-            content["learner"] = "fused"
-        return parse_space(Source(name=f"{self.name}/study.json", content=content))
+        return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def of_text(cls, raw: bytes) -> "StudyIdentity":
+        """Return the identity in a file.
+
+        Raises:
+            ValueError: There is none; the error says what is wrong.
+            RecordError: It is of another version.
+        """
+
+        class Head(Struct):
+            format: Whole
+
+        found = msgspec.json.decode(raw, type=Head).format
+        if found != FORMAT:
+            rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote the study."
+            raise RecordError(where="study.json", rule=rule, got=found, fix=fix)
+        identity = msgspec.json.decode(raw, type=cls)
+        if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
+            raise ValueError(f"spec: {wrong}")
+        # They become folders, words of command lines and parts of MLflow's queries.
+        for field, pattern, value in (("name", NAME, identity.name), ("study_id", _STUDY_ID, identity.study_id)):
+            if not pattern.fullmatch(value):
+                raise ValueError(f"{field} {value[:100]!r}")
+        return identity
 
 
 class _Entry:
@@ -161,10 +179,8 @@ class StudyFolder:
         Raises:
             RecordError: The folder may not be looked into.
         """
-        try:
+        with _usable(self.path, "readable", "Choose another --name or --out."):
             return self.identity_file.exists()
-        except OSError as error:
-            raise _unusable(self.path, "readable", error, "Choose another --name or --out.") from error
 
     def prepare(self) -> None:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
@@ -172,27 +188,21 @@ class StudyFolder:
         Raises:
             RecordError: The folder holds something already, or cannot be written.
         """
-        try:
+        with _usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            ours = (lock.LOCK, lock.OWNER)
-            foreign = [
-                entry.name
-                for entry in self.path.iterdir()
-                if entry.name not in ours
-                and not _DRAFT.fullmatch(entry.name)
-                and not (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
-            ]
-            if not foreign and self.path.stat().st_mode & 0o077:  # it was there before
+            entries = [entry for entry in self.path.iterdir() if not self._is_of_a_start(entry)]
+            if not entries and self.path.stat().st_mode & 0o077:  # it was there before
                 self.path.chmod(0o700)
-        except OSError as error:
-            raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
-        if foreign:
-            choose = (
-                "Restore study.json from a backup to resume, or choose" if self.records.name in foreign else "Choose"
-            )
+        if foreign := [entry.name for entry in entries]:
+            ways = "Restore study.json from a backup to resume, or choose" if self.records.name in foreign else "Choose"
             rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
-            raise RecordError(where=str(self.path), rule=rule, got=got, fix=f"{choose} another --name or --out.")
+            raise RecordError(where=str(self.path), rule=rule, got=got, fix=f"{ways} another --name or --out.")
+
+    def _is_of_a_start(self, entry: Path) -> bool:
+        """Return whether a first start that recorded nothing may have left an entry of the folder."""
+        kept = entry.name in (lock.LOCK, lock.OWNER) or _DRAFT.fullmatch(entry.name)
+        return bool(kept) or (entry == self.tensorboard and entry.is_dir() and not any(entry.iterdir()))
 
     def make_tensorboard(self) -> None:
         """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
@@ -200,11 +210,9 @@ class StudyFolder:
         Raises:
             RecordError: It cannot be made.
         """
-        try:
+        fix = "Check the permissions, or remove what is in its place."
+        with _usable(self.tensorboard, "a folder that can be written", fix):
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            fix = "Check the permissions, or remove what is in its place."
-            raise _unusable(self.tensorboard, "a folder that can be written", error, fix) from error
 
     def create(self, identity: StudyIdentity, space_text: str) -> None:
         """Write a new study's identity and space file into a prepared and locked folder.
@@ -215,12 +223,10 @@ class StudyFolder:
         Raises:
             RecordError: The folder cannot be written.
         """
-        try:
+        with _usable(self.path, "writable", _OTHER_FOLDER):
             self.rewrite(identity)
             write_atomically(self.space_file, space_text)
             sync(self.path.parent)
-        except OSError as error:
-            raise _unusable(self.path, "writable", error, "Choose another folder with --out.") from error
 
     def rewrite(self, identity: StudyIdentity) -> None:
         """Write the identity.
@@ -228,15 +234,12 @@ class StudyFolder:
         Raises:
             OSError: The folder cannot be written.
         """
-        write_atomically(self.identity_file, json.dumps(identity.to_json(), indent=1))
+        write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
-        for file in self.files:
+        for file in (*self.files, *(draft for draft in self.path.glob(".*") if _DRAFT.fullmatch(draft.name))):
             file.unlink(missing_ok=True)
-        for draft in self.path.glob(".*"):
-            if _DRAFT.fullmatch(draft.name):
-                draft.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
@@ -247,20 +250,11 @@ class StudyFolder:
         Raises:
             RecordError: The file is missing or damaged, or the folder holds links, pipes or the like.
         """
-        file = self.identity_file
         check_plain(self.path)
         for name, largest in _LARGEST.items():
             check_size(self.path / name, largest)
-        fix = "Restore it from a backup, or start a new study with --name."
         try:
-            content = json.loads(_small_text(file))
-            if not isinstance(content, dict):
-                raise ValueError(f"{str(content)[:40]!r}")
-            _check_format(content.get("format"), file)
-            identity = read(StudyIdentity, content)
-            if (wrong := next((fault.problem for fault in unfit(identity.spec)), None)) is not None:
-                raise ValueError(f"spec: {wrong}")
-            _check_names(identity)
+            return StudyIdentity.of_text(_small_file(self.identity_file))
         except (FileNotFoundError, NotADirectoryError) as error:
             where, rule, got = str(self.path), "must be the folder of a study", "none (study.json is missing)"
             fix = "Restore it from a backup."
@@ -269,13 +263,12 @@ class StudyFolder:
             raise RecordError(where=where, rule=rule, got=got, fix=fix) from error
         except OSError as error:
             fix = "Check its permissions, or restore it from a backup."
-            raise _unusable(file, "a file that you can read", error, fix) from error
+            raise _unusable(self.identity_file, "a file that you can read", error, fix) from error
         except RecordError:
             raise
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             rule, got = "must be a study's identity", f"a damaged file ({error})"
-            raise RecordError(where=str(file), rule=rule, got=got, fix=fix) from error
-        return identity
+            raise RecordError(where=str(self.identity_file), rule=rule, got=got, fix=RESTORE) from error
 
     def check_owner(self) -> None:
         """Refuse a folder of somebody else, or that others may write to: a resume trusts what is in it.
@@ -302,15 +295,85 @@ class StudyFolder:
                 rule, fix = "code that lies in a study's folder is not run", "Start in another folder, with code there."
                 raise RecordError(where=str(self.path), rule=rule, got=repr(named), fix=fix)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the study for one driver.
+    def locked(self, *, take_over: bool = False) -> AbstractContextManager[lock.Owner]:
+        """Hold the study for one driver, as `study.records.lock.held` does.
 
         Raises:
             RecordError: Another process holds it, or may hold it.
         """
-        with lock.held(self.path):
-            yield
+        return lock.held(self.path, take_over=take_over)
+
+
+# --- whether its files can be used ------------------------------------------------------------------------------------
+
+
+def check_files(folder: StudyFolder) -> None:
+    """Refuse a folder in which something cannot be read and written: before anything starts, all of it at once.
+
+    Raises:
+        RecordError: Something else is in the place of a file, or its permissions forbid it.
+    """
+    faults = [f"{file.name} {fault}" for file in folder.files if (fault := _fault_of(file))]
+    for part in (folder.checkpoints, folder.tensorboard):
+        if os.path.lexists(part) and not part.is_dir():
+            faults.append(f"{part.name} must be a folder")
+    if not _may(folder.path, os.R_OK | os.W_OK | os.X_OK):
+        faults.append("the folder itself must be readable and writable")
+    if faults:
+        fix = (
+            "Correct the permissions, or move away what is in a file's place and restore the file from a backup "
+            "(study.json, records.jsonl; the others are made anew)."
+        )
+        rule = "a study reads and writes its files"
+        raise RecordError(where=str(folder.path), rule=rule, got="; ".join(faults), fix=fix)
+
+
+def _fault_of(file: Path) -> str:
+    """Return what keeps a driver from using a file; empty when nothing does, or it is not there."""
+    try:
+        if not os.path.lexists(file):
+            return ""
+        if not file.is_file():
+            return "must be a file"
+        if file.stat().st_nlink > 1:  # what is written to it would be in another file too
+            return "must have one name, got a hard link to it (replace it by a copy)"
+    except OSError as error:
+        return f"must be a file ({error.strerror})"
+    return "" if _may(file, os.R_OK | os.W_OK) else "must be readable and writable"
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> None:
+    """Refuse records that lack what other files of the folder prove: a resume would run it again as if it never was.
+
+    Raises:
+        RecordError: Trials have ended, or MLflow has records, of which the records know nothing.
+    """
+    where, ended = str(folder.records), {number for number, row in ledger.rows.items() if row.ended}
+    policies = {int(name) for each in folder.checkpoints.glob("trial_*") if (name := each.name[6:]).isdecimal()}
+    for witness, evidence, missing in (
+        ("trials.csv shows as ended", "trials.csv", _ended_in(folder.table) - ended),
+        (f"{folder.checkpoints.name}/ holds a policy of", "its folder there", policies - ledger.rows.keys()),
+    ):
+        if missing:
+            shown = ", ".join(map(str, sorted(missing)[:_SHOWN]))
+            rule, got = "must hold every trial that was recorded", f"none of trial {shown}, which {witness}: it was cut"
+            fix = f"{RESTORE} Where the records are right, move away {evidence}."
+            raise RecordError(where=where, rule=rule, got=got, fix=fix)
+    if num_mirrored > 0 and ledger.sessions == 0:
+        rule = f"must hold the {num_mirrored} records that MLflow has (mirror.json)"
+        raise RecordError(where=where, rule=rule, got="none: the file was emptied", fix=RESTORE)
+
+
+def _ended_in(table: Path) -> set[int]:
+    """Return the trials that the table of trials shows as ended; none where it is damaged and proves nothing."""
+    try:
+        return {int(row["trial"]) for row in read_table(table) if row["status"] in ("finished", "failed")}
+    except (OSError, ValueError, LookupError, TypeError, csv.Error):
+        return set()
 
 
 def meant_by(path: Path) -> str:
@@ -332,22 +395,36 @@ def _studies(folder: Path) -> list[Path]:
         return []
 
 
+def _small_file(file: Path) -> bytes:
+    """Read a file of no more than `MAX_IDENTITY` bytes.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is larger, or no file at all but for instance a pipe.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError("not a file")
+    with file.open("rb") as stream:
+        raw = stream.read(MAX_IDENTITY + 1)
+    if len(raw) > MAX_IDENTITY:
+        raise ValueError(f"more than {MAX_IDENTITY} bytes")
+    return raw
+
+
+@contextlib.contextmanager
+def _usable(place: Path, rule: str, fix: str) -> Iterator[None]:
+    """Turn an error of the file system into one that says what must hold."""
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(place, rule, error, fix) from error
+
+
 def _unusable(place: Path, rule: str, error: OSError, fix: str) -> RecordError:
     return RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix)
 
 
-def _check_format(found: Any, file: Path) -> None:
-    """Refuse the folder of another version, before its other fields seem wrong."""
-    if type(found) is int and found != FORMAT:
-        rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote the study."
-        raise RecordError(where=str(file), rule=rule, got=str(found)[:20], fix=fix)
-
-
-def _check_names(identity: StudyIdentity) -> None:
-    """Refuse names that are no names: they become folders, words of command lines and parts of MLflow's queries."""
-    for field, rule, value in (("name", NAME, identity.name), ("study_id", _STUDY_ID, identity.study_id)):
-        if not rule.fullmatch(value):
-            raise ValueError(f"{field} {value[:100]!r}")
+# --- policies ---------------------------------------------------------------------------------------------------------
 
 
 def archived(folder: Path) -> bytes:
@@ -380,19 +457,3 @@ def unpack_policy(archive: bytes, folder: Path) -> None:
     sync(folder.parent)
     if is_first:
         sync(folder.parent.parent)  # in which the folder of all policies is new
-
-
-def _small_text(file: Path) -> str:
-    """Read a file of no more than `MAX_IDENTITY` bytes.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is larger, no text, or no file at all but for instance a pipe.
-    """
-    if file.exists() and not file.is_file():
-        raise ValueError("not a file")
-    with file.open("rb") as stream:
-        raw = stream.read(MAX_IDENTITY + 1)
-    if len(raw) > MAX_IDENTITY:
-        raise ValueError(f"more than {MAX_IDENTITY} bytes")
-    return raw.decode()

@@ -1,19 +1,23 @@
 """Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
 from math import inf, isfinite
-from typing import Any
+from pathlib import Path
+
+from msgspec import Struct, field, structs
 
 from study.engine import engine_of
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
     Iteration,
+    Line,
     Metrics,
     Record,
     SettingsFrozen,
@@ -25,46 +29,36 @@ from study.records.records import (
     TrialBuilt,
     TrialEnded,
     TrialStarted,
+    read_lines,
 )
 from study.records.sums import Sums
 from study.records.timing import reserved_on
-from study.space.parameters import SCALE, Value
-from study.space.spec import Execution, StudySpec
+from study.space.parameters import SCALE
+from study.space.spec import StudySpec
 
 
-@dataclass(slots=True, kw_only=True)
-class TrialRow:
-    """A trial as far as it has come: its latest attempt."""
+class _Evaluated(Struct, frozen=True, kw_only=True):
+    """What an evaluation found, and what the training before it cost."""
 
-    trial: int
-    attempt: int
-    seed: int
-    setting: dict[str, Value]
-    proposed: dict[str, Value]
-    iterations: int | None
-    anchor: str | None
-    optuna_number: int | None
-    num_cpus: int
-    execution: Execution
+    mean: float
+    num_episodes: int
+    num_cut: int
+    eval_time_s: float
+    progress: float
+    env_steps: int
+    wall_time_s: float
+    cpu_s: float
+
+
+class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc]  # it is the one that changes
+    """A trial as far as it has come: as what its latest attempt was started, and what came of it."""
+
     started: float
     """Seconds since the epoch."""
     cpu_s_lost: float = 0.0
     """CPU-seconds of training in earlier attempts."""
     cpu_s_reserved_lost: float = 0.0
     """CPU-seconds that earlier attempts reserved."""
-    stage: str | None = None
-    """Stage of a hold-up study, or `throughput`."""
-    rule: dict[str, Value] = field(default_factory=dict)
-    """In a hold-up or throughput study the complete setting without the scale, rules in place of numbers."""
-    digest: str = ""
-    """Identity of `rule`."""
-    variant: str = "study"
-    scale: int | None = None
-    """Runners that the trial stands for, where they are not those of its setting."""
-    predicted_cpu_s: float | None = None
-    """CPU-seconds of training by the cost model of a hold-up study's calibration."""
-    first_episode: int = 0
-    """Number of the first evaluation episode that it plays."""
     ended_at: float | None = None
     """Seconds since the epoch."""
     last_seen: float = 0.0
@@ -101,12 +95,8 @@ class TrialRow:
     """When the latest iteration was recorded, by the same clock."""
     sums: Sums = field(default_factory=Sums)
     """What its iterations add up to."""
-    _num_eval_episodes: int = 0
-    _num_cut: int = 0
-    _evaluation_time_s: float = 0.0
     _cpu_s: float = 0.0
-    _final_returns: list[float] = field(default_factory=list)
-    _evaluations: list["_Evaluated"] = field(default_factory=list)
+    _evaluations: list[_Evaluated] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -145,16 +135,18 @@ class TrialRow:
             case Evaluation():
                 self.last_evaluation = record
                 self.progress = record.progress
-                self._evaluation_time_s += record.eval_time_s
-                self._num_eval_episodes += len(record.returns)
-                self._num_cut += record.num_cut
-                mean = sum(record.returns) / len(record.returns)
                 self._evaluations.append(
-                    _Evaluated(mean=mean, env_steps=record.env_steps, wall_time_s=record.wall_time_s, cpu_s=self._cpu_s)
+                    _Evaluated(
+                        mean=sum(record.returns) / len(record.returns),
+                        num_episodes=len(record.returns),
+                        num_cut=record.num_cut,
+                        eval_time_s=record.eval_time_s,
+                        progress=record.progress,
+                        env_steps=record.env_steps,
+                        wall_time_s=record.wall_time_s,
+                        cpu_s=self._cpu_s,
+                    )
                 )
-                # A tolerance, since progress is a sum of fractions.
-                if record.progress >= 1 - FINAL_SHARE - 1e-9:
-                    self._final_returns.append(mean)
             case TrialEnded():
                 self.status, self.reason = record.status, record.reason
                 self.ended_at = moment if record.last_seen is None else record.last_seen
@@ -183,8 +175,8 @@ class TrialRow:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
         return self.sums.columns() | {
             "num_evaluations": len(self._evaluations) or None,
-            "num_eval_episodes": self._num_eval_episodes if self._evaluations else None,
-            "num_cut": self._num_cut if self._evaluations else None,
+            "num_eval_episodes": sum(each.num_episodes for each in self._evaluations) if self._evaluations else None,
+            "num_cut": sum(each.num_cut for each in self._evaluations) if self._evaluations else None,
         }
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
@@ -197,7 +189,9 @@ class TrialRow:
             moment: When it ends, seconds since the epoch.
         """
         last = self.last_iteration
-        final = sum(self._final_returns) / len(self._final_returns) if self._final_returns else None
+        # A tolerance, since progress is a sum of fractions.
+        finals = [each.mean for each in self._evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
+        final = sum(finals) / len(finals) if finals else None
         score: float | None = 0.0 if status == "failed" and spec.learns and spec.is_scored else None
         if status == "finished" and final is not None and isfinite(final) and spec.is_scored:
             score = spec.score(final)
@@ -212,7 +206,8 @@ class TrialRow:
             "final_return": final if status == "finished" else None,
             "score": score,
             "startup_time_s": self.startup_time_s,
-            "evaluation_time_s": self._evaluation_time_s,
+            # One by one, since `sum` rounds otherwise from Python 3.12 on.
+            "evaluation_time_s": functools.reduce(operator.add, (each.eval_time_s for each in self._evaluations), 0.0),
             "cpu_s_reserved": (moment - self.started) * self.num_cpus,
             "cpu_s_spent": self._cpu_s if last else None,
             "env_steps_to_target": reached.env_steps if reached else None,
@@ -223,27 +218,16 @@ class TrialRow:
             "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
         }
 
-    def _first_at(self, target: float) -> "_Evaluated | None":
+    def _first_at(self, target: float) -> _Evaluated | None:
         """Return the first of the first two consecutive evaluations at or above `target`; None when there are none."""
         pairs = itertools.pairwise(self._evaluations)
         return next((first for first, second in pairs if first.mean >= target and second.mean >= target), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Evaluated:
-    """What an evaluation found, and what the training before it cost."""
-
-    mean: float
-    env_steps: int
-    wall_time_s: float
-    cpu_s: float
-
-
-@dataclass(slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, kw_only=True):
     """The state of a study."""
 
-    rows: dict[int, TrialRow] = field(default_factory=dict)
+    rows: dict[int, TrialRow] = {}
     """By number of the plan."""
     sessions: int = 0
     """Drivers that have worked on the study."""
@@ -253,9 +237,9 @@ class Ledger:
     """How the latest driver ended; None while it works, or when it was killed."""
     opened: StudyOpened | None = None
     """What the latest driver found."""
-    restarts: list[tuple[int, int]] = field(default_factory=list)
+    restarts: list[tuple[int, int]] = []
     """(trial, attempt) of attempts that another attempt replaced."""
-    decisions: list[StageDecided] = field(default_factory=list)
+    decisions: list[StageDecided] = []
     """Of a hold-up study, in their order."""
     frozen: SettingsFrozen | None = None
     """The settings that a hold-up study confirms, once they are fixed."""
@@ -264,7 +248,7 @@ class Ledger:
         """Take in one record; return the trial that it is about, if any.
 
         Raises:
-            RecordError: It is about a trial that has not started.
+            LookupError: It is about a trial that has not started.
         """
         match record:
             case StudyOpened():
@@ -277,7 +261,7 @@ class Ledger:
             case SettingsFrozen():
                 self.frozen = record
             case TrialStarted():
-                begun = _row(record, moment)
+                begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
                 if (earlier := self.rows.get(record.trial)) is not None:
                     self.restarts.append((record.trial, earlier.attempt))
                     begun.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
@@ -287,8 +271,7 @@ class Ledger:
                 return begun
             case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
                 if (row := self.rows.get(record.trial)) is None:
-                    rule, got = "a trial must have started before", f"{record.kind} of trial {record.trial}"
-                    raise RecordError(where="records", rule=rule, got=got, fix=RESTORE)
+                    raise LookupError(f"{record.kind} of trial {record.trial}, which has not started")
                 row.apply(record, moment)
                 return row
         return None
@@ -306,17 +289,37 @@ class Ledger:
         return result
 
 
-def _row(record: TrialStarted, moment: float) -> TrialRow:
-    asked: dict[str, Any] = {item.name: getattr(record, item.name) for item in fields(record)}
-    return TrialRow(**asked, started=moment, last_seen=moment)
-
-
 def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
     """Return the state that `records` (with their times) lead to."""
     ledger = Ledger()
     for record, moment in records:
         ledger.apply(record, moment)
     return ledger
+
+
+def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = None) -> Ledger:
+    """Return the state that the lines of a records file lead to, from `ledger` on or from the beginning.
+
+    Raises:
+        RecordError: A line cannot follow on those before it.
+    """
+    ledger = Ledger() if ledger is None else ledger
+    for line in lines:
+        try:
+            ledger.apply(line.record, line.time)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            where, rule = f"{records}: line {line.seq + 1}", f"a {line.record.kind} record must follow on those before"
+            raise RecordError(where=where, rule=rule, got=f"{type(error).__name__}: {error}", fix=RESTORE) from error
+    return ledger
+
+
+def ledger_of(records: Path) -> Ledger:
+    """Return the state that a records file leads to.
+
+    Raises:
+        RecordError: A line cannot be trusted, or cannot follow on those before it.
+    """
+    return fold_lines(read_lines(records), records)
 
 
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:

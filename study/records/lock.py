@@ -1,109 +1,89 @@
 """The lock of a study: one driver at a time, on one host or on many, and who it is. Imports no engine.
 
-Two things make the lock. The kernel's lock (flock on `.lock`) ends with the process that holds it, however that ends;
-but other hosts do not see it on every file system, and some file systems have none. So `driver.json` says who holds the
-study. One atomic step makes it, wherever files are shared. It outlives a killed driver, and the next driver replaces it
-only when the other one is gone for certain: its process is not there, its machine has started anew, its lock would be
-seen here, or the scheduler says that its job is over. Silence is no proof: a process that is stopped, or cut off from
-the network, comes back and goes on writing. Should all this fail, `RecordLog` still refuses to write behind another
-driver.
+The kernel's lock (flock on `.lock`) ends with the process that holds it, however that ends; but other hosts do not see
+it on every file system. So `driver.json` says who holds the study. The next driver replaces that name only where the
+other one is gone for certain: its process is not there, its lock would be seen here, or the scheduler says that
+its job is over. Silence is no proof; there the person decides, with `--take-over`. Should two
+drivers meet all the same, `RecordLog` refuses to write behind another one, so that the records stay whole.
 """
 
 import contextlib
 import errno
 import fcntl
 import getpass
-import json
 import os
-import secrets
 import shlex
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+
+import msgspec
+from msgspec import Struct
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
-from study.hosts.jobs import current_job
-from study.hosts.machine import boot_id, machine_id
-from study.hosts.mounts import is_locked_by_kernel, mount_of
-from study.hosts.processes import pid_namespace, started_at, still_runs
-from study.records.shapes import Whole, read
+from study.machine.host import boot_id, mount_of
+from study.machine.jobs import current_job
+from study.machine.processes import pid_namespace, started_at, still_runs
+from study.records.records import Moment, Whole
 
 LOCK, OWNER = ".lock", "driver.json"
 """The two files, in the study's folder."""
-_TRIES = 5
-_PAUSE_S = 0.05
-"""Between tries: another process holds the lock for an instant to look, or is writing its name."""
+_TRIES, _PAUSE_S = 5, 0.05
+"""Another process holds the lock for an instant to look."""
 _HELD = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK))
 _UNKNOWN = frozenset((errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
 """What file systems without flock answer."""
+_WAIT = "Wait for it or end it, or start your own study with --name."
 _LONGEST_COMMAND = 300
 """Characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(Struct, frozen=True, kw_only=True):
     """A process, named so that a person can find it and a program can tell whether it is gone."""
 
     host: str
-    machine: str
-    """Identity of the installed system; the machines of a cluster may share one."""
     boot: str
     """Identity of the running kernel, new at every start; containers have that of their host."""
     namespace: str
     """Where `pid` counts: containers count for themselves."""
     pid: Whole
-    began: float
+    began: Moment
     """Start of the process, seconds since the epoch."""
     user: str
     since: str
     """When it took the study."""
     command: str
-    scheduler: str
+    scheduler: str = ""
     """Of the batch job: `slurm`, `oar`, `pbs` or `kubernetes`; empty outside of one."""
-    cluster: str
-    job: str
-    restart: Whole
+    cluster: str = ""
+    job: str = ""
+    restart: Whole = 0
     """How often the scheduler has started this job again."""
-    token: str
-    """Random: each time that a study is held has its own."""
 
     @classmethod
-    def of_this_process(cls) -> Self:
+    def of_this_process(cls) -> "Owner":
         """Return this process, as it begins to hold a study."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container without this user
+            user = f"uid {os.getuid()}"
         job = current_job()
+        of_job = {} if job is None else {"scheduler": job.scheduler, "cluster": job.cluster, "job": job.id}
         return cls(
             host=socket.gethostname(),
-            machine=machine_id(),
             boot=boot_id(),
             namespace=pid_namespace(),
             pid=os.getpid(),
             began=started_at(),
-            user=_user(),
+            user=user,
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
             command=shlex.join(map(mask_credentials, sys.argv))[:_LONGEST_COMMAND],
-            scheduler=job.scheduler if job is not None else "",
-            cluster=job.cluster if job is not None else "",
-            job=job.id if job is not None else "",
-            restart=job.restarts if job is not None else 0,
-            token=secrets.token_hex(8),
+            restart=0 if job is None else job.restarts,
+            **of_job,
         )
-
-    @classmethod
-    def of_text(cls, text: str) -> Self | None:
-        """Return the owner that `to_text` wrote; None for anything else."""
-        try:
-            return read(cls, json.loads(text))
-        except (AttributeError, TypeError, ValueError, RecursionError):
-            return None
-
-    def to_text(self) -> str:
-        """Return JSON, of one line."""
-        return json.dumps(asdict(self)) + "\n"
 
     def __str__(self) -> str:
         job = f", {self.scheduler.upper()} job {self.job}" if self.job else ""
@@ -122,96 +102,15 @@ class Owner:
                 return lock_is_free
             itself = self.pid == seen_by.pid and lock_is_free  # it could not remove its name
             return itself or not still_runs(self.pid, self.began)
-        if self.host == seen_by.host and self.machine and self.machine == seen_by.machine:
-            return True  # this machine has started anew since
-        return (lock_is_free and mount_of(path).locks_reach_all_hosts) or self._job_is_over(seen_by)
-
-    def _job_is_over(self, seen_by: "Owner") -> bool:
-        """Return whether the scheduler that runs the other process says that this one's job is over.
-
-        A job's number means something to its own scheduler alone: so both must belong to a job of the same.
-        """
+        if lock_is_free and mount_of(path).locks_reach_all_hosts:
+            return True
+        # A job's number means something to its own scheduler alone.
         if not self.job or (self.scheduler, self.cluster) != (seen_by.scheduler, seen_by.cluster):
             return False
         if self.job == seen_by.job:
             return seen_by.restart > self.restart
         job = current_job()
         return job is not None and job.is_over(self.job)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without this user
-        return f"uid {os.getuid()}"
-
-
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[Owner]:
-    """Hold the study in `folder` for this process.
-
-    Raises:
-        RecordError: Another driver holds it, or may hold it; says which one and what to do. Or the folder cannot be
-            written.
-    """
-    try:
-        handle, is_locked_here = _lock(folder)
-    except OSError as error:
-        raise _unwritable(folder / LOCK, error) from error
-    try:
-        mine = Owner.of_this_process()
-        try:
-            _claim(folder, mine, lock_is_free=is_locked_here)
-        except OSError as error:
-            raise _unwritable(folder / OWNER, error) from error
-        try:
-            yield mine
-        finally:
-            with contextlib.suppress(OSError):
-                if _text(folder / OWNER) == mine.to_text():
-                    (folder / OWNER).unlink()
-    finally:
-        os.close(handle)
-
-
-def check_free(folder: Path) -> None:
-    """Refuse a study whose lock another driver holds; for a refusal in time, since this takes no lock.
-
-    Raises:
-        RecordError: Says which driver; or its name cannot be read.
-    """
-    for _ in range(_TRIES):
-        if not is_locked(folder / LOCK):
-            return
-        time.sleep(_PAUSE_S)
-    try:
-        who = _words(_text(folder / OWNER))
-    except OSError as error:
-        raise _unwritable(folder / OWNER, error) from error
-    raise _refusal(folder, who)
-
-
-def at_work(folder: Path) -> str:
-    """Return who holds a study, or may hold it as far as one can tell from here; empty where nobody does."""
-    locked, text = is_locked(folder / LOCK), None
-    with contextlib.suppress(OSError):
-        text = _text(folder / OWNER)
-    if locked or text is None:
-        return _words(text) if locked else ""
-    theirs = Owner.of_text(text)
-    if theirs is None:
-        return ""  # damaged, and nobody holds the lock: the next driver decides
-    gone = theirs.is_gone(Owner.of_this_process(), folder / LOCK, lock_is_free=locked is False)
-    return "" if gone else str(theirs)
-
-
-def _lock(folder: Path) -> tuple[int, bool]:
-    """Return the open lock file, and whether the kernel has locked it; False where it cannot."""
-    for _ in range(_TRIES):
-        if (taken := take(folder / LOCK)) is not None:
-            return taken
-        time.sleep(_PAUSE_S)
-    raise _refusal(folder, _words(_text(folder / OWNER)))
 
 
 def take(path: Path) -> tuple[int, bool] | None:
@@ -237,14 +136,77 @@ def take(path: Path) -> tuple[int, bool] | None:
     return None
 
 
-def is_locked(lock: Path) -> bool | None:
-    """Return whether a process holds a lock file; None where the file system has no such locks.
+@contextlib.contextmanager
+def held(folder: Path, *, take_over: bool = False) -> Iterator[Owner]:
+    """Hold the study in `folder` for this process.
 
-    Asks the kernel's list first, which disturbs nobody; it does not know holders on other machines or in other
-    containers, so a shared lock is then tried for an instant.
+    Args:
+        folder: The study's folder.
+        take_over: Whether the person knows that a driver of which this cannot be told is gone.
+
+    Raises:
+        RecordError: Another driver holds it, or may hold it; says which one and what to do. Or the folder cannot be
+            written.
     """
-    if is_locked_by_kernel(lock):
-        return True
+    try:
+        for _ in range(_TRIES):
+            if (taken := take(folder / LOCK)) is not None:
+                break
+            time.sleep(_PAUSE_S)
+        else:
+            raise _refusal(folder, _WAIT)
+    except OSError as error:
+        raise _unwritable(folder / LOCK, error) from error
+    handle, lock_is_free = taken
+    mine, file = Owner.of_this_process(), folder / OWNER
+    try:
+        try:
+            if not take_over and (fix := _may_be_held(folder, mine, lock_is_free=lock_is_free)):
+                raise _refusal(folder, fix)
+            written = msgspec.json.encode(mine) + b"\n"
+            file.unlink(missing_ok=True)
+            with open(
+                file, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as new:  # one wins, on NFS too
+                new.write(written)
+        except FileExistsError:
+            raise _refusal(folder, _WAIT) from None
+        except OSError as error:
+            raise _unwritable(file, error) from error
+        try:
+            yield mine
+        finally:
+            with contextlib.suppress(OSError):
+                if file.read_bytes() == written:
+                    file.unlink()
+    finally:
+        os.close(handle)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a study whose lock another driver holds; for a refusal in time, since this keeps no lock.
+
+    Raises:
+        RecordError: Says which driver; or its name cannot be read.
+    """
+    for _ in range(_TRIES):
+        if not is_locked(folder / LOCK):
+            return
+        time.sleep(_PAUSE_S)
+    raise _refusal(folder, _WAIT)
+
+
+def at_work(folder: Path) -> str:
+    """Return who holds a study, or may hold it as far as one can tell from here; empty where nobody does."""
+    locked, name = is_locked(folder / LOCK), _owner(folder)
+    if locked or not isinstance(name, Owner):
+        return _words(name) if locked else ""  # a damaged name, and nobody holds the lock: the next driver decides
+    gone = name.is_gone(Owner.of_this_process(), folder / LOCK, lock_is_free=locked is False)
+    return "" if gone else str(name)
+
+
+def is_locked(lock: Path) -> bool | None:
+    """Return whether a process holds a lock file; None where the file system has no such locks."""
     try:
         handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -258,90 +220,41 @@ def is_locked(lock: Path) -> bool | None:
     return False
 
 
-def _claim(folder: Path, mine: Owner, *, lock_is_free: bool) -> None:
-    """Write `driver.json`, in place of that of a driver that is gone for certain.
-
-    Raises:
-        RecordError: The driver that wrote it may be at work.
-    """
-    path = folder / OWNER
-    for last in [False] * (_TRIES - 1) + [True]:
-        if _create(path, mine.to_text()):
-            return
-        text = _text(path)
-        if text is None:
-            continue  # it ended just now
-        theirs = Owner.of_text(text)
-        if theirs is None:
-            if not last:
-                time.sleep(_PAUSE_S)  # another driver may be writing it
-                continue
-            if not (lock_is_free and mount_of(path).locks_reach_all_hosts):
-                rule = "must say who works on the study"
-                fix = "Make sure that no driver works on it, on any host; then remove the file and try again."
-                raise RecordError(where=str(path), rule=rule, got=repr(text[:40]), fix=fix)
-        elif not theirs.is_gone(mine, path, lock_is_free=lock_is_free):
-            raise _uncertain(path, theirs, mine)
-        _remove(path, text)
-    if not _create(path, mine.to_text()):
-        raise _refusal(folder, _words(_text(path)))
+def _may_be_held(folder: Path, mine: Owner, *, lock_is_free: bool) -> str:
+    """Return what to do about the driver that `driver.json` names; empty where it is gone for certain, or none is."""
+    name = _owner(folder)
+    if name is None or (isinstance(name, str) and lock_is_free and mount_of(folder / OWNER).locks_reach_all_hosts):
+        return ""
+    sure = "run the same command again with --take-over."
+    if isinstance(name, str):
+        return f"Make sure that no driver works on it, on any host; then {sure}"
+    if name.is_gone(mine, folder / OWNER, lock_is_free=lock_is_free):
+        return ""
+    return f"Look there, as by `ssh -- {shlex.quote(name.host)} ps -fp {name.pid}`; if it is gone, {sure}"
 
 
-def _create(path: Path, text: str) -> bool:
-    """Make a file with this content; False when it is there already. Making it is atomic on NFS too."""
+def _owner(folder: Path) -> Owner | str | None:
+    """Return who holds a study; what `driver.json` holds instead where that is no name, and None where it is absent."""
     try:
-        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            try:
-                file.write(text)
-                file.flush()
-            except OSError:
-                path.unlink()
-                raise
-    except FileExistsError:
-        return False
-    return True
-
-
-def _remove(path: Path, text: str) -> None:
-    """Remove the file of a driver that is gone; not that of one who has taken its place meanwhile."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return
-    if _text(aside) != text:
-        with contextlib.suppress(FileExistsError):
-            os.link(aside, path)
-    aside.unlink()
-
-
-def _text(path: Path) -> str | None:
-    """Return what `driver.json` holds; None when it is not there.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    try:
-        return path.read_text(errors="replace")
+        for _ in range(_TRIES):
+            raw = (folder / OWNER).read_bytes()
+            with contextlib.suppress(ValueError, RecursionError):
+                return msgspec.json.decode(raw, type=Owner)
+            time.sleep(_PAUSE_S)  # another driver may be writing it
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return str(error.strerror)
+    return repr(raw[:40])
 
 
-def _words(text: str | None) -> str:
-    owner = None if text is None else Owner.of_text(text)
-    return f"another driver, {owner}" if owner is not None else f"another driver ({OWNER} does not say which)"
+def _words(name: Owner | str | None) -> str:
+    return f"another driver, {name}" if isinstance(name, Owner) else f"another driver ({OWNER} does not say which)"
 
 
-def _refusal(folder: Path, who: str) -> RecordError:
-    fix = "Wait for it or end it, or start your own study with --name."
-    return RecordError(where=str(folder), rule="one driver at a time may work on a study", got=who, fix=fix)
-
-
-def _uncertain(path: Path, theirs: Owner, mine: Owner) -> RecordError:
-    look = f"`ssh -- {shlex.quote(theirs.host)} ps -fp {theirs.pid}`"
-    where, got = str(path.parent), f"another driver, {theirs}; whether it is at work cannot be told from {mine.host}"
-    fix = f"Look there, as by {look}; if it is gone, remove {path} and run the same command again."
-    return RecordError(where=where, rule="one driver at a time may work on a study", got=got, fix=fix)
+def _refusal(folder: Path, fix: str) -> RecordError:
+    rule, got = "one driver at a time may work on a study", _words(_owner(folder))
+    return RecordError(where=str(folder), rule=rule, got=got, fix=fix)
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:

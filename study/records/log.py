@@ -8,15 +8,12 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-import orjson
-
 from study.errors import RecordError
 from study.records.files import sync
-from study.records.records import SCHEMA, Line, Record, StudyClosed, read_lines
+from study.records.records import Line, Record, StudyClosed, read_lines, written_line
 
 
 class RecordLog:
@@ -62,8 +59,7 @@ class RecordLog:
     def _append(self, record: Record) -> Line:
         self._check_alone(asking_anew=record.durable)
         moment = time.time()
-        content = {"schema": SCHEMA, "seq": self._next_seq, "time": moment, "kind": record.kind, **asdict(record)}
-        raw = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        raw = written_line(record, seq=self._next_seq, moment=moment)
         try:
             written = os.write(self._file, raw)
             if written != len(raw):

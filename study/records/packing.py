@@ -4,21 +4,18 @@ Only the words of command lines and the tracking URI lose their folders, and whe
 training iterations all but their first digits. Host names and the reasons of failures stay as they were recorded.
 """
 
-import json
 import lzma
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
+from msgspec import structs
 
 from study.errors import RecordError
 from study.harmless import mask_arguments
-from study.records.files import write_atomically
-from study.records.folder import StudyFolder
-from study.records.records import Iteration, StudyOpened, open_records, read_lines
-from study.records.state import fold_lines
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import fold_lines
+from study.records.records import Iteration, Record, StudyOpened, read_lines, written_line
 from study.records.table import write_table
 
 PUBLISHED_URI = "sqlite:///mlflow.db"
@@ -51,54 +48,52 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         rule, got = "must hold the training iterations", "a study that was packed with --results-only"
         fix = "Copy its folder as it is, or pack the study that it was made of."
         raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
-    # Masked, it would be another study than the certified one.
-    for name, shown in mask_arguments(identity.spec).items():
-        if shown != identity.spec[name]:
-            rule = f"{name} must hold no secret, because a copy is published"
-            got = "one in its configuration" if name == "script" else str(shown)
-            fix = (
-                "Publish the study's report or certificate, or let the environment of a new study read it from a file."
-            )
-            raise RecordError(where=str(folder.identity_file), rule=rule, got=got, fix=fix)
+    _check_secrets(identity, folder)
     lines, space = list(read_lines(folder.records)), _space_of(folder)
-    ledger = fold_lines(lines, folder.records)
-    packed = StudyFolder(target)
+    ledger, packed = fold_lines(lines, folder.records), StudyFolder(target)
     packed.prepare()
-    published = replace(identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name)
+    published = structs.replace(
+        identity, tracking_uri=PUBLISHED_URI, optuna_storage=None, space=Path(identity.space).name
+    )
     file = packed.packed_results if results_only else packed.packed_records
+    kept = [line for line in lines if not (results_only and isinstance(line.record, Iteration))]
     try:
-        write_atomically(packed.identity_file, json.dumps(published.to_json(), indent=1))
-        write_atomically(packed.space_file, space)
-        with open_records(folder.records) as source, lzma.open(file, "wb", preset=9) as sink:
-            kept = 0
-            for line, raw in zip(lines, source, strict=False):
-                if results_only and isinstance(line.record, Iteration):
-                    continue
-                shorter = digits is not None and isinstance(line.record, Iteration)
-                if results_only or shorter or isinstance(line.record, StudyOpened):
-                    raw = _published(raw, seq=kept, digits=digits if shorter else None)
-                sink.write(raw)
-                kept += 1
+        packed.create(published, space)
+        with lzma.open(file, "wb", preset=9) as sink:
+            for seq, line in enumerate(kept):
+                sink.write(written_line(_published(line.record, digits), seq=seq, moment=line.time))
         write_table(packed.table, ledger.rows.values())
-    except OSError as error:
+    except (OSError, RecordError) as error:
         for written in (packed.identity_file, packed.space_file, file, packed.table):
             written.unlink(missing_ok=True)
+        if isinstance(error, RecordError):
+            raise
         rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, then pack again."
         raise RecordError(where=str(target), rule=rule, fix=fix) from error
     return packed
 
 
-def _published(raw: bytes, *, seq: int, digits: int | None) -> bytes:
-    """Return a line with its number in the copy, without the folders of a command line, and with fewer digits."""
-    content: dict[str, Any] = orjson.loads(raw)
-    content["seq"] = seq
-    if content["kind"] == StudyOpened.kind:
-        command = content["provenance"].get("command") or []
-        content["provenance"]["command"] = [_FOLDERS.sub("", word) for word in command]
-    if digits is not None:
-        content["wall_time_s"] = _rounded(content["wall_time_s"], digits)
-        content["metrics"] = {name: _rounded(value, digits) for name, value in content["metrics"].items()}
-    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+def _check_secrets(identity: StudyIdentity, folder: StudyFolder) -> None:
+    """Refuse a study with a secret in its space: masked, it would be another study than the certified one."""
+    for name, shown in mask_arguments(identity.spec).items():
+        if shown != identity.spec[name]:
+            got = "one in its configuration" if name == "script" else str(shown)
+            rule = f"{name} must hold no secret, because a copy is published"
+            fix = (
+                "Publish the study's report or certificate, or let the environment of a new study read it from a file."
+            )
+            raise RecordError(where=str(folder.identity_file), rule=rule, got=got, fix=fix)
+
+
+def _published(record: Record, digits: int | None) -> Record:
+    """Return a record without the folders of a command line, and with fewer digits."""
+    if isinstance(record, StudyOpened):
+        command = [_FOLDERS.sub("", word) for word in record.provenance.get("command") or []]
+        return structs.replace(record, provenance={**record.provenance, "command": command})
+    if isinstance(record, Iteration) and digits is not None:
+        metrics = {name: _rounded(value, digits) for name, value in record.metrics.items()}
+        return structs.replace(record, wall_time_s=_rounded(record.wall_time_s, digits), metrics=metrics)
+    return record
 
 
 def _rounded(value: Any, digits: int) -> Any:

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from study.harmless import mask_credentials
-from study.hosts.jobs import current_job
-from study.hosts.machine import cpu_model, usable_cpus
+from study.machine.host import cpu_model, usable_cpus
+from study.machine.jobs import current_job
 
 _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),

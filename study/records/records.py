@@ -1,55 +1,143 @@
 """What a study remembers: one append-only file of JSON lines, the only truth. May import no Ray, torch, MLflow, Optuna.
 
-Everything else (Optuna's journal, MLflow, tables) is derived from this file. Each line carries a consecutive `seq`; one
-driver at a time (`study.records.lock`) writes them (`study.records.log`).
+Everything else (Optuna's journal, MLflow, tables) is derived from this file. A line is a head, with a consecutive
+`seq`, and a record. Each kind of record is a class, and reading is decoding: what a line holds is of the types declared
+here, or the file is refused with the number of the line. One driver at a time (`study.records.lock`) writes
+(`study.records.log`).
 """
 
 import lzma
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Annotated, Any, ClassVar, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired, TypedDict
 
 import msgspec
-import orjson
+from msgspec import Meta, Struct, convert
 
 from study.errors import RecordError
-from study.hosts.load import NodeLoad
-from study.records.shapes import Moment, Number, Whole, read
+from study.machine.load import NodeLoad
+from study.space.parameters import SCALE
 from study.space.spec import Execution
 
 SCHEMA = 1
 """Version of the line format; lines of another one are refused."""
-
 MAX_LINE = 64_000_000
 """Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
-
 RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
-_BEGINNING = b'{"schema":'
-"""How every line begins."""
+LARGEST = 2**53
+"""Whole numbers up to here are exact as floats."""
+MAX_DEPTH = 32
+"""Levels of lists and mappings in each other."""
 
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Number = Whole | float
+"""JSON writes 1.0 as 1, and both stay what they are."""
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
+"""Seconds since the epoch, as far as a calendar goes."""
 Status = Literal["finished", "failed", "interrupted"]
 Timing = Literal["measured", "oversubscribed", "emulated", "tainted"]
 Metrics = dict[str, Number | None]
 
+if TYPE_CHECKING:  # what decoding leaves: a return that is no number is `null` in JSON, and NaN once it is read
+    Returns = list[float]
+else:
+    Returns = Annotated[list[float | None], Meta(min_length=1)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+
+# --- what readers use of values that are recorded as they are ---------------------------------------------------------
+
+
+class Git(TypedDict, total=False):
+    """Of `Provenance`."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+class Provenance(TypedDict, total=False):
+    """Of `StudyOpened.provenance`, where it is there."""
+
+    time: str | None
+    git: Git | None
+    versions: dict[str, str | None] | None
+    hostname: str | None
+    platform: str | None
+    cpu_model: str | None
+    physical_cpus: Whole | None
+    logical_cpus: Whole | None
+    usable_cpus: Whole | None
+    memory_mb: Whole | None
+    command: list[str] | None
+    scheduler: dict[str, str] | None
+    environment: dict[str, str] | None
+    own_modules: dict[str, str | None] | None
+
+
+class Effective(TypedDict, total=False):
+    """Of `TrialBuilt.effective`, where it is there."""
+
+    hostnames: list[str] | None
+    num_learners: Whole | None
+    torch_threads_learner: Whole | None
+
+
+class Place(TypedDict):
+    """Of each entry of `TrialBuilt.placement`."""
+
+    host: str
+    num_cpus: Whole
+    cpu_model: NotRequired[str | None]
+    """Recorded since 0.12.1, as `machine` is."""
+    machine: NotRequired[str]
+
+
+def check_plain(value: object, kind: Any) -> None:
+    """Refuse a JSON value that is kept as it is, but that readers could not add, divide or write down again.
+
+    Args:
+        value: The value.
+        kind: The type of what readers use of it, such as `Provenance`.
+
+    Raises:
+        ValueError: It is not of this type, nested too deep, or holds a whole number that no float holds.
+    """
+    convert(value, kind)
+    if not _is_plain(value, MAX_DEPTH):
+        raise ValueError(f"whole numbers beyond {LARGEST}, or more than {MAX_DEPTH} levels")
+
+
+def _is_plain(value: object, levels: int) -> bool:
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_is_plain(each, levels - 1) for each in inner)
+    return type(value) is not int or -LARGEST <= value <= LARGEST
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"\B(?=[A-Z])", "_", name).lower()
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag=_snake):
     """Base of all records."""
 
-    kind: ClassVar[str]
     durable: ClassVar[bool] = False
     """Whether the line must be on the disk, not only in the page cache, before work goes on."""
 
+    @property
+    def kind(self) -> str:
+        """Its name in the file."""
+        return str(self.__struct_config__.tag)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOpened(Record):
+
+class StudyOpened(Record, frozen=True):
     """A driver began to work on the study."""
 
-    kind: ClassVar[str] = "study_opened"
     durable: ClassVar[bool] = True
     session: Whole
     """1 for the first driver, 2 for the first resume, …"""
@@ -60,12 +148,14 @@ class StudyOpened(Record):
     provenance: dict[str, Any]
     """Commit, versions, hardware, scheduler job of this driver."""
 
+    def __post_init__(self) -> None:
+        check_plain(self.cluster, Any)
+        check_plain(self.provenance, Provenance)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialStarted(Record):
+
+class TrialStarted(Record, frozen=True):
     """A trial was given to Ray Tune."""
 
-    kind: ClassVar[str] = "trial_started"
     # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
     durable: ClassVar[bool] = True
     trial: Whole
@@ -89,12 +179,12 @@ class TrialStarted(Record):
     """How the trial runs."""
     stage: str | None = None
     """Stage of a hold-up study, or `throughput`."""
-    rule: dict[str, Number] = field(default_factory=dict)
+    rule: dict[str, Number] = {}
     """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
-    """`study`, `stock` or `measured`; see `study.space.variants`."""
+    """`study`, `stock` or `measured`; see `study.space.settings`."""
     scale: Whole | None = None
     """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
     predicted_cpu_s: float | None = None
@@ -103,12 +193,14 @@ class TrialStarted(Record):
     """Number of the first evaluation episode that the trial plays: above 0 in the confirmation of a hold-up study, in
     which every run plays episodes that no other trial plays."""
 
+    def __post_init__(self) -> None:
+        if SCALE not in self.setting:
+            raise ValueError(f"no {SCALE} in setting")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialBuilt(Record):
+
+class TrialBuilt(Record, frozen=True):
     """All processes of a trial are up."""
 
-    kind: ClassVar[str] = "trial_built"
     trial: Whole
     attempt: Whole
     startup_time_s: float | None
@@ -122,16 +214,18 @@ class TrialBuilt(Record):
     """Why the timing is labelled so."""
     provisional: bool = False
     """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
-    placement: list[dict[str, Any]] = field(default_factory=list)
+    placement: list[dict[str, Any]] = []
     """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves. Empty in
     lines of a time when only their number was kept."""
 
+    def __post_init__(self) -> None:
+        check_plain(self.effective, Effective)
+        check_plain(self.placement, list[Place])
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration(Record):
+
+class Iteration(Record, frozen=True):
     """One training iteration."""
 
-    kind: ClassVar[str] = "iteration"
     trial: Whole
     attempt: Whole
     iteration: Whole
@@ -144,11 +238,9 @@ class Iteration(Record):
     """Metrics of grain `iteration` by name; None where the quantity does not exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation(Record):
+class Evaluation(Record, frozen=True):
     """One evaluation."""
 
-    kind: ClassVar[str] = "evaluation"
     trial: Whole
     attempt: Whole
     iteration: Whole
@@ -156,18 +248,21 @@ class Evaluation(Record):
     wall_time_s: float
     progress: float
     """Share of the budget used, in [0, 1]."""
-    returns: Annotated[list[float], msgspec.Meta(min_length=1)]
+    returns: Returns
     """Return of each episode, in the order of the evaluation seeds; a mean is taken of them."""
     num_cut: Whole
     """Episodes that did not end and were cut at the limit."""
     eval_time_s: float
 
+    def __post_init__(self) -> None:
+        if None in self.returns:
+            numbers = [math.nan if each is None else each for each in self.returns]
+            msgspec.structs.force_setattr(self, "returns", numbers)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialEnded(Record):
+
+class TrialEnded(Record, frozen=True):
     """The end of an attempt. `finished` and `failed` end the trial; `interrupted` leaves it to a resume."""
 
-    kind: ClassVar[str] = "trial_ended"
     durable: ClassVar[bool] = True
     trial: Whole
     attempt: Whole
@@ -181,17 +276,17 @@ class TrialEnded(Record):
     timing: Timing | None = None
     """The label that stays; None when the trial was never built."""
     timing_reason: str = ""
-    node_loads: list[NodeLoad] = field(default_factory=list)
+    node_loads: list[NodeLoad] = []
     """What else each node of the trial did in its timed part; empty when that is not known."""
     last_seen: Moment | None = None
     """Seconds since the epoch of the last line about an attempt that a killed driver left; None: it ended with this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageDecided(Record):
+class StageDecided(
+    Record, frozen=True, forbid_unknown_fields=False
+):  # versions before 0.13.0 wrote a hash of the lines before
     """A hold-up study took a decision: on what evidence, and which trials follow from it."""
 
-    kind: ClassVar[str] = "stage_decided"
     durable: ClassVar[bool] = True
     number: Whole
     """From 0."""
@@ -216,12 +311,13 @@ class StageDecided(Record):
     protocol: Whole
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
 
+    def __post_init__(self) -> None:
+        check_plain([self.evidence, *self.requests], Any)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFrozen(Record):
+
+class SettingsFrozen(Record, frozen=True):
     """The settings that the confirmation will judge; test seeds are refused before this is on disk."""
 
-    kind: ClassVar[str] = "settings_frozen"
     durable: ClassVar[bool] = True
     winner: str
     """Digest."""
@@ -229,57 +325,78 @@ class SettingsFrozen(Record):
     """Digest -> complete setting, of the winner and of every other arm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyClosed(Record):
+class StudyClosed(Record, frozen=True):
     """The driver ended on its own terms."""
 
-    kind: ClassVar[str] = "study_closed"
     durable: ClassVar[bool] = True
     session: Whole
     reason: Literal["complete", "until", "stopped", "time budget", "error"]
     detail: str = ""
 
 
-KINDS: MappingProxyType[str, type[Record]] = MappingProxyType(
-    {
-        record.kind: record
-        for record in (
-            StudyOpened,
-            TrialStarted,
-            TrialBuilt,
-            Iteration,
-            Evaluation,
-            TrialEnded,
-            StageDecided,
-            SettingsFrozen,
-            StudyClosed,
-        )
-    }
-)
+class _Head(Struct, forbid_unknown_fields=True):
+    """How every line begins."""
+
+    schema: Whole
+    seq: Whole
+    time: Moment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A record with its place in the file."""
 
     seq: int
     time: float
     """Seconds since the epoch."""
     record: Record
-    end: int = field(compare=False)
+    end: int
     """Offset of the byte after the line."""
 
 
-class _Head(msgspec.Struct):
-    """What every line has beside the fields of its record."""
+_BEGINNING, _KIND = b'{"schema":', b'"kind":'
+_READ_HEAD = msgspec.json.Decoder(_Head)
+_READ_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
+    StudyOpened
+    | TrialStarted
+    | TrialBuilt
+    | Iteration
+    | Evaluation
+    | TrialEnded
+    | StageDecided
+    | SettingsFrozen
+    | StudyClosed
+)
+_WRITE = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
+"""Numbers and arrays of NumPy become plain ones."""
 
-    schema: Whole
-    seq: Whole
-    time: Moment
-    kind: str
+
+def written_line(record: Record, *, seq: int, moment: float) -> bytes:
+    """Return the line of a record, its number and time included."""
+    head, body = _WRITE.encode(_Head(SCHEMA, seq, moment)), _WRITE.encode(record)
+    return head[:-1] + b"," + body[1:] + b"\n"
 
 
-_HEAD = _Head.__struct_fields__
+def parse_line(raw: bytes, where: str, end: int) -> Line:
+    """Return the record in a complete line; `end` is the offset of the byte after it.
+
+    Raises:
+        RecordError: It is not a record of a known schema.
+    """
+    rule = "must be a record with schema, seq, time and kind"
+    try:
+        at = raw.find(_KIND)
+        head = _READ_HEAD.decode(raw[:at].rstrip(b", ") + b"}")
+        if head.schema != SCHEMA:
+            rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
+            raise RecordError(where=where, rule=rule, got=head.schema, fix=fix)
+        rule = "a record must have the fields of its kind, each of its type"
+        record = _READ_RECORD.decode(b"{" + raw[at:])
+    except RecordError:
+        raise
+    except (ValueError, RecursionError) as error:
+        got = f"{raw[:60]!r} ({' '.join(str(error).split())[:200]})"
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
+    return Line(seq=head.seq, time=head.time, record=record, end=end)
 
 
 def open_records(path: Path) -> IO[bytes]:
@@ -293,31 +410,31 @@ def open_records(path: Path) -> IO[bytes]:
     try:
         return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
     except OSError as error:
-        where, rule = str(path), f"must be readable ({error.strerror})"
-        raise RecordError(where=where, rule=rule, fix="Check its permissions.") from error
+        raise _unreadable(path, error) from error
 
 
-def raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of an open records file, the last one perhaps torn.
+def _unreadable(path: Path, error: OSError) -> RecordError:
+    return RecordError(where=str(path), rule=f"must be readable ({error.strerror})", fix="Check its permissions.")
 
-    Raises:
-        RecordError: A packed file is damaged, the file cannot be read, or a line does not end.
-    """
+
+def _raw_lines(path: Path, offset: int) -> Iterator[bytes]:
+    """Yield the lines of a records file from a byte on, the last one perhaps torn."""
     number = 0
-    try:
-        while raw := file.readline(MAX_LINE):
-            if len(raw) == MAX_LINE:
-                rule = f"a record has fewer than {MAX_LINE} bytes"
-                raise RecordError(where=f"{path}: line {number + 1}", rule=rule, fix=RESTORE)
-            number += 1
-            yield raw
-    except (EOFError, lzma.LZMAError) as error:
-        where = str(path)
-        rule, got = "must be a complete compressed file", f"one that is cut or damaged after line {number} ({error})"
-        raise RecordError(where=where, rule=rule, got=got, fix="Copy it again.") from error
-    except OSError as error:
-        where, rule = str(path), f"must be readable ({error.strerror})"
-        raise RecordError(where=where, rule=rule, fix="Check its permissions.") from error
+    with open_records(path) as file:
+        try:
+            file.seek(offset)
+            while raw := file.readline(MAX_LINE):
+                number += 1
+                if len(raw) == MAX_LINE:
+                    rule = f"a record has fewer than {MAX_LINE} bytes"
+                    raise RecordError(where=f"{path}: line {number}", rule=rule, fix=RESTORE)
+                yield raw
+        except (EOFError, lzma.LZMAError) as error:
+            rule = "must be a complete compressed file"
+            got = f"one that is cut or damaged after line {number} ({error})"
+            raise RecordError(where=str(path), rule=rule, got=got, fix="Copy it again.") from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
@@ -335,30 +452,22 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Ite
     if not path.exists():
         return
     expected = first_seq
-    with open_records(path) as file:
-        file.seek(offset)
-        for number, raw in enumerate(raw_lines(file, path), start=1):
-            offset += len(raw)
-            where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset - len(raw)}"
-            if not raw.endswith(b"\n"):
-                _check_torn(raw, where, first=offset == len(raw))
-                return
-            line = parse_line(raw, where, offset)
-            if expected is not None:
-                _check_seq(line, expected, where)
-            expected = line.seq + 1
-            yield line
-
-
-def _check_seq(line: Line, expected: int, where: str) -> None:
-    """Refuse a line that does not follow on the one before.
-
-    Raises:
-        RecordError: Its number is another one.
-    """
-    if line.seq != expected:
-        got = f"{line.seq}: lines are missing or doubled"
-        raise RecordError(where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE)
+    for number, raw in enumerate(_raw_lines(path, offset), start=1):
+        where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset}"
+        if not raw.endswith(b"\n"):
+            # A power cut leaves zeros in place of what was lost.
+            torn = raw if offset == 0 else raw.rstrip(b"\0")
+            if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
+                rule, got = "the last line must be a record or the beginning of one", f"{torn[:40]!r}"
+                raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
+            return
+        offset += len(raw)
+        line = parse_line(raw, where, offset)
+        if expected is not None and line.seq != expected:
+            got = f"{line.seq}: lines are missing or doubled"
+            raise RecordError(where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE)
+        expected = line.seq + 1
+        yield line
 
 
 def torn_bytes(path: Path, end: int) -> int:
@@ -369,54 +478,3 @@ def torn_bytes(path: Path, end: int) -> int:
         file.seek(end)
         rest = file.read()
     return 0 if b"\n" in rest else len(rest)
-
-
-def _check_torn(torn: bytes, where: str, *, first: bool) -> None:
-    """Refuse a last line that is not complete, unless it is the beginning of a record.
-
-    Raises:
-        RecordError: It is something else.
-    """
-    written = torn if first else torn.rstrip(b"\0")  # a power cut leaves zeros in place of what was lost
-    if not _BEGINNING.startswith(written[: len(_BEGINNING)]):
-        rule, got = "the last line must be a record or the beginning of one", f"{torn[:40]!r}"
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
-
-
-def restore_returns(content: dict[str, Any]) -> None:
-    """Put NaN back for returns that are no numbers, which JSON does not have: it holds null."""
-    returns = content.get("returns")
-    if type(returns) is list and None in returns:
-        content["returns"] = [math.nan if each is None else each for each in returns]
-
-
-def parse_line(raw: bytes, where: str, end: int) -> Line:
-    """Return the record in a complete line; `end` is the offset of the byte after it.
-
-    Raises:
-        RecordError: It is not a record of a known schema.
-    """
-    try:
-        content = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise RecordError(where=where, rule=f"must be JSON, {error}", fix=RESTORE) from error
-    try:
-        head = msgspec.convert(content, _Head)
-    except msgspec.ValidationError as error:
-        rule = "must be a record with schema, seq, time and kind"
-        raise RecordError(where=where, rule=rule, got=f"{raw[:60]!r}", fix=RESTORE) from error
-    if head.schema != SCHEMA:
-        rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
-        raise RecordError(where=where, rule=rule, got=f"{head.schema}", fix=fix)
-    if head.kind not in KINDS:
-        raise RecordError(where=where, rule="unknown record", got=f"kind {head.kind[:60]!r}", fix=RESTORE)
-    for name in _HEAD:
-        del content[name]
-    restore_returns(content)
-    if head.kind == StageDecided.kind:
-        content.pop("chain", None)  # the hash of the lines before, which versions before 0.13.0 wrote
-    try:
-        return Line(seq=head.seq, time=head.time, record=read(KINDS[head.kind], content), end=end)
-    except ValueError as error:
-        rule, got = "a record must have the fields of its kind, each of its type", f"{head.kind}: {error}"
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error

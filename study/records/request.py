@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import msgspec
+from msgspec import Struct, structs
+
 from study.space.parameters import Value
-from study.space.variants import Variant
+from study.space.settings import Variant
 
 IN_DECISIONS = (
     *("stage", "num_env_runners", "seed", "setting", "name", "variant", "iterations", "group", "num_learners"),
@@ -17,8 +19,7 @@ IN_DECISIONS = (
 """The fields that a decision's `requests` hold, in the order in which they are written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRequest:
+class TrialRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One trial before it runs: everything about it that no sampler may choose."""
 
     num_env_runners: int
@@ -29,7 +30,7 @@ class TrialRequest:
     """Stage of a hold-up study, or `throughput`."""
     setting: Mapping[str, Value] | None = None
     """A value for everything but the scale, rules included; None: the sampler proposes."""
-    given: Mapping[str, Value] = field(default_factory=dict)
+    given: Mapping[str, Value] = {}
     """Where the sampler proposes: tuned parameters that are fixed beforehand."""
     name: str | None = None
     """Of a baseline, an arm or a cell, for people and for the certificate."""
@@ -47,15 +48,17 @@ class TrialRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON values that a decision keeps, without defaults."""
-        defaults = {item.name: item.default for item in fields(self)}
-        values = {name: getattr(self, name) for name in IN_DECISIONS}
-        values["setting"] = None if self.setting is None else dict(self.setting)
-        return {name: value for name, value in values.items() if value != defaults[name]}
+        written = msgspec.to_builtins(self)
+        return {name: written[name] for name in IN_DECISIONS if name in written}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "TrialRequest":
-        """Read what `to_json` wrote."""
-        return cls(**{name: content[name] for name in IN_DECISIONS if name in content})
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        return msgspec.convert({name: content[name] for name in IN_DECISIONS if name in content}, cls)
 
 
 def numbered(requests: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
@@ -63,7 +66,7 @@ def numbered(requests: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
     proposed: Counter[int] = Counter()
     result = []
     for trial, request in enumerate(requests):
-        result.append(replace(request, trial=trial, index_at_scale=proposed[request.num_env_runners]))
+        result.append(structs.replace(request, trial=trial, index_at_scale=proposed[request.num_env_runners]))
         proposed[request.num_env_runners] += request.setting is None
     return tuple(result)
 

@@ -2,7 +2,8 @@
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from study.metrics import METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.records import Metrics
@@ -28,19 +29,18 @@ _WEIGHTED = tuple(name for name, how in OF_ITERATIONS.items() if how == "weighte
 """What is weighted by the time of each iteration after the warm-up."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Sums:
+class Sums(Struct, kw_only=True):
     """What the iterations of one attempt add up to so far; the timed ones are those after the warm-up."""
 
     iterations: int = 0
     timed_iterations: int = 0
     timed_env_steps: int = 0
     timed_s: float = 0.0
-    _weighted: dict[str, float | None] = field(default_factory=dict)
+    _weighted: dict[str, float | None] = {}
     """Of `_WEIGHTED`, the sum of value times seconds after the warm-up; None once an iteration did not tell."""
-    _combined: dict[str, float] = field(default_factory=dict)
+    _combined: dict[str, float] = {}
     """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
-    _num_without: dict[str, int] = field(default_factory=dict)
+    _num_without: dict[str, int] = {}
     """By the same names: iterations that lacked the metric."""
     _timed_episodes: float = 0.0
     _timed_lengths: float = 0.0

@@ -3,7 +3,7 @@
 A trial begins with the label of `study.planning.needs.label_at_start`.
 Every timing is `measured`, `oversubscribed`, `emulated` or `tainted`, with the reason. Only `measured` ones say
 anything about scaling. A trial's times are its own while every process of it has a core: cores that the study has not
-reserved on a node are free for others, and nothing but a small rest may be done on the others (`study.hosts.load`
+reserved on a node are free for others, and nothing but a small rest may be done on the others (`study.machine.load`
 measures it).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records.records import Timing
 from study.text import count as counted
 

@@ -1,32 +1,71 @@
-"""What a space may say about one parameter: a value, a list of choices, or a range. Pure."""
+"""What a space is made of: closed models that report broken rules, and what it may say about one parameter. Pure."""
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     Tag,
     ValidationInfo,
     create_model,
     field_validator,
+    model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
-from study.space.parameters import PARAMETERS, RULES, SCALE, Parameter, Value, attribute
-from study.space.plain import MAX_WHOLE
+from study.errors import Fault
+from study.space.parameters import MAX_WHOLE, NAMES, RULES, SCALE, Parameter, Value, attribute
 
 T = TypeVar("T", int, float)
 
 MAX_LISTED = 200
 """Values of a range that is dealt as a list: scales, and the axes of a throughput grid."""
+
+
+def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
+    """Return the error by which a validator reports the parts of a `Fault`."""
+    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule between sections of a space. Its texts are templates: `{s}` is the space, other names come from `when`.
+
+    Attributes:
+        where: Place of the fault; each place has at most one of a rule.
+        when: Whether a space breaks the rule. An iterator in its place gives the values of the templates, once for
+            each fault.
+        must: What must hold.
+        fix: What to do, as a sentence.
+        got: What was found instead; empty where `must` says it already.
+    """
+
+    where: str
+    when: Callable[[Any], object]
+    must: str
+    fix: str
+    got: str = ""
+
+    def faults(self, spec: Any) -> Iterator[Fault]:
+        """Yield a fault for each place where the space breaks the rule."""
+        found = self.when(spec)
+        places: set[str] = set()
+        for values in found if isinstance(found, Iterator) else [{}] if found else []:
+            where, must, fix, got = (
+                text.format(s=spec, **values) for text in (self.where, self.must, self.fix, self.got)
+            )
+            if where not in places:
+                places.add(where)
+                yield Fault(where=where, rule=must, got=got, fix=fix)
 
 
 class Model(BaseModel):
@@ -39,6 +78,12 @@ class Model(BaseModel):
     def _whole(cls, value: Any, info: ValidationInfo) -> Any:
         """Read `1e6`, a float for YAML, as an integer in the fields that are integers."""
         return _as_whole(value) if _is_whole(cls, info.field_name or "") else value
+
+
+class Section(Model):
+    """A block of a space file; the text below each field is its description in the schema and the field reference."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 @functools.cache
@@ -69,38 +114,40 @@ def _as_whole(value: Any) -> Any:
     return value
 
 
-def _with_whole(parameters: Any) -> Any:
-    if not isinstance(parameters, dict):
-        return parameters
-    whole = {name for name, parameter in {**PARAMETERS, **RULES}.items() if parameter.kind is int}
-    return {name: _as_whole(value) if name in whole else value for name, value in parameters.items()}
+def _distinct(values: list[T]) -> list[T]:
+    if len(set(values)) != len(values):
+        raise broken(rule="must be distinct", got=str(values), fix="Name each once.")
+    return values
 
 
-ParameterValues = Annotated[dict[str, float | int], BeforeValidator(_with_whole)]
-"""Parameter -> its value. A float comes first, so that the message for text asks for a number, not for a whole one."""
+Distinct = AfterValidator(_distinct)
+"""For lists that name nothing twice."""
 
 
-class Section(Model):
-    """A block of a space file; the text below each field is its description in the schema and the field reference."""
+def _finite(content: dict[str, Any]) -> dict[str, Any]:
+    for place, value in _decimals(content):
+        if not math.isfinite(value):
+            raise broken(rule=f"{place} must be a finite number", got=str(value), fix="Write a finite number.")
+    return content
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+
+def _decimals(content: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the decimal numbers in nested mappings and lists, with their places."""
+    if isinstance(content, float):
+        yield place, content
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in inner:
+        yield from _decimals(value, f"{place}.{key}" if place else str(key))
 
 
-def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
-    """Return the error by which a validator reports the parts of a `Fault`."""
-    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix})
+Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
+"""Arguments of somebody else's function. What a trial is sent is JSON, without infinity and NaN."""
 
 
 class Choices(Model, Generic[T]):
     """An unordered list to choose from; a bare YAML list means the same."""
 
-    choices: list[T] = Field(min_length=1, description="The values.")
-
-    @model_validator(mode="after")
-    def _distinct(self) -> "Choices[T]":
-        if len(set(self.choices)) != len(self.choices):
-            raise broken(rule="every choice must differ", got=str(self.choices), fix="Name each value once.")
-        return self
+    choices: Annotated[list[T], Distinct] = Field(min_length=1, description="The values.")
 
 
 class Range(Model, Generic[T]):
@@ -217,9 +264,7 @@ def _form(value: Any) -> str:
 
 
 def _bounded(parameter: Parameter) -> Any:
-    bound: dict[str, float] = {"gt" if parameter.open_minimum else "ge": parameter.minimum}
-    if parameter.maximum is not None:
-        bound["le"] = parameter.maximum
+    bound = {"gt" if parameter.open_minimum else "ge": parameter.minimum, "le": parameter.maximum}
     return Annotated[parameter.kind, Field(**bound)]  # type: ignore[call-overload]
 
 
@@ -240,19 +285,49 @@ def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
     return Annotated[forms | Annotated[spread, Tag("range")], Discriminator(_form)]
 
 
+class Domains(Model):
+    """Parameter -> what a space says about it; what it does not say is not written."""
+
+    @model_serializer(mode="wrap")
+    def _said(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {name: domain for name, domain in write(self).items() if domain is not None}
+
+
 def _field(parameter: Parameter) -> Any:
     required = parameter.default is None and parameter.name not in RULES
-    default: Any = ... if required else parameter.default
     alias = parameter.name if attribute(parameter.name) != parameter.name else None
-    return Field(default, description=parameter.meaning, alias=alias)
+    return Field(... if required else parameter.default, description=parameter.meaning, alias=alias)
 
 
 ParametersSpec: type[Model] = create_model(
     "ParametersSpec",
-    __base__=Model,
+    __base__=Domains,
     __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
     **{
         attribute(name): (domain_of(parameter, sampled=name != SCALE), _field(parameter))
-        for name, parameter in {**PARAMETERS, **RULES}.items()
+        for name, parameter in NAMES.items()
     },
 )  # type: ignore[call-overload]
+
+
+class Setting:
+    """Annotates a mapping from parameters to one value each: a model of them reports what is wrong."""
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        fields: dict[str, Any] = {
+            attribute(name): (_bounded(each), Field(None, description=each.meaning, alias=name))
+            for name, each in parameters.items()
+        }
+        self.model: type[Model] = create_model("Setting", __base__=Model, **fields)
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Validate by the model; the value is a mapping in the person's order."""
+
+        def said(content: Any, validate: Callable[[Any], Model]) -> dict[str, Value]:
+            model = validate(content)
+            return {name: getattr(model, attribute(name)) for name in content}
+
+        written = core_schema.plain_serializer_function_ser_schema(dict)
+        return core_schema.no_info_wrap_validator_function(
+            said, handler.generate_schema(self.model), serialization=written
+        )

@@ -1,11 +1,12 @@
-"""The parameters that a space may fix or tune: one list for schema, search, RLlib and the README. Pure.
+"""The parameters that a space may fix or tune, and the algorithms that have them: one entry for each. Pure.
 
-Names are RLlib's. Defaults are values that learn on small control tasks; RLlib's own (30 epochs, lambda 1,
+Schema, search, the setting and reading back of RLlib's configuration, tables and the field reference follow from an
+entry. Names are RLlib's. Defaults are values that learn on small control tasks; RLlib's own (30 epochs, lambda 1,
 vf_clip_param 10, lr 5e-5) are slow and learn badly there.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -13,12 +14,21 @@ Value = int | float
 
 SCALE = "num_env_runners"
 """The scale axis. Stratified: dealt evenly over the trials and never chosen by the sampler."""
-
+FRAGMENT = "rollout_fragment_length"
+END_FRACTION = "lr_end_fraction"
+REFERENCE_MINIBATCH = 128
+"""Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""
 MAX_PROCESSES = 100_000
 """Runners, or learners, of one trial: a plan places each of them. Ray is tested with 10,000 actors and more.
 
 Source: Ray's release/benchmarks/README.md, "Ray Scalability Envelope".
 """
+MAX_TRIALS = 1_000_000
+"""Of one study: more than anybody can run, and a plan holds each of them."""
+MAX_WHOLE = 2**63 - 1
+"""The whole numbers that JSON's readers, NumPy and databases agree on; `str` refuses those of 4300 digits."""
+PPO_ALONE, ASYNCHRONOUS = ("PPO",), ("APPO", "IMPALA")
+EVERY = (*PPO_ALONE, "A2C", *ASYNCHRONOUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +38,18 @@ class Parameter:
     Attributes:
         name: RLlib's name (`lambda` for RLlib's `lambda_`).
         kind: `int` or `float`.
-        default: Used when the space does not mention the parameter; None means that it must be given.
+        default: Used when the space does not mention the parameter; None means that it must be given, or for a rule
+            that it is not used.
         minimum: Smallest value allowed.
         open_minimum: Whether `minimum` itself is excluded.
         maximum: Largest value allowed.
+        algorithms: Names of the algorithms to which a space may give it.
+        defaults: Algorithm -> its default, where that is another one.
         rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
             or a space always gives it.
-        is_argument: Whether RLlib's `AlgorithmConfig.training` has an argument `attribute(name)` for it; what becomes
-            of others is in `study.trial.configuration`.
+        setter: Sets the value in an `AlgorithmConfig` where `AlgorithmConfig.training` has no argument
+            `attribute(name)` for it: `set`.
+        reader: Reads it back: `read`.
         meaning: One line for the schema and the field reference, with the unit.
     """
 
@@ -45,8 +59,11 @@ class Parameter:
     minimum: float
     open_minimum: bool = False
     maximum: float | None = None
+    algorithms: tuple[str, ...] = EVERY
+    defaults: Mapping[str, Value] = field(default_factory=dict)
     rllib: Value | None = None
-    is_argument: bool = False
+    setter: Callable[[Any, Value, int | None], None] | None = None
+    reader: Callable[[Any], Any] | None = None
     meaning: str
 
     @property
@@ -55,10 +72,32 @@ class Parameter:
         upper = "" if self.maximum is None else f", <= {self.maximum:g}"
         return f"{'>' if self.open_minimum else '>='} {self.minimum:g}{upper}"
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument `attribute(name)` of `AlgorithmConfig.training`."""
+        return self.setter is None
+
     def allows(self, value: Value) -> bool:
         """Return whether `value` lies within the bounds."""
         above = value > self.minimum if self.open_minimum else value >= self.minimum
         return above and (self.maximum is None or value <= self.maximum)
+
+    def set(self, config: Any, value: Value, *, env_steps: int | None = None) -> None:
+        """Set the value in RLlib's configuration, whose number of learners is set already.
+
+        Args:
+            config: An `AlgorithmConfig`.
+            value: The value of the whole trial: RLlib's batches are those of one learner.
+            env_steps: Steps of the whole training, over which a schedule runs.
+        """
+        if self.setter is None:
+            config.training(**{attribute(self.name): value})
+        else:
+            self.setter(config, value, env_steps)
+
+    def read(self, config: Any) -> Any:
+        """Return the value that RLlib's configuration has; None where it has none."""
+        return getattr(config, attribute(self.name), None) if self.reader is None else self.reader(config)
 
 
 def attribute(name: str) -> str:
@@ -66,16 +105,79 @@ def attribute(name: str) -> str:
     return f"{name}_" if name == "lambda" else name
 
 
+def set_all(config: Any, setting: Mapping[str, Value], *, env_steps: int | None = None) -> None:
+    """Set every parameter of a setting in RLlib's configuration, in the order of `PARAMETERS`."""
+    for name, parameter in PARAMETERS.items():
+        if name in setting:
+            parameter.set(config, setting[name], env_steps=env_steps)
+
+
+class Calls:
+    """Takes the place of RLlib's configuration, and notes what is set: method -> arguments."""
+
+    def __init__(self, *, num_learners: int, lr: Value | None) -> None:
+        self.num_learners, self.lr = num_learners, lr
+        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}}
+
+    def env_runners(self, **arguments: Any) -> None:
+        """Note arguments of `AlgorithmConfig.env_runners`."""
+        self.made["env_runners"] |= arguments
+
+    def training(self, **arguments: Any) -> None:
+        """Note arguments of `AlgorithmConfig.training`."""
+        self.made["training"] |= arguments
+
+
+def _learners(config: Any) -> int:
+    return max(int(config.num_learners), 1)
+
+
+def _of_runners(name: str) -> Callable[[Any, Value, int | None], None]:
+    """Return what sets an argument of `AlgorithmConfig.env_runners`."""
+    return lambda config, value, _: config.env_runners(**{name: value})
+
+
+def _set_batch(config: Any, value: Value, _: int | None) -> None:
+    config.training(train_batch_size_per_learner=int(value) // _learners(config))
+
+
+def _set_minibatch(config: Any, value: Value, _: int | None) -> None:
+    config.training(minibatch_size=int(value) // _learners(config))
+
+
+def _read_minibatch(config: Any) -> Any:
+    # Where none is set, a batch is one minibatch.
+    return config.minibatch_size * _learners(config) if config.minibatch_size else config.total_train_batch_size
+
+
+def _read_lr(config: Any) -> Any:
+    return config.lr[0][1] if isinstance(config.lr, list) else config.lr
+
+
+def _set_end(config: Any, value: Value, env_steps: int | None) -> None:
+    if value != 1:
+        first = _read_lr(config)
+        config.training(lr=[[0, first], [env_steps, first * value]])
+
+
+def _read_end(config: Any) -> float | None:
+    """Return the last learning rate of a schedule in units of the first; None where that is 0, as in a warm-up."""
+    if not isinstance(config.lr, list):
+        return 1.0
+    (_, first), (_, last) = config.lr[0], config.lr[-1]
+    return last / first if first else None
+
+
 def _whole(name: str, default: int | None, meaning: str, **others: Any) -> Parameter:
     return Parameter(name=name, kind=int, default=default, minimum=1, meaning=meaning, **others)
 
 
-def _real(name: str, default: float | None, meaning: str, *, is_argument: bool = True, **others: Any) -> Parameter:
-    return Parameter(
-        name=name, kind=float, default=default, minimum=0, meaning=meaning, is_argument=is_argument, **others
-    )
+def _real(name: str, default: float | None, meaning: str, **others: Any) -> Parameter:
+    return Parameter(name=name, kind=float, default=default, minimum=0, meaning=meaning, **others)
 
 
+# Defaults of APPO and IMPALA are RLlib's own. Batches of A2C are small, as there is one update for each; its lr is that
+# of Stable-Baselines3's A2C.
 _ALL = (
     _whole(
         SCALE,
@@ -85,67 +187,146 @@ _ALL = (
         "`step`. Every scale gets the same share of an ordinary study's trials, and 'best' is always per "
         "scale.",
         maximum=MAX_PROCESSES,
+        setter=_of_runners(SCALE),
     ),
     _whole(
         "num_envs_per_env_runner",
         4,
         "Environments that each runner steps together (lanes per runner).",
+        defaults=dict.fromkeys(ASYNCHRONOUS, 1),
         rllib=1,
         maximum=4096,
+        setter=_of_runners("num_envs_per_env_runner"),
     ),
-    _whole("train_batch_size", 4000, "Environment steps per training iteration, over all runners.", rllib=4000),
-    _whole("minibatch_size", 256, "Steps per gradient update; at most `train_batch_size`.", rllib=128),
-    _whole("num_epochs", 10, "Passes over each train batch.", rllib=30, is_argument=True),
-    _real("lr", 3e-4, "Learning rate of Adam; of A2C's RMSprop.", rllib=5e-5, open_minimum=True),
+    _whole(
+        "train_batch_size",
+        4000,
+        "Environment steps per training iteration, over all runners.",
+        defaults=dict.fromkeys(("A2C", *ASYNCHRONOUS), 500),
+        rllib=4000,
+        setter=_set_batch,
+        reader=lambda config: config.total_train_batch_size,
+    ),
+    _whole(
+        "minibatch_size",
+        256,
+        "Steps per gradient update; at most `train_batch_size`.",
+        algorithms=PPO_ALONE,
+        rllib=128,
+        setter=_set_minibatch,
+        reader=_read_minibatch,
+    ),
+    _whole("num_epochs", 10, "Passes over each train batch.", algorithms=PPO_ALONE, rllib=30),
+    _real(
+        "lr",
+        3e-4,
+        "Learning rate of Adam; of A2C's RMSprop.",
+        defaults={"A2C": 7e-4, **dict.fromkeys(ASYNCHRONOUS, 5e-4)},
+        rllib=5e-5,
+        open_minimum=True,
+        reader=_read_lr,
+    ),
     _real("gamma", 0.99, "Discount per step.", rllib=0.99, open_minimum=True, maximum=1),
-    _real("lambda", 0.95, "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.", rllib=1.0, maximum=1),
-    _real("clip_param", 0.2, "PPO clip range of the probability ratio.", rllib=0.3, open_minimum=True),
-    _real("entropy_coeff", 0.0, "Weight of the entropy bonus.", rllib=0.0),
-    # RLlib clips no gradient, which a norm of 1e6 does not either.
-    _real("grad_clip", 0.5, "Largest global norm of a gradient.", rllib=1e6, open_minimum=True),
+    _real(
+        "lambda",
+        0.95,
+        "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.",
+        algorithms=PPO_ALONE,
+        rllib=1.0,
+        maximum=1,
+    ),
+    _real(
+        "clip_param",
+        0.2,
+        "PPO clip range of the probability ratio.",
+        algorithms=("PPO", "APPO"),
+        defaults={"APPO": 0.4},
+        rllib=0.3,
+        open_minimum=True,
+    ),
+    _real(
+        "entropy_coeff",
+        0.0,
+        "Weight of the entropy bonus.",
+        defaults=dict.fromkeys(ASYNCHRONOUS, 0.01),
+        rllib=0.0,
+    ),
+    _real(
+        "grad_clip",
+        0.5,
+        "Largest global norm of a gradient.",
+        defaults=dict.fromkeys(ASYNCHRONOUS, 40.0),
+        rllib=1e6,  # RLlib clips no gradient, which a norm of 1e6 does not either
+        open_minimum=True,
+    ),
     _real(
         "vf_clip_param",
         10_000.0,
         "Largest squared error of the value function that still has a gradient (reward units squared).",
+        algorithms=PPO_ALONE,
         rllib=10.0,
         open_minimum=True,
     ),
     _real("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
-    _real("kl_coeff", 0.2, "Initial weight of the KL penalty, which RLlib then adapts.", rllib=0.2),
-    _real("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", rllib=0.01, open_minimum=True),
+    _real(
+        "kl_coeff",
+        0.2,
+        "Initial weight of the KL penalty, which RLlib then adapts.",
+        algorithms=("PPO", "APPO"),
+        defaults={"APPO": 0.0},
+        rllib=0.2,
+    ),
+    _real(
+        "kl_target",
+        0.01,
+        "KL per iteration that the adapted penalty aims at.",
+        algorithms=("PPO", "APPO"),
+        rllib=0.01,
+        open_minimum=True,
+    ),
     _whole(
-        "rollout_fragment_length",
+        FRAGMENT,
         50,
         "Steps that each environment of a runner takes before they are sent to the learner.",
+        algorithms=ASYNCHRONOUS,
+        setter=_of_runners(FRAGMENT),
+        reader=lambda config: config.get_rollout_fragment_length(),
     ),
-    _real(
-        "lr_end_fraction",
+    _real(  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
+        END_FRACTION,
         1.0,
         "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
-        is_argument=False,
+        algorithms=ASYNCHRONOUS,
         maximum=1,
+        setter=_set_end,
+        reader=_read_end,
     ),
     _real(
-        "vtrace_clip_rho_threshold", 1.0, "V-trace: largest importance weight in the value targets.", open_minimum=True
+        "vtrace_clip_rho_threshold",
+        1.0,
+        "V-trace: largest importance weight in the value targets.",
+        algorithms=ASYNCHRONOUS,
+        open_minimum=True,
     ),
     _real(
         "vtrace_clip_pg_rho_threshold",
         1.0,
         "V-trace: largest importance weight in the policy gradient.",
+        algorithms=ASYNCHRONOUS,
         open_minimum=True,
     ),
-    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds.", is_argument=True),
+    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds.", algorithms=("APPO",)),
     _whole(
         "circular_buffer_iterations_per_batch",
         2,
         "How often a train batch is learnt from before it leaves that buffer, at the most.",
-        is_argument=True,
+        algorithms=("APPO",),
     ),
     _whole(
         "target_network_update_freq",
         2,
         "Fillings of that buffer, learnt from, after which the target network follows.",
-        is_argument=True,
+        algorithms=("APPO",),
     ),
 )
 
@@ -163,26 +344,69 @@ _RULES = (
         None,
         "In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
         "grows with the batch.",
+        algorithms=PPO_ALONE,
     ),
     _real(
         "lr_scaling_exponent",
         None,
         "`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "
         "0.5 is square-root scaling, 1 linear.",
-        is_argument=False,
         maximum=1,
     ),
 )
 
 RULES: Mapping[str, Parameter] = MappingProxyType({rule.name: rule for rule in _RULES})
 """What a space may say instead of a number, so that a setting means something at every scale. Unused unless given."""
-
 REPLACED: Mapping[str, str] = MappingProxyType(
     {"steps_per_env_runner": "train_batch_size", "num_minibatches": "minibatch_size"}
 )
 """Rule -> the parameter that it stands in for; a setting has one of the two."""
+NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
+"""Parameters and rules by their names."""
 
-FRAGMENT = "rollout_fragment_length"
-END_FRACTION = "lr_end_fraction"
-REFERENCE_MINIBATCH = 128
-"""Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """An algorithm as a space knows it.
+
+    Attributes:
+        parameters: Names of `PARAMETERS` that a space may give.
+        defaults: Defaults that differ from those of `PARAMETERS`.
+        given: Parameters that the algorithm is defined by; a space does not give them.
+        rules: The same for rules.
+        asynchronous: Whether runners go on sampling while the learner learns; iterations are then a span of time.
+    """
+
+    parameters: tuple[str, ...]
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    given: Mapping[str, Value] = field(default_factory=dict)
+    rules: Mapping[str, Value] = field(default_factory=dict)
+    asynchronous: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters and rules that a space may give."""
+        return (*self.parameters, *(name for name in RULES if name not in self.rules))
+
+
+def _algorithm(name: str, **others: Any) -> Algorithm:
+    return Algorithm(
+        parameters=tuple(each.name for each in _ALL if name in each.algorithms),
+        defaults={each.name: each.defaults[name] for each in _ALL if name in each.defaults},
+        asynchronous=name in ASYNCHRONOUS,
+        **others,
+    )
+
+
+_ONE_UPDATE: Mapping[str, Value] = {"num_minibatches": 1}
+"""A batch is one minibatch, whatever its size."""
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        "PPO": _algorithm("PPO"),  # Schulman et al., arXiv 1707.06347
+        # Huang et al., A2C is a special case of PPO, arXiv 2205.09123
+        "A2C": _algorithm("A2C", given={"num_epochs": 1, "lambda": 1.0, "kl_coeff": 0.0}, rules=_ONE_UPDATE),
+        "APPO": _algorithm("APPO", given={"num_epochs": 1}, rules=_ONE_UPDATE),  # Luo et al., IMPACT, arXiv 1912.00167
+        "IMPALA": _algorithm("IMPALA", given={"num_epochs": 1}, rules=_ONE_UPDATE),  # Espeholt et al., arXiv 1802.01561
+    }
+)
+"""By their names; which parameters each has stands in the entries of `PARAMETERS`."""

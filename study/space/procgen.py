@@ -4,11 +4,8 @@ Source: Cobbe et al., "Leveraging procedural generation to benchmark reinforceme
 on 200 levels of the easy and 500 of the hard distribution, tests on others. The games are EnvPool's.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from study.errors import Fault
 
 PREFIX = "procgen:"
 _NAMES = """
@@ -30,42 +27,16 @@ def is_procgen(env_id: str) -> bool:
 
 def game_meant(env_id: str) -> str | None:
     """Return our id of a game that `env_id` names in another spelling, such as `procgen-coinrun-v0`; else None."""
-    game = _game(env_id.lower())
+    game = game_of(env_id.lower())
     return PREFIX + game if game in GAMES else None
-
-
-def faults_of_game(env_id: str) -> Iterator[Fault]:
-    """Yield a fault where an id names no game."""
-    if (game := _game(env_id)) not in GAMES:
-        near = difflib.get_close_matches(game, GAMES, n=1, cutoff=0.5)
-        fix = f"Did you mean '{PREFIX}{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
-        yield Fault(where="environment.id", rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
-
-
-def faults_of_levels(kwargs: Mapping[str, Any], where: str) -> Iterator[Fault]:
-    """Yield what is wrong with the levels in `kwargs`, the arguments of the environment at `where`.
-
-    EnvPool takes a `num_levels` of 0 or less for all levels, and then ignores `start_level`.
-    """
-    if (mode := _mode(kwargs)) not in TRAINING_LEVELS:
-        yield Fault(where=f"{where}.distribution_mode", rule="must be easy or hard", got=f"'{mode}'", fix="Change it.")
-    for name in ("num_levels", "start_level"):
-        value = kwargs.get(name, 0)
-        if type(value) is not int or not 0 <= value <= MAX_LEVELS:
-            place, rule = f"{where}.{name}", f"must be a whole number from 0 to {MAX_LEVELS}"
-            yield Fault(where=place, rule=rule, got=repr(value), fix="Change the value.")
-    if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
-        where = f"{where}.start_level"
-        rule, fix = "has no effect where num_levels is 0, which means all levels", "Remove it, or set num_levels."
-        yield Fault(where=where, rule=rule, got=str(kwargs["start_level"]), fix=fix)
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return EnvPool's task and its arguments: where levels are not given, those of training."""
-    mode = _mode(kwargs)
+    mode = mode_of(kwargs)
     levels = {"num_levels": TRAINING_LEVELS[mode], "start_level": 0}
     others = {name: value for name, value in kwargs.items() if name != "distribution_mode"}
-    return f"{_game(env_id).capitalize()}{mode.capitalize()}-v0", {**levels, **others}
+    return f"{game_of(env_id).capitalize()}{mode.capitalize()}-v0", {**levels, **others}
 
 
 def tested_on(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,10 +47,26 @@ def tested_on(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_levels": NUM_TEST_LEVELS, "start_level": training["start_level"] + training["num_levels"]}
 
 
-def _game(env_id: str) -> str:
+def game_of(env_id: str) -> str:
+    """Return the name of the game that an id names, known or not."""
     name = env_id.removeprefix(PREFIX).removeprefix("procgen-")
     return name.removesuffix("-v0")
 
 
-def _mode(kwargs: Mapping[str, Any]) -> str:
+def mode_of(kwargs: Mapping[str, Any]) -> str:
+    """Return the distribution of levels that the arguments of an environment ask for."""
     return str(kwargs.get("distribution_mode", "easy"))
+
+
+def wrong_levels(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments that EnvPool would take for something else, each with what it must be.
+
+    It takes a `num_levels` of 0 or less for all levels, and then ignores `start_level`.
+    """
+    if mode_of(kwargs) not in TRAINING_LEVELS:
+        yield "distribution_mode", "easy or hard"
+    for name in ("num_levels", "start_level"):
+        if type(value := kwargs.get(name, 0)) is not int or not 0 <= value <= MAX_LEVELS:
+            yield name, f"a whole number from 0 to {MAX_LEVELS}"
+    if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
+        yield "start_level", "left out where num_levels is 0, which means all levels"

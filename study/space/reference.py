@@ -9,12 +9,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from study.space.algorithms import ALGORITHMS
-from study.space.holdup import SeedsSpec
-from study.space.parameters import PARAMETERS, RULES, Parameter
+from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
+from study.space.sections import AXES, GridSpec, SeedsSpec
 from study.space.spec import StudySpec
-from study.space.throughput import AXES, GridSpec
 
 
 def json_schema() -> str:
@@ -32,23 +30,15 @@ def field_reference() -> str:
     lines = ["| field | default | meaning |", "|---|---|---|"]
     lines += _rows(StudySpec, "")
     lines += ["", "| parameter | algorithms | default | allowed | meaning |", "|---|---|---|---|---|"]
-    for parameter in (*PARAMETERS.values(), *RULES.values()):
+    for parameter in NAMES.values():
         allowed = f"{parameter.kind.__name__} {parameter.bounds}"
         cells = (f"`{parameter.name}`", _who_has(parameter), _defaults(parameter), allowed, parameter.meaning)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _having(parameter: Parameter) -> list[str]:
-    """Return the algorithms to which a space may give the parameter or rule."""
-    if parameter.name in RULES:
-        return [name for name, each in ALGORITHMS.items() if parameter.name not in each.rules]
-    return [name for name, each in ALGORITHMS.items() if parameter.name in each.parameters]
-
-
 def _who_has(parameter: Parameter) -> str:
-    having = _having(parameter)
-    return "all" if len(having) == len(ALGORITHMS) else ", ".join(having)
+    return "all" if parameter.algorithms == EVERY else ", ".join(parameter.algorithms)
 
 
 def _defaults(parameter: Parameter) -> str:
@@ -56,9 +46,8 @@ def _defaults(parameter: Parameter) -> str:
     if parameter.default is None:
         return "none" if parameter.name in RULES else "required"
     others: dict[float, list[str]] = {}
-    for name in _having(parameter):
-        value = ALGORITHMS[name].defaults.get(parameter.name, parameter.default)
-        others.setdefault(value, []).append(name)
+    for name in parameter.algorithms:
+        others.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
     if len(others) == 1:
         return _code(next(iter(others)))
     return "; ".join(f"{_code(value)} ({', '.join(names)})" for value, names in others.items())

@@ -8,14 +8,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from study.space.domains import Model
-from study.space.parameters import PARAMETERS, SCALE, Value
+from study.space.parameters import ALGORITHMS, ASYNCHRONOUS, FRAGMENT, PARAMETERS, SCALE, Algorithm, Value
 
-SYNCHRONOUS = ("PPO",)
-ASYNCHRONOUS = ("APPO", "IMPALA")
-"""RLlib's algorithms whose runners go on sampling while the learner learns."""
+_OFF_POLICY = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma", "grad_clip", FRAGMENT)
+"""What RLlib's other algorithms have of our parameters."""
 
 
 class ScriptSource(Model):
@@ -68,14 +67,6 @@ class ScriptFacts(Model):
     learner_obstacle: str = ""
     """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_is_gone(cls, content: Any) -> Any:
-        """Version 0.12.2 recorded `own_parts`, which the settings say too."""
-        if isinstance(content, Mapping):
-            return {name: value for name, value in content.items() if name != "own_parts"}
-        return content
-
     @property
     def is_multi_agent(self) -> bool:
         """Whether several agents act, each with a policy."""
@@ -89,7 +80,7 @@ class ScriptFacts(Model):
     @property
     def is_on_policy(self) -> bool:
         """Whether a train batch is what the runners sampled with the policy, once; else it is drawn from a buffer."""
-        return self.base_algorithm in (*SYNCHRONOUS, *ASYNCHRONOUS)
+        return self.base_algorithm in ("PPO", *ASYNCHRONOUS)
 
     @property
     def defaults(self) -> dict[str, Value]:
@@ -104,6 +95,16 @@ class ScriptFacts(Model):
             elif math.isfinite(value) and parameter.allows(value) and float(value) == float(parameter.kind(value)):
                 found[name] = parameter.kind(value)
         return found
+
+
+def of_script(facts: ScriptFacts) -> Algorithm:
+    """Return what a space may give to a script's algorithm; its defaults are the script's values."""
+    known = ALGORITHMS.get(facts.base_algorithm)
+    taken = set(_OFF_POLICY if known is None else known.parameters)
+    if known is not None:
+        taken |= {"num_epochs", "minibatch_size", "lambda"} & facts.values.keys()
+    parameters = tuple(name for name in PARAMETERS if name in taken)
+    return Algorithm(parameters=parameters, asynchronous=facts.asynchronous)
 
 
 def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str]:

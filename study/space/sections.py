@@ -1,15 +1,24 @@
-"""Sections of a space file: environment, network, budget, search, evaluation, resources. Pure."""
+"""The sections of a space file, those of hold-up and throughput studies included. Pure.
 
+The text below each field is its description in the schema and the field reference.
+"""
+
+import difflib
+import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
-from study.space.domains import ParameterValues, Section
-from study.space.parameters import MAX_PROCESSES
-from study.space.plain import MAX_TRIALS
-from study.space.procgen import is_procgen
+from study.space.domains import Arguments, Distinct, Domains, Section, Setting, broken, domain_of, values
+from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
+from study.space.procgen import GAMES, PREFIX, game_meant, is_procgen
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Scale = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+Values = dict[str, float | int]
+"""Parameter or rule -> its value."""
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
 
 
@@ -19,7 +28,7 @@ class EnvironmentSpec(Section):
     id: str = Field(min_length=1)
     """A Gymnasium id such as `Acrobot-v1`, `module:Class` of your own, or one of the 16 games of Procgen, such as \
 `procgen:coinrun` (through EnvPool)."""
-    kwargs: dict[str, Any] = Field({})
+    kwargs: Arguments = Field({})
     """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200, \
 or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
@@ -57,6 +66,15 @@ part of the policy. Needs the fused learner."""
     """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
 environment's. Needs `runner: batched`, PPO or A2C, and at most one learner."""
 
+    @field_validator("id")
+    @classmethod
+    def _game(cls, env_id: str) -> str:
+        if is_procgen(env_id) and game_meant(env_id) is None:
+            near = difflib.get_close_matches(env_id, [PREFIX + game for game in GAMES], n=1, cutoff=0.5)
+            fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
+            raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
+        return env_id
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in_backend(cls, content: Any) -> Any:
@@ -82,13 +100,28 @@ class NetworkSpec(Section):
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
 RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
 
+    @field_validator("conv_net")
+    @classmethod
+    def _alone(cls, conv_net: str | None, info: ValidationInfo) -> str | None:
+        if conv_net is not None and info.data.get("conv_filters") is not None:
+            rule = "takes the place of conv_filters, so that only one may be given"
+            raise broken(rule=rule, got="both", fix="Remove one of the two.")
+        return conv_net
+
+
+def _axis(given: int | list[int] | None) -> int | list[int] | None:
+    numbers = given if isinstance(given, list) else [1 if given is None else given]
+    if not numbers or min(numbers) < 1 or len(set(numbers)) != len(numbers):
+        raise broken(rule="must be distinct and at least 1", got=str(given), fix="Change the values.")
+    return given
+
 
 class BudgetSpec(Section):
     """When a trial ends: at the first of the limits given; at least one is."""
 
     env_steps: int | None = Field(None, ge=1)
     """Environment steps sampled for training, over all runners."""
-    iterations: int | list[int] | None = None
+    iterations: Annotated[int | list[int] | None, AfterValidator(_axis)] = None
     """Training iterations; a list makes it an axis, dealt evenly like the scale."""
     time_s: float | None = Field(None, gt=0)
     """Seconds of training time: evaluation and start-up do not count."""
@@ -101,7 +134,7 @@ class BaselineSpec(Section):
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: ParameterValues = Field(min_length=1)
+    parameters: Annotated[Values, Setting(NAMES)] = Field(min_length=1)
     """Values of tuned parameters. Without `num_env_runners` the baseline is run at every scale."""
 
 
@@ -112,25 +145,25 @@ class SearchSpec(Section):
     """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
     num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
     """Trials in all, baselines included; a grid counts itself."""
-    seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([1], min_length=1)
+    seeds: Annotated[list[Seed], Distinct] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
     objective: Objective = "final_return"
     """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
 of two consecutive evaluations at the target; `return_and_cpu_s`, the front of return against CPU-seconds."""
     min_env_steps_per_s: float | None = Field(None, gt=0)
     """A constraint on `measured` trials: the sampler keeps away from slower settings."""
-    sampler_seed: int = Field(0, ge=0, lt=2**31)
+    sampler_seed: Seed = 0
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     baselines: list[BaselineSpec] = Field([])
     """Settings that run first, such as the one that you use today."""
 
-    @model_validator(mode="before")
+    @field_validator("baselines")
     @classmethod
-    def _read_recorded_name(cls, content: Any) -> Any:
-        """Read `anchors`, the name of `baselines` in records, on which a study's identity depends."""
-        if isinstance(content, dict) and "anchors" in content and "baselines" not in content:
-            return {("baselines" if name == "anchors" else name): value for name, value in content.items()}
-        return content
+    def _named_apart(cls, baselines: list[BaselineSpec]) -> list[BaselineSpec]:
+        names = [baseline.name for baseline in baselines]
+        if len(set(names)) != len(names):
+            raise broken(rule="names must be distinct", got=str(names), fix="Rename one.")
+        return baselines
 
 
 class EvaluationSpec(Section):
@@ -146,11 +179,18 @@ class EvaluationSpec(Section):
     """Draw actions from the policy's distribution, with noise of `seed`, instead of taking the most probable ones."""
     max_episode_steps: int = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""
-    kwargs: dict[str, Any] = Field({})
+    kwargs: Arguments = Field({})
     """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
 that follow those of training, where nothing else is said."""
     agent: str | None = Field(None, min_length=1)
     """Agent of a script with several whose return counts; without it their sum does."""
+
+
+def _share(gpus: float) -> float:
+    if gpus > 1 and not gpus.is_integer():
+        rule = "must be a whole number, or a share of one GPU"
+        raise broken(rule=rule, got=f"{gpus:g}", fix=f"Write {math.ceil(gpus)}.")
+    return gpus
 
 
 class ResourcesSpec(Section):
@@ -169,7 +209,7 @@ own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
     num_cpus_per_learner: int = Field(1, ge=1)
     """CPUs of each learner process."""
-    num_gpus_per_learner: float = Field(0.0, ge=0)
+    num_gpus_per_learner: Annotated[float, AfterValidator(_share)] = Field(0.0, ge=0)
     """GPUs of each learner process; without learner processes, of the main process."""
     memory_main_mb: int = Field(700, ge=1)
     """Memory that the plan reckons for the main process, and for each learner process."""
@@ -179,3 +219,194 @@ own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
     startup_timeout_s: float = Field(1800.0, gt=0)
     """A trial whose runners are not up after so long fails."""
+
+
+Baseline = Literal["rllib_defaults", "naive_growth", "published"]
+"""A baseline that needs nothing of this study; those built on the best small-scale setting always take part."""
+
+
+class SeedsSpec(Section):
+    """Consecutive seeds."""
+
+    first: Seed
+    """The first seed."""
+    count: int = Field(ge=1)
+    """How many."""
+
+    @model_validator(mode="after")
+    def _within_generators(self) -> "SeedsSpec":
+        if self.seeds[-1] >= 2**31:
+            raise broken(rule=f"seeds go up to {2**31 - 1}", got=str(self.seeds[-1]), fix="Lower count.")
+        return self
+
+    @property
+    def seeds(self) -> range:
+        """The seeds, ascending."""
+        return range(self.first, self.first + self.count)
+
+
+class CalibrateSpec(Section):
+    """What trials cost here, before the search."""
+
+    num_points: int = Field(6, ge=3)
+    """Short trials of different batches, minibatches and epochs, at the target scale: they fit the cost model."""
+
+
+class RaceSpec(Section):
+    """Racing the best settings of the search, at the target scale, all on the same seeds."""
+
+    num_settings: int = Field(8, ge=2)
+    """Settings that enter."""
+    blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
+    """Rank seeds of each block; after each, the better half goes on (never fewer than the stress needs)."""
+
+
+class StressSpec(Section):
+    """The finalists at every searched scale."""
+
+    num_settings: int = Field(1, ge=1)
+    """Settings that enter: the best of the race, and as many of the best at the small scale."""
+    num_seeds: int = Field(4, ge=2)
+    """Rank seeds of each setting at each scale; those run already are not run again."""
+
+
+class ConfirmSpec(Section):
+    """The frozen settings on test seeds."""
+
+    num_seeds: int = Field(20, ge=5)
+    """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half \
+of them first, and the rest where a rule is open."""
+    num_seeds_others: int = Field(10, ge=5)
+    """Most test seeds of every other arm, in halves as well."""
+    num_seeds_stock: int = Field(5, ge=0)
+    """Test seeds of the winner under RLlib's own runner and learner; 0 leaves this arm out."""
+
+
+class MeasureSpec(Section):
+    """Throughput: short trials with real runners, which say nothing about learning."""
+
+    scales: Annotated[list[Scale], Distinct] = Field([1, 2, 4, 8, 16, 32, 46], min_length=2)
+    """Runners of the trials."""
+    repeats: int = Field(3, ge=2)
+    """Blocks; each runs every point once, in random order."""
+    iterations: int = Field(6, ge=2)
+    """Training iterations of each trial; the first one is warm-up."""
+    step_wait_ms: float = Field(0.0, ge=0)
+    """In this stage every environment step waits so many milliseconds, so that runners need no core each."""
+
+
+class HoldUpSpec(Section):
+    """A hold-up study: which setting still works at the target scale? In stages, each with seeds of its own."""
+
+    target_scale: Scale
+    """The scale that the setting is for; among `parameters.num_env_runners`."""
+    small_scale: Scale
+    """The scale at which training is known to work; among `parameters.num_env_runners`."""
+    unseen_scales: Annotated[list[Scale], Distinct] = Field([])
+    """Scales that no stage runs before the confirmation."""
+    baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
+    """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
+`published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
+    published: Annotated[Values, Setting({name: each for name, each in NAMES.items() if name != SCALE})] = Field({})
+    """Parameters of a published setting; the rest is as RLlib ships it."""
+    naive_steps_per_env_runner: int = Field(400, ge=1)
+    """Batch per runner of `naive_growth`."""
+    tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
+    """Seeds of calibration and search."""
+    rank_seeds: SeedsSpec = SeedsSpec(first=101, count=7)
+    """Seeds of race and stress."""
+    test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
+    """Seeds of confirmation and measurement; refused until the settings are frozen."""
+    num_settings: int = Field(24, ge=4, le=MAX_TRIALS)
+    """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
+    calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
+    """What trials cost here, before the search."""
+    race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
+    """Racing the best settings of the search, at the target scale, all on the same seeds."""
+    stress: StressSpec = StressSpec()  # type: ignore[call-arg]
+    """The finalists at every searched scale."""
+    confirm: ConfirmSpec = ConfirmSpec()  # type: ignore[call-arg]
+    """The frozen settings on test seeds."""
+    measure: MeasureSpec | None = None
+    """The clock; none leaves it out, and the certificate says so."""
+    cpu_hours: float | None = Field(None, gt=0)
+    """Budget of CPU time in training, by all trials up to the confirmation; evaluation and start-up come on top. The \
+search is cut short so that the later stages can be paid for; the certificate says what they use beyond it."""
+    tolerance: float = Field(0.05, gt=0, lt=1)
+    """How much score the target scale may lose against the small scale's best and still hold up."""
+    solved_share: float = Field(0.95, gt=0, le=1)
+    """Share of test seeds that must be solved."""
+
+
+LEARNERS = "num_learners"
+"""An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
+_LEARNERS = Parameter(
+    name=LEARNERS,
+    kind=int,
+    default=0,
+    minimum=0,
+    maximum=MAX_PROCESSES,
+    meaning="Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`.",
+)
+_VARIED = (
+    SCALE,
+    "num_envs_per_env_runner",
+    "train_batch_size",
+    "steps_per_env_runner",
+    "minibatch_size",
+    "num_minibatches",
+    "num_epochs",
+)
+"""Parameters and rules that an iteration's time depends on, in the order of the tables."""
+AXES = {
+    **{name: NAMES[name] for name in _VARIED},
+    SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
+    LEARNERS: _LEARNERS,
+}
+"""What a grid can vary."""
+
+
+GridSpec: type[Domains] = create_model(
+    "GridSpec",
+    __base__=Domains,
+    __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
+    **{
+        name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
+        for name, parameter in AXES.items()
+    },
+)  # type: ignore[call-overload]
+
+
+class AllocationSpec(Section):
+    """One large trial, or the same CPUs for several smaller ones?"""
+
+    num_env_runners: int = Field(ge=1, le=MAX_PROCESSES)
+    """Runners of the one large trial, whose CPUs the others share."""
+    trials: Annotated[list[Annotated[int, Field(ge=1)]], Distinct] = Field([1, 2, 4], min_length=1)
+    """How many trials take these CPUs, side by side; each has a main process of its own, and fewer runners."""
+    parameters: Annotated[dict[str, int], Setting({name: AXES[name] for name in AXES if name != SCALE})] = Field({})
+    """What differs from `parameters` in these trials, such as `train_batch_size`."""
+
+
+class ThroughputSpec(Section):
+    """A throughput study: short trials of cells, in blocks. It measures the clock and makes no claim about learning."""
+
+    iterations: int = Field(4, ge=1)
+    """Timed training iterations of each trial; one more before them is warm-up."""
+    blocks: int = Field(3, ge=1)
+    """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
+at its beginning and at its end. The number of the block is the seed of its trials."""
+    grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
+    """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
+    allocation: AllocationSpec | None = None
+    """One large trial, or the same CPUs for several smaller ones?"""
+
+    def axes(self) -> dict[str, dict[str, list[int]]]:
+        """Return grid -> axis -> its values, of those that the grid varies."""
+        said = {name: {axis: getattr(grid, axis) for axis in AXES} for name, grid in self.grids.items()}
+        return {
+            name: {
+                axis: [int(value) for value in values(domain)] for axis, domain in domains.items() if domain is not None
+            }
+            for name, domains in said.items()
+        }

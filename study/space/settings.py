@@ -1,14 +1,17 @@
-"""Settings: from what a space or a sampler proposes to RLlib's parameters at a number of runners. Pure.
+"""From a space to what runs: settings, the cells of a throughput study, and the variants of a trial. Pure.
 
-A setting may hold rules (`steps_per_env_runner`) in place of parameters, so that it can be run at any scale.
+A setting may hold rules (`steps_per_env_runner`) in place of parameters, so that it can be run at any scale. It has
+three forms: what a space or a sampler proposes, the complete one (`rounded`), and RLlib's parameters at a number of
+runners (`runnable`).
 """
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from study.space.domains import Choices, Domain, Range, bounds, largest, smallest
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
+from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
 
 ITERATIONS = "iterations"
@@ -173,3 +176,47 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
 def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) -> int:
     lowest, highest = math.ceil(smallest(domain) / unit), max(math.floor(largest(domain) / unit), 1)
     return unit * min(max(round(value / unit), lowest), highest)
+
+
+# --- variants of a trial ---
+
+Stage = Literal["calibrate", "search", "race", "stress", "confirm", "measure"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""Those of a hold-up study, in their order."""
+THROUGHPUT = "throughput"
+"""What the trials of a throughput study have in place of a stage."""
+SHARED = "shared"
+"""Name of the measured trials that share the CPUs of one: several of equal scale and seed, side by side."""
+Variant = Literal["study", "stock", "measured"]
+"""`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
+
+WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
+"""Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
+chosen one on RLlib's own runner, which no rule and no comparison uses."""
+
+
+def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:
+    """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""
+    if num_learners is not None:
+        return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
+    match variant:
+        case "stock":
+            environment = spec.environment.model_copy(update={"backend": "gymnasium"})
+            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "real"}
+            return spec.model_copy(update={"environment": environment, **stock})
+        case "measured":
+            wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
+            environment = spec.environment.model_copy(update={"step_wait_ms": wait})
+            evaluation = spec.evaluation.model_copy(update={"num_evaluations": 1, "episodes": 1})
+            return spec.model_copy(update={"execution": "real", "environment": environment, "evaluation": evaluation})
+        case _:
+            return spec
+
+
+def with_lanes_in(setting: dict[str, Value], num_env_runners: int) -> dict[str, Value]:
+    """Return the setting with as many environments as before, held by `num_env_runners` runners; nothing else changes.
+
+    4 runners with 2 environments each become, for `num_env_runners=1`, 1 runner with 8.
+    """
+    lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
+    return {**setting, SCALE: num_env_runners, "num_envs_per_env_runner": lanes // num_env_runners}

@@ -1,13 +1,17 @@
-"""Space files as text: where they are, and safe YAML with line numbers. Pure."""
+"""Space files: where they are, safe YAML with the line of each key, and what a value may be at all. Pure.
+
+Parsers accept more than any space needs: numbers of a million digits, lists nested without end, text that cannot be
+written again. `unfit` refuses it, wherever a space was read, so that no check, table or message has to expect it.
+"""
 
 import contextlib
 import copy
 import datetime
 import difflib
 import io
-import re
+import reprlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -22,8 +26,20 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from study.errors import Fault, SpaceError
 from study.harmless import mask_credentials
-from study.space.plain import MAX_DEPTH, MAX_FAULTS, MAX_WHOLE, Place, dotted, unfit
+from study.space.parameters import MAX_WHOLE
 
+Place = tuple[str | int, ...]
+
+MAX_FAULTS = 100
+"""Most faults of one file that are reported."""
+MAX_DEPTH = 32
+"""Levels of lists and mappings in each other; shipped spaces have five."""
+MAX_VALUES = 20_000
+"""Guards against aliases that expand without end."""
+MAX_CHARACTERS = 1_000_000
+"""In all texts together, each counted wherever an alias puts it."""
+MAX_KEY = 200
+"""Characters of a key."""
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000, and the parser takes a second for so many."""
@@ -154,9 +170,12 @@ def read_text(text: str, *, name: str) -> Source:
         fix = "Remove one of the two."
         raise _error(name, rule=f"keys must be distinct ({problem})", fix=fix, line=line) from error
     except MarkedYAMLError as error:
-        line, fix = _place_and_fix(error, text)
-        problem = _printable(error.problem or _first_line(error))
-        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, line=line) from error
+        # What is never closed is noticed at the end, and to be mended where it begins.
+        unclosed = "quoted scalar" in str(error.context) or "flow" in str(error.context)
+        mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+        problem, fix = _printable(error.problem or _first_line(error)), "Look there, and in the line before: "
+        fix += "a space behind each colon, spaces in front of keys, quotes around text with : or @, brackets in pairs."
+        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, line=mark.line + 1 if mark else None) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         number = error.character if isinstance(error.character, int) else ord(error.character)
@@ -247,48 +266,6 @@ def _kind(value: object) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "something else")
 
 
-_STUMBLED: tuple[tuple[str, bool, str], ...] = (
-    ("quoted scalar", True, "Close the quotes that begin here."),
-    ("flow sequence", True, "Close the bracket that opens here with ], and put a comma between its items."),
-    ("flow mapping", True, "Close the bracket that opens here with }, and put a comma between its items."),
-    ("another document", False, "Remove this line and what follows: a file holds one space."),
-    ("cannot start any token", False, "Put the text in quotes."),
-    ("undefined alias", False, "Put the text in quotes."),
-    ("expected ':'", False, "Write a key, a colon, a space and a value."),
-    ("found '<block mapping start>'", False, "Indent this key as the keys beside it."),
-)
-"""Words of ruamel's message; whether the line is where the value began, not where it stumbled; what to do."""
-
-
-def _place_and_fix(error: MarkedYAMLError, text: str) -> tuple[int | None, str]:
-    """Return the line in which a document ceases to be YAML, and what is probably wrong there."""
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return None, "Check the indentation and quotes."
-    number, lines = mark.line + 1, ["", *_LINE_BREAK.split(text)]
-    before, here, *_ = *lines[mark.line : mark.line + 2], "", ""
-    if foreign := next((each for each in here + before if each in _FOREIGN_SPACES), None):
-        return number, f"Replace the character U+{ord(foreign):04X} here by an ordinary space."
-    if "\t" in here[: len(here) - len(here.lstrip())]:
-        return number, "Indent with spaces, not with tabs."
-    said = f"{error.context} {error.problem}"
-    for words, where_it_began, fix in _STUMBLED:
-        if words in said:
-            began = error.context_mark if where_it_began else None
-            return number if began is None else began.line + 1, fix
-    if re.match(r"\s*[\w-]+:[^\s]", before):
-        return number - 1, "Write a space behind the colon."
-    if ": " in here.partition(": ")[2]:
-        return number, "Put the text behind the first colon in quotes."
-    return number, "Indent the keys of a section alike, and close quotes and brackets."
-
-
-_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-"""As YAML counts lines."""
-_FOREIGN_SPACES = frozenset("\u00a0\u2007\u2009\u200b\u202f\u3000\ufeff")
-"""Spaces of web pages and word processors, which YAML takes for letters."""
-
-
 def _printable(text: str) -> str:
     """Return the text without what could command a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
@@ -326,3 +303,68 @@ def _error(
     name: str, *, where: str = "file", rule: str, got: str = "", fix: str, line: int | None = None
 ) -> SpaceError:
     return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, line=line)
+
+
+def unfit(content: Mapping[Any, Any]) -> Iterator[Fault]:
+    """Yield a fault for every value that no space has; ends early where there are too many values."""
+    waiting: list[tuple[Place, Any]] = [((), content)]
+    seen = characters = 0
+    while waiting:
+        place, value = waiting.pop()
+        where = dotted(place)
+        seen += 1
+        characters += len(value) if isinstance(value, str) else 0
+        if seen > MAX_VALUES or characters > MAX_CHARACTERS:
+            rule, fix = f"at most {MAX_VALUES} values and {MAX_CHARACTERS} characters", "Do not nest aliases."
+            yield Fault(where="file", rule=rule, fix=fix)
+            return
+        if isinstance(value, (Mapping, list)):
+            if len(place) >= MAX_DEPTH:
+                rule, fix = f"at most {MAX_DEPTH} levels", "Nest less, and do not nest aliases."
+                yield Fault(where=dotted(place[:3]), rule=rule, fix=fix)
+                continue
+            inner = list(value.items() if isinstance(value, Mapping) else enumerate(value))
+            for key in value if isinstance(value, Mapping) else ():
+                if not _fits(key):
+                    rule = f"keys must be at most {MAX_KEY} printable characters"
+                    got = shown(key) if isinstance(key, str) else "another"
+                    yield Fault(where=where, rule=rule, got=got, fix="Rename it.")
+            waiting.extend(((*place, key), each) for key, each in reversed(inner) if _fits(key))
+        elif isinstance(value, str) and not _is_text(value):
+            rule, got, fix = "must be text", "half of a surrogate pair", "Write the character itself."
+            yield Fault(where=where, rule=rule, got=got, fix=fix)
+        elif isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
+            yield Fault(where=where, rule="whole numbers have at most 64 bits", fix="Write a smaller number.")
+
+
+def dotted(place: Place) -> str:
+    """Return the name of a place as messages show it: `parameters.lr`."""
+    return ".".join(map(str, place)) or "file"
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: a long one in part."""
+    return _SHORT.repr(value)
+
+
+def as_yaml(value: object) -> str:
+    """Return a value in a message as its YAML says it."""
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else shown(value)
+
+
+def _fits(key: object) -> bool:
+    if isinstance(key, int) and not -MAX_WHOLE <= key <= MAX_WHOLE:
+        return False
+    return len(str(key)) <= MAX_KEY and str(key).isprintable()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 4, 20, 20, 200, 200

@@ -1,24 +1,36 @@
-"""The schema of a space file: `StudySpec`, whose sections are in `sections`. Pure; imports no Ray, torch or Optuna."""
+"""The schema of a space file: `StudySpec`, whose sections are in `sections`, and a study's identity. Pure.
+
+Imports no Ray, torch or Optuna. A study's identity is the digest of the values that differ from the defaults, with the
+schema's version: a new key whose default does what was done before stops no resume, and makes no recorded study old.
+"""
 
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticKnownError
 
-from study.space.algorithms import ALGORITHMS, Algorithm, AlgorithmName, of_script
-from study.space.domains import Choices, Domain, ParametersSpec, Range, Section
-from study.space.holdup import HoldUpSpec
-from study.space.kinds import KINDS, KindName
-from study.space.parameters import PARAMETERS, REPLACED, RULES, SCALE, Value, attribute
+from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Rule, Section
+from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value, attribute
 from study.space.procgen import is_procgen, tested_on
-from study.space.script import ScriptFacts
-from study.space.sections import BudgetSpec, EnvironmentSpec, EvaluationSpec, NetworkSpec, ResourcesSpec, SearchSpec
-from study.space.throughput import LEARNERS, ThroughputSpec, without_absent
+from study.space.script import ScriptFacts, of_script
+from study.space.sections import (
+    LEARNERS,
+    BudgetSpec,
+    EnvironmentSpec,
+    EvaluationSpec,
+    HoldUpSpec,
+    NetworkSpec,
+    ResourcesSpec,
+    SearchSpec,
+    ThroughputSpec,
+)
 
 VERSION = 1
 """Version of the schema of space files."""
@@ -26,6 +38,40 @@ Standardization = Literal["steps", "rllib", "none"]
 Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of study, as far as its space is concerned; `study.designs` has the rest of it.
+
+    Attributes:
+        learns: Whether its trials are evaluated, and scored by `environment.floor` and `environment.reference`.
+        rules: Rules between the sections of its spaces, where `study.space.rules` has none for it.
+    """
+
+    learns: bool = True
+    rules: Sequence[Rule] = ()
+
+
+KINDS: dict[str, Kind] = {"search": Kind(), "throughput": Kind(learns=False)}
+"""By the values of `kind:`; a package that adds a kind of study adds an entry. A hold-up study is a search."""
+
+
+def _one_of(known: Mapping[str, object], name: str) -> str:
+    if name not in known:
+        *first, last = map(repr, known)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+    return name
+
+
+def _algorithm_known(name: str, info: ValidationInfo) -> str:
+    return name if info.data.get("script") is not None else _one_of(ALGORITHMS, name)
+
+
+KindName = Annotated[str, AfterValidator(lambda name: _one_of(KINDS, name))]
+AlgorithmName = Annotated[
+    str, AfterValidator(_algorithm_known), WithJsonSchema({"enum": list(ALGORITHMS), "type": "string"})
+]
 
 
 class StudySpec(Section):
@@ -42,7 +88,7 @@ class StudySpec(Section):
     """A script of yours in place of `environment.id`, `algorithm` and `model`: `my_train.py`, or \
 `my_train.py:make_config`, where `:` names an `AlgorithmConfig`, or a function that returns one. \
 Every trial runs this configuration; the study sets what `parameters` says, seeds, evaluation and resources."""
-    config_kwargs: dict[str, Any] = Field({})
+    config_kwargs: Arguments = Field({})
     """Arguments of that function."""
     config_args: str = ""
     """Arguments that the script reads from its command line: `"--num-agents 2"`."""
@@ -87,7 +133,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     exclusive: bool = False
     """Trials whose clock is `measured` run alone: no other trial beside them, and whatever else Ray runs on their \
 nodes meanwhile counts as foreign load. Trials of a throughput study always run one after another."""
-    rllib: dict[str, dict[str, Any]] = Field({})
+    rllib: dict[str, Arguments] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
     @model_validator(mode="before")
@@ -97,7 +143,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         if not isinstance(content, dict):
             return content
         if (facts := content.get("script")) is not None:
-            return _of_script(content, facts if isinstance(facts, ScriptFacts) else ScriptFacts.model_validate(facts))
+            return _of_script(content, ScriptFacts.model_validate(facts))
         if not isinstance(parameters := content.get("parameters"), dict):
             return content
         algorithm = ALGORITHMS.get(str(content.get("algorithm", "PPO")))
@@ -287,61 +333,66 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return min(max((final_return - self.floor) / (self.reference - self.floor), 0.0), 1.2)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the complete spec, defaults included, as JSON values that `parse_space` reads back.
-
-        Keys of throughput studies are left out of other studies, and so are `exclusive: false` and other defaults of
-        later fields: otherwise the identity of studies that were begun without these fields would change.
-        """
+        """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
         content = self.model_dump(mode="json", by_alias=True)
-        del content["version"]  # the stored form has none
-        content["search"]["anchors"] = content["search"].pop(
-            "baselines"
-        )  # its name when the first studies were recorded
-        for section, name in _LATER:
-            if getattr(getattr(self, section), name) == type(getattr(self, section)).model_fields[name].default:
-                del content[section][name]
-        if not self.exclusive:
-            del content["exclusive"]
-        if self.config is None:
-            for name in ("config", "config_kwargs", "config_args", "script"):
-                del content[name]
-        if self.kind == "search":
-            del content["kind"]
-        if self.throughput is None:
-            del content["throughput"]
-        else:
-            content["throughput"] = without_absent(content["throughput"])
-        parameters = content["parameters"]
-        used = {name for name in RULES if parameters[name] is not None}
-        own = self.traits.parameters if self.script is None else self.given_parameters
-        given = {*own, *used} - {REPLACED.get(rule) for rule in used}
-        content["parameters"] = {name: value for name, value in parameters.items() if name in given}
+        own = self.given_parameters if self.script is not None else {*self.traits.parameters, *RULES}
+        replaced = {REPLACED[rule] for rule in REPLACED if rule in content["parameters"]}
+        said = content["parameters"].items()
+        return {**content, "parameters": {name: each for name, each in said if name in own and name not in replaced}}
+
+    def differing(self) -> dict[str, Any]:
+        """Return the values that differ from the defaults, as JSON values; sections without any are left out."""
+        content = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        usual = {name: each.default for name, each in PARAMETERS.items()} | dict(self.traits.defaults)
+        if self.script is not None:
+            usual = {}  # a script without a value, such as one with a schedule, has no default
+        short, whole = content["parameters"], self.to_json()["parameters"].items()
+        content["parameters"] = {name: short.get(name, each) for name, each in whole if each != usual.get(name)}
         return content
 
     def digest(self) -> str:
-        """Return the identity of the study: equal for equal specs, whatever the number of trials."""
-        return digest_of(self.to_json())
+        """Return the identity of the study: that of specs which differ in nothing that a trial depends on."""
+        identity = {name: value for name, value in self.differing().items() if name != "description"}
+        for section, name in NOT_IDENTITY:
+            if isinstance(said := identity.get(section), dict):
+                identity[section] = {key: value for key, value in said.items() if key != name}
+        identity = {"version": VERSION} | {name: value for name, value in identity.items() if value != {}}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_LATER = (
-    *(
-        ("environment", name)
-        for name in (
-            "process",
-            "step_cpu_ms",
-            "action_repeat",
-            "frame_stack",
-            "normalize_observations",
-            "normalize_rewards",
-        )
-    ),
-    ("budget", "allow_larger_batch"),
-    ("model", "conv_net"),
-    ("evaluation", "kwargs"),
-    ("evaluation", "stochastic"),
-    ("evaluation", "agent"),
-)
-"""Fields that are left out of a study's identity at their default: studies were begun without them."""
+NOT_IDENTITY = (("search", "num_trials"), ("budget", "allow_larger_batch"), ("holdup", "cpu_hours"))
+"""What a resume may change: it adds trials, lets a study start, or ends it earlier, and changes no trial."""
+_RENAMED = {"search.anchors": "baselines"}
+"""Key that earlier versions recorded -> its name now."""
+GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds", "script.own_parts")
+"""Keys that earlier versions recorded, and that nothing reads any more."""
+
+
+def _recorded_under(content: dict[str, Any], places: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield those of the places that a recorded spec has, each with the section that holds it."""
+    for place in places:
+        section: Any = content
+        for name in place.split(".")[:-1]:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and place.rpartition(".")[2] in section:
+            yield place, section
+
+
+def gone_from(recorded: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a recorded spec that an earlier version kept to, and this one does not know."""
+    return [place for place, _ in _recorded_under(dict(recorded), GONE)]
+
+
+def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults."""
+    content = copy.deepcopy(dict(recorded))
+    for place, section in _recorded_under(content, (*GONE, *_RENAMED)):
+        value = section.pop(place.rpartition(".")[2])
+        if place in _RENAMED:
+            section[_RENAMED[place]] = value
+    if content.get("learner") == "lean":  # the update of `fused`, without JAX
+        content["learner"] = "fused"
+    return content
 
 
 def _of_script(content: dict[str, Any], facts: ScriptFacts) -> dict[str, Any]:
@@ -365,14 +416,3 @@ def _given(name: str, value: float | None) -> float:
     if value is None:
         raise ValueError(f"a study without environment.{name} scores nothing")  # a programming error
     return value
-
-
-def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the identity of a study from `StudySpec.to_json()`, whichever version wrote it."""
-    identity: dict[str, Any] = copy.deepcopy(dict(content))
-    identity.pop("description")
-    identity["search"].pop("num_trials")
-    identity["budget"].pop("allow_larger_batch", None)  # it lets the study start, and changes no trial
-    if identity.get("holdup") is not None:
-        identity["holdup"].pop("cpu_hours")  # a resume may raise it
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,91 +1,233 @@
-"""The `throughput` section of a space: which cells are timed, for how long and how often. Pure."""
+"""A throughput study: its cells, which are settings to time, and the rules that they keep. Pure."""
 
-from dataclasses import replace
-from typing import Annotated, Any
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from pydantic import Field, create_model
+from pydantic import ValidationError
 
-from study.space.domains import Model, Section, domain_of, values
-from study.space.parameters import MAX_PROCESSES, PARAMETERS, RULES, SCALE, Parameter
+from study.space.domains import Choices, ParametersSpec, Range, Rule
+from study.space.parameters import MAX_TRIALS, PARAMETERS, RULES, SCALE, Value
+from study.space.rules import BATCHES, Found, both, left_out
+from study.space.sections import AXES, LEARNERS, AllocationSpec
+from study.space.settings import overlay, resolve
+from study.space.spec import StudySpec
 
-LEARNERS = "num_learners"
-"""An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
-_LEARNERS = Parameter(
-    name=LEARNERS,
-    kind=int,
-    default=0,
-    minimum=0,
-    maximum=MAX_PROCESSES,
-    meaning="Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`.",
-)
-_VARIED = (
-    SCALE,
-    "num_envs_per_env_runner",
-    "train_batch_size",
-    "steps_per_env_runner",
-    "minibatch_size",
-    "num_minibatches",
-    "num_epochs",
-)
-"""Parameters and rules that an iteration's time depends on, in the order of the tables."""
-AXES = {
-    **{name: {**PARAMETERS, **RULES}[name] for name in _VARIED},
-    SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
-    LEARNERS: _LEARNERS,
-}
-"""What a grid can vary."""
+MAX_CELLS = 1_000
+"""More than anybody can time; the plan looks at each of them."""
+BASE_CELL = "anchor"
+"""Name of the base cell in records; it begins and ends every block."""
 
 
-GridSpec: type[Model] = create_model(
-    "GridSpec",
-    __base__=Model,
-    __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
-    **{
-        name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
-        for name, parameter in AXES.items()
-    },
-)  # type: ignore[call-overload]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a trial is to time: numbers, no rules."""
+
+    name: str
+    """Distinct within a study; the base cell's is `BASE_CELL`."""
+    num_env_runners: int
+    num_learners: int
+    setting: Mapping[str, Value]
+    """Every other parameter of PPO."""
+    places: tuple[str, ...]
+    """Places of the space that name this cell, such as `throughput.grids.strong`."""
+    num_trials: int = 1
+    """Trials that run side by side: more than one only where an allocation is split."""
+
+    @property
+    def grids(self) -> str:
+        """The grids that the cell belongs to, for people."""
+        return ", ".join(place.rpartition(".")[2] for place in self.places if place.startswith("throughput."))
 
 
-class AllocationSpec(Section):
-    """One large trial, or the same CPUs for several smaller ones?"""
+def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
+    """Return the distinct cells of a throughput study, the base cell first.
 
-    num_env_runners: int = Field(ge=1, le=MAX_PROCESSES)
-    """Runners of the one large trial, whose CPUs the others share."""
-    trials: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
-    """How many trials take these CPUs, side by side; each has a main process of its own, and fewer runners."""
-    parameters: dict[str, int] = Field({})
-    """What differs from `parameters` in these trials, such as `train_batch_size`."""
-
-
-class ThroughputSpec(Section):
-    """A throughput study: short trials of cells, in blocks. It measures the clock and makes no claim about learning."""
-
-    iterations: int = Field(4, ge=1)
-    """Timed training iterations of each trial; one more before them is warm-up."""
-    blocks: int = Field(3, ge=1)
-    """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
-at its beginning and at its end. The number of the block is the seed of its trials."""
-    grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
-    """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
-    allocation: AllocationSpec | None = None
-    """One large trial, or the same CPUs for several smaller ones?"""
-
-    def axes(self) -> dict[str, dict[str, list[int]]]:
-        """Return grid -> axis -> its values, of those that the grid varies."""
-        said = {name: {axis: getattr(grid, axis) for axis in AXES} for name, grid in self.grids.items()}
-        return {
-            name: {
-                axis: [int(value) for value in values(domain)] for axis, domain in domains.items() if domain is not None
-            }
-            for name, domains in said.items()
-        }
+    A cell that several grids name is one cell. The undivided trial of an allocation stays apart from the base cell, so
+    that its parts are compared with a trial at a random place of the block, as they are.
+    """
+    cells: dict[tuple[object, ...], Cell] = {}
+    for cell in (_base(spec), *_of_grids(spec), *_of_allocation(spec)):
+        key = _identity(cell)
+        known = cells.get(key)
+        if known is None or (cell.places == ("throughput.allocation",) and known.name == BASE_CELL):
+            cells[key if known is None else (*key, cell.name)] = cell
+            continue
+        name = cell.name if cell.places == ("throughput.allocation",) else known.name
+        cells[key] = replace(known, name=name, places=tuple(dict.fromkeys((*known.places, *cell.places))))
+    return tuple(cells.values())
 
 
-def without_absent(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the section's JSON values without the axes that a grid does not vary, which cannot be read back."""
-    grids = {
-        name: {axis: values for axis, values in grid.items() if values is not None}
-        for name, grid in content["grids"].items()
+def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
+    """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
+    fixed = {
+        "parameters": ParametersSpec.model_validate({**cell.setting, SCALE: cell.num_env_runners}),
+        "resources": spec.resources.model_copy(update={LEARNERS: cell.num_learners}),
+        "execution": "real" if spec.execution == "auto" else spec.execution,
     }
-    return {**content, "grids": grids}
+    return spec.model_copy(update=fixed)
+
+
+def shares(num_cpus: int, num_trials: int, *, overhead: int, each: int) -> int:
+    """Return the runners that each of several trials gets out of the CPUs of one; below 1 where they do not suffice.
+
+    Args:
+        num_cpus: CPUs of the one.
+        num_trials: Trials that share them.
+        overhead: CPUs of a trial besides its runners.
+        each: CPUs of a runner.
+    """
+    return (num_cpus // num_trials - overhead) // each
+
+
+def _base(spec: StudySpec) -> Cell:
+    return _cell(spec, spec.fixed, spec.scales[0], spec.resources.num_learners, "parameters", name=BASE_CELL)
+
+
+def _of_grids(spec: StudySpec) -> Iterator[Cell]:
+    assert spec.throughput is not None  # only a throughput study has cells
+    for name, axes in spec.throughput.axes().items():
+        for values in itertools.product(*axes.values()):
+            yield _changed(spec, dict(zip(axes, values, strict=True)), f"throughput.grids.{name}")
+
+
+def _of_allocation(spec: StudySpec) -> Iterator[Cell]:
+    assert spec.throughput is not None  # only a throughput study has cells
+    allocation = spec.throughput.allocation
+    if allocation is None:
+        return
+    whole = _changed(spec, {**allocation.parameters, SCALE: allocation.num_env_runners}, "throughput.allocation")
+    resources = spec.resources
+    overhead = resources.num_cpus_for_main_process + whole.num_learners * resources.num_cpus_per_learner
+    each = resources.num_cpus_per_env_runner
+    for trials in allocation.trials:
+        runners = shares(overhead + whole.num_env_runners * each, trials, overhead=overhead, each=each)
+        yield replace(whole, num_env_runners=runners, num_trials=trials, name=f"allocation {trials} x {runners}")
+
+
+def _changed(spec: StudySpec, changes: Mapping[str, Value], place: str) -> Cell:
+    scale = int(changes.get(SCALE, spec.scales[0]))
+    learners = int(changes.get(LEARNERS, spec.resources.num_learners))
+    setting = overlay(spec.fixed, {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
+    return _cell(spec, setting, scale, learners, place)
+
+
+def _cell(
+    spec: StudySpec, setting: Mapping[str, Value], scale: int, learners: int, place: str, *, name: str = ""
+) -> Cell:
+    values = _numbers(setting, scale)
+    short = {"n": scale, "k": "num_envs_per_env_runner", "B": "train_batch_size", "m": "minibatch_size"}
+    words = [f"{letter}={values[at] if isinstance(at, str) else at}" for letter, at in short.items()]
+    words += [f"E={values['num_epochs']}", *([f"L={learners}"] if learners else [])]
+    return Cell(
+        name=name or " ".join(words), num_env_runners=scale, num_learners=learners, setting=values, places=(place,)
+    )
+
+
+def _numbers(setting: Mapping[str, Value], scale: int) -> dict[str, Value]:
+    """Return the setting's numbers at a scale; a minibatch larger than its batch stays, to be refused."""
+    values = {name: value for name, value in resolve(setting, scale).items() if name != SCALE}
+    if "num_minibatches" not in setting:
+        values["minibatch_size"] = PARAMETERS["minibatch_size"].kind(setting["minibatch_size"])
+    return values
+
+
+def _identity(cell: Cell) -> tuple[object, ...]:
+    return cell.num_env_runners, cell.num_learners, cell.num_trials, *sorted(cell.setting.items())
+
+
+# --- rules ---
+
+
+def _times(spec: StudySpec) -> bool:
+    """Return whether the cells of a throughput study are given, of an algorithm whose phases can be timed."""
+    return spec.kind == "throughput" and spec.throughput is not None and not spec.traits.asynchronous
+
+
+def _varied_base(spec: StudySpec) -> Found:
+    for name in (*spec.parameter_names, *RULES) if _times(spec) else ():
+        domain = spec.domain(name) if name in PARAMETERS else spec.rule(name)
+        if isinstance(domain, (Choices, Range)):
+            got = "a list" if isinstance(domain, Choices) else "a range"
+            more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
+            yield {"name": name, "got": got, "more": more}
+
+
+def _axes(spec: StudySpec) -> dict[str, dict[str, list[int]]]:
+    return spec.throughput.axes() if spec.throughput and _times(spec) else {}
+
+
+def _many_cells(spec: StudySpec) -> Found:
+    sizes = {f"throughput.grids.{name}": math.prod(map(len, axes.values())) for name, axes in _axes(spec).items()}
+    for allocation in _allocations(spec):
+        sizes["throughput.allocation.trials"] = len(allocation.trials)
+    blocks, total = spec.throughput.blocks if spec.throughput else 1, sum(sizes.values())
+    if total > MAX_CELLS:
+        yield {"where": max(sizes, key=lambda place: sizes[place]), "most": f"{MAX_CELLS} cells", "got": total}
+    elif total * blocks > MAX_TRIALS:
+        got = f"{blocks} blocks of {total} cells"
+        yield {"where": "throughput.blocks", "most": f"{MAX_TRIALS} trials", "got": got}
+
+
+def _allocations(spec: StudySpec) -> Iterator[AllocationSpec]:
+    if _times(spec) and spec.throughput is not None and spec.throughput.allocation is not None:
+        yield spec.throughput.allocation
+
+
+def _too_divided(spec: StudySpec) -> Found:
+    resources = spec.resources
+    for allocation in _allocations(spec):
+        learners = allocation.parameters.get(LEARNERS, resources.num_learners)
+        overhead = resources.num_cpus_for_main_process + learners * resources.num_cpus_per_learner
+        cpus = overhead + allocation.num_env_runners * resources.num_cpus_per_env_runner
+        for trials in sorted(allocation.trials):
+            if shares(cpus, trials, overhead=overhead, each=resources.num_cpus_per_env_runner) < 1:
+                runners = allocation.num_env_runners
+                yield {"overhead": overhead, "got": f"{trials} trials for the {cpus} CPUs of {runners} runners"}
+                return
+
+
+def _broken_cells(spec: StudySpec) -> Found:
+    """Yield the cells that do not run as they are written: a rounded or clipped one would be another workload."""
+    if not _times(spec) or any(both(spec)) or any(fault for rule in _BEFORE_CELLS for fault in rule.faults(spec)):
+        return
+    for cell in cells_of(spec):
+        name, grid = "of the base" if cell.name == BASE_CELL else f"'{cell.name}'", cell.places[0]
+        try:
+            alone = spec_of_cell(spec, cell)
+        except ValidationError as error:  # a rule can lead to a value that a parameter may not have
+            key, given = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
+            rule = f"{key} in cell {name}: must be a value that the parameter may have"
+            yield {"where": grid, "rule": rule, "got": given[key], "fix": "Change the rule, or list other values."}
+            return
+        for fault in (fault for rule in BATCHES for fault in rule.faults(alone)):
+            own = grid == "parameters"
+            rule = fault.rule if own else f"{fault.where.rpartition('.')[2]} in cell {name}: {fault.rule}"
+            yield {"where": fault.where if own else grid, "rule": rule, "got": fault.got, "fix": fault.fix}
+
+
+_BEFORE_CELLS = (
+    Rule("parameters.{name}", _varied_base, "the base cell has one value", "Give one value{more}.", "{got}"),
+    Rule("throughput.grids", lambda s: _times(s) and not s.throughput.grids and s.throughput.allocation is None,
+         "there must be something to compare", "Add a grid.", "no grid and no allocation"),
+    Rule("throughput.grids.{name}", lambda s: ({"name": name} for name, axes in _axes(s).items() if not axes),
+         "must vary something", "Add one, or remove the grid.", f"no axis of {', '.join(AXES)}"),
+    Rule("throughput.allocation.trials", _too_divided, "every trial needs {overhead} CPUs and those of a runner",
+         "Name fewer trials, or raise num_env_runners.", "{got}"),
+    Rule("{where}", _many_cells, "at most {most} in all", "List fewer values, or lower it.", "{got}"),
+)  # fmt: skip
+TIMED = (
+    Rule("throughput", lambda s: s.kind != "throughput" and s.throughput is not None, "needs kind: throughput",
+         "Add kind: throughput, or remove it.", "kind: {s.kind}"),
+    Rule("algorithm", lambda s: s.kind == "throughput" and s.traits.asynchronous,
+         "a throughput study times the phases of an iteration, and those of {s.algorithm} overlap",
+         "Use kind: search with budget.time_s, or algorithm: PPO."),
+    Rule("throughput", lambda s: s.kind == "throughput" and s.throughput is None,
+         "must be given with kind: throughput", "Add throughput.grids."),
+    left_out("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials "
+             "search.seeds search.objective search.min_env_steps_per_s search.baselines", _times,
+             "a throughput study counts its iterations itself, searches for nothing, and evaluates nothing"),
+    *_BEFORE_CELLS,
+    Rule("{where}", _broken_cells, "{rule}", "{fix}", "{got}"),
+)  # fmt: skip

@@ -11,8 +11,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
 
 from study.errors import Fault, SpaceError, StudyError, TrialError
-from study.space.checks import fused_alone
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
+from study.space.rules import fused_alone
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -170,41 +170,28 @@ def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) ->
 def _set_parameters(
     config: AlgorithmConfig, experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value]
 ) -> None:
-    """Set the parameters whose value is not the configuration's own; RLlib's sizes are those of one learner."""
-    learners, given = max(spec.resources.num_learners, 1), experiment.given
-    changed = {name: value for name, value in setting.items() if name not in given or given[name] != value}
-    batch = int(setting["train_batch_size"])
-    if config.total_train_batch_size != batch:
-        config.training(train_batch_size_per_learner=batch // learners)
-    if "minibatch_size" in setting and "minibatch_size" in spec.traits.parameters:
-        config.training(minibatch_size=int(setting["minibatch_size"]) // learners)
-    values = {
-        attribute(name): value
-        for name, value in changed.items()
-        if PARAMETERS[name].is_argument and hasattr(config, attribute(name))
+    """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
+    sizes = {"minibatch_size"} & {*spec.traits.parameters}
+    if config.total_train_batch_size != setting["train_batch_size"]:
+        sizes |= {"train_batch_size"}
+    elsewhere = {SCALE, "num_envs_per_env_runner", "train_batch_size", "minibatch_size"}
+    changed = {
+        name: value
+        for name, value in setting.items()
+        if name in sizes or (name not in elsewhere and experiment.given.get(name) != value and _has(config, name))
     }
-    if "kl_coeff" in values and (values["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
-        values["use_kl_loss"] = values["kl_coeff"] > 0
-    if values:
-        config.training(**values)
-    if "lr" in changed or setting.get(END_FRACTION, 1.0) != 1:
-        config.training(lr=learning_rate(spec, setting))
-    if FRAGMENT in changed:
-        config.env_runners(rollout_fragment_length=int(setting[FRAGMENT]))
-    elif issubclass(config.algo_class, PPO):
+    if "kl_coeff" in changed and (changed["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
+        config.training(use_kl_loss=changed["kl_coeff"] > 0)
+    set_all(config, changed, env_steps=spec.budget.env_steps)
+    if FRAGMENT not in changed and issubclass(config.algo_class, PPO):
         try:
             config.validate_train_batch_size_vs_rollout_fragment_length()
         except ValueError:  # the fragments of all lanes do not make up the batch, not even nearly
             config.env_runners(rollout_fragment_length="auto")
 
 
-def learning_rate(spec: StudySpec, setting: Mapping[str, Value]) -> Value | list[list[Value]]:
-    """Return the learning rate, or RLlib's schedule of (env steps, learning rate)."""
-    fraction = setting.get(END_FRACTION, 1.0)
-    if fraction == 1:
-        return setting["lr"]
-    assert spec.budget.env_steps is not None  # a rule of the space
-    return [[0, setting["lr"]], [spec.budget.env_steps, setting["lr"] * fraction]]
+def _has(config: AlgorithmConfig, name: str) -> bool:
+    return hasattr(config, attribute(name)) or not PARAMETERS[name].is_argument
 
 
 def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec) -> None:

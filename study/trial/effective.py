@@ -112,7 +112,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
         **({"overrides_per_module": overrides} if overrides else {}),
-        FRAGMENT: learner.config.get_rollout_fragment_length(),
+        FRAGMENT: PARAMETERS[FRAGMENT].read(learner.config),
         **_values_of_process(learner),
     }
 
@@ -120,7 +120,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
     names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
-    values = {name: getattr(config, attribute(name)) for name in names}
+    values = {name: PARAMETERS[name].read(config) for name in names}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.
     connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, FusedPPOLearner)
@@ -136,7 +136,7 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     optimizers = learner.get_optimizers_for_module(module_id)
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
-    if isinstance(config, IMPALAConfig) and (fraction := _end_fraction(config.lr)) is not None:
+    if isinstance(config, IMPALAConfig) and (fraction := PARAMETERS[END_FRACTION].read(config)) is not None:
         values[END_FRACTION] = fraction
     return {
         **{name: value if math.isfinite(value) else None for name, value in values.items()},
@@ -146,11 +146,3 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         "num_parameters": sum(value.numel() for value in module.parameters()) if isinstance(module, nn.Module) else 0,
         "module_class": type(module.unwrapped()).__name__,
     }
-
-
-def _end_fraction(lr: Any) -> float | None:
-    """Return the last learning rate of a schedule in units of the first; None where that is 0, as in a warm-up."""
-    if isinstance(lr, (int, float)):
-        return 1.0
-    (_, first), (_, last) = lr[0], lr[-1]
-    return last / first if first else None

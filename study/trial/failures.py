@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from study.ray_private import died_alone
+
 LOST = (
     "ActorDiedError",
     "ActorUnavailableError",
@@ -17,6 +19,9 @@ LOST = (
     "WorkerCrashedError",
 )
 """Names of Ray's exceptions for a process or node that is gone; what Ray calls an actor is a process."""
+
+_OF_NODES = {"ActorUnavailableError", "NodeDiedError"}
+"""Those of them that say that a node has died, or cannot be reached."""
 
 _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""
@@ -85,6 +90,15 @@ def place_of(error: BaseException) -> str:
         ):
             return f"{Path(file).name}, line {line}, in {name}"
     return ""
+
+
+def node_was_lost(error: BaseException) -> bool:
+    """Return whether an error comes from a node that died or is out of reach, not from a process that died alone."""
+    for cause in causes(error):
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        if names & _OF_NODES or ("ActorDiedError" in names and not died_alone(getattr(cause, "actor_id", None))):
+            return True
+    return False
 
 
 def described(error: BaseException) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from study.errors import TrialError
-from study.hosts.load import read_pressure_s
-from study.hosts.machine import read_peak_rss_mb
+from study.machine.host import read_peak_rss_mb
+from study.machine.load import read_pressure_s
 from study.metrics import METRICS
 
 LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {

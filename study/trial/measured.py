@@ -38,7 +38,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.errors import TrialError, TrialLostError
-from study.hosts.machine import read_peak_rss_mb
+from study.machine.host import read_peak_rss_mb
 from study.ray_private import actors_of, kill_actors
 from study.trial.deadline import SteadyThread
 from study.trial.engine.learning.asynchronous_learner import CountingLearner, Learnt

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.hosts.load import NodeLoad
-from study.hosts.machine import machine_key
+from study.machine.host import machine_key
+from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration, TrialStarted
 from study.space.spec import StudySpec
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import ray
 
-from study.hosts.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
-from study.hosts.machine import cpu_model, machine_key
+from study.machine.host import cpu_model, machine_key
+from study.machine.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""

@@ -13,7 +13,7 @@ import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.errors import TrialError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.budget import evaluation_due, trial_budget
 from study.records.records import Evaluation, Iteration

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
-from study.hosts.machine import forget_trial
+from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import described, original, was_lost
+from study.trial.failures import described, node_was_lost, original, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
 from study.trial.throughput import KeptRunners
 
@@ -82,10 +82,13 @@ class StudyTrial(Trainable):
             if isinstance(error, kind):
                 raise
             if isinstance(error, StudyError):
-                raise _as(kind, error) from error
-            raise kind(
-                where="trial", rule="must not fail", got=f"{described(original(error))}", fix="See the traceback."
-            ) from error
+                made = _as(kind, error)
+            else:
+                what = f"{described(original(error))}"
+                made = kind(where="trial", rule="must not fail", got=what, fix="See the traceback.")
+            if isinstance(made, TrialLostError):
+                made.node = node_was_lost(error)
+            raise made from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.

@@ -1,7 +1,7 @@
 """How long `analysis.open` takes on a large study of 100,000 trials, and how much memory.
 
 Records are written as a driver writes them, one JSON line each (`--trials` x `--iterations` iterations, every metric),
-by orjson and without syncing. The measurement is a fresh process: its wall time from the import to the frame of trials,
+without syncing. The measurement is a fresh process: its wall time from the import to the frame of trials,
 then to the estimates and the answer, and its largest resident size.
 
     python -m tests.benchmarks.analysis [--trials 100000] [--iterations 10] [--folder DIR]
@@ -16,33 +16,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from study.metrics import METRICS
 from study.records.records import (
-    SCHEMA,
     Iteration,
     Record,
-    StudyClosed,
     StudyOpened,
-    TrialBuilt,
-    TrialEnded,
-    TrialStarted,
+    written_line,
 )
 from tests import synthetic
 from tests.spaces import spec
+from tests.values import replace
 
 SCALES = (1, 2, 4, 8, 16, 32, 46)
 BATCH = 4000
 NUM_SETTINGS = 50
 """Workloads among which the trials are dealt; each is run at every scale on as many seeds as it takes."""
 BEGUN = 1_700_000_000.0
-KINDS_WRITTEN = (StudyOpened, TrialStarted, TrialBuilt, Iteration, TrialEnded, StudyClosed)
-NAMES_OF = {kind: [item.name for item in fields(kind)] for kind in KINDS_WRITTEN}
 NAMES = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
 SPEC = spec()
 
@@ -103,9 +95,7 @@ def write_records(folder: Path, trials: int, iterations: int) -> Path:
     study = synthetic.make_folder(folder / "study", "sqlite:////nowhere.db", name="large")
     with study.records.open("wb", buffering=1 << 22) as file:
         for seq, record in enumerate(records(trials, iterations)):
-            head = {"schema": SCHEMA, "seq": seq, "time": BEGUN + seq / 100, "kind": record.kind}
-            values = {name: getattr(record, name) for name in NAMES_OF[type(record)]}
-            file.write(orjson.dumps(head | values, option=orjson.OPT_APPEND_NEWLINE))
+            file.write(written_line(record, seq=seq, moment=BEGUN + seq / 100))
     return study.path
 
 

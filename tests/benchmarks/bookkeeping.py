@@ -81,12 +81,9 @@ def timed_fit(figures: dict[str, float]):
 
 def pretend_cores(count: int) -> None:
     """Let this machine have so many cores: trials that sleep need none."""
-    from dataclasses import replace
+    from study.machine import host
 
-    from study.cluster import connection
-
-    here = replace(connection.machine(), num_cores=count)
-    connection.machine = lambda: here
+    host.num_cores = lambda: count
 
 
 def ours(folder: Path, options: argparse.Namespace) -> None:
@@ -106,7 +103,7 @@ def ours(folder: Path, options: argparse.Namespace) -> None:
 def bare(folder: Path, options: argparse.Namespace) -> None:
     from ray import tune
 
-    from study.cluster.connection import private_ray
+    from study.machine.cluster import private_ray
     from tests.benchmarks.trivial import TrivialTrial
 
     jobs = [{"trial": number, "num_cpus": 1} for number in range(options.trials)]

@@ -82,8 +82,7 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
     from importlib.util import find_spec
 
     from study.errors import SpaceError
-    from study.space.algorithms import ALGORITHMS
-    from study.space.parameters import PARAMETERS
+    from study.space.parameters import ALGORITHMS, PARAMETERS
     from study.trial.engine.envs.probing import probe
     from tests.integration.trials import config_of
     from tests.spaces import spec

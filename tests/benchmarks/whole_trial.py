@@ -103,8 +103,8 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
 def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
     """Run two trials in this process, as one that Tune uses again, and measure the second."""
     os.environ["OMP_NUM_THREADS"] = "1"  # as Ray does for a process that reserves one CPU, before NumPy is imported
-    from study.cluster.connection import private_ray
-    from study.hosts.machine import forget_trial
+    from study.machine.cluster import private_ray
+    from study.machine.host import forget_trial
 
     real = own.get("execution") == "real"
     with private_ray(num_cpus=1 + options.runners if real else 1, verbose=False), _Memory() as memory:

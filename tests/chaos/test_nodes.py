@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.driver.losses import TAKEN_BACK
+from study.driver.conductor import TAKEN_BACK
 from study.records.records import TrialBuilt
 from tests.e2e.clusters import SOON, Cluster, is_clean, kill_all
 from tests.e2e.commands import run

@@ -1,6 +1,6 @@
 """What this project uses of Ray, RLlib, MLflow, JAX and tensorboardX beyond their public interfaces is still there.
 
-A case for each access. The reasons are in `study/ray_private.py`, `study/mlflow_private.py`, `study/jax_private.py`,
+A case for each access. The reasons are in `study/ray_private.py`, `study/jax_private.py`,
 and for what classes of ours replace or read of RLlib's in these classes. `.ci/newest-ray` runs this file with the
 newest Ray.
 """
@@ -16,14 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from study.cluster.environment import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT, TUNE_ENVIRONMENT
+from study.machine.cluster import PRIVATE_ENVIRONMENT, SHIPPING_ENVIRONMENT, TUNE_ENVIRONMENT
 from study.trial.failures import LOST
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(find_spec("ray").origin).parent
 HOMES = (
     "study/ray_private.py",
-    "study/mlflow_private.py",
     "study/jax_private.py",
 )
 
@@ -61,6 +60,7 @@ def parameters_of(function):
         ("ray._private.ray_constants:ENABLE_RAY_CLUSTER", None),  # loopback_only
         ("ray._raylet:GcsClient", None),  # nodes_of
         ("ray._raylet:InnerGcsClient.get_all_node_info", None),
+        ("ray._private.state:actors", None),  # died_alone
         ("ray.tune.registry:_global_registry.get", "category key"),  # maker_of
         ("ray.tune.registry:_global_registry.contains", "category key"),
         ("ray.tune.registry:ENV_CREATOR", None),
@@ -76,8 +76,6 @@ def parameters_of(function):
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
         (f"{RUNNER}._increase_sampled_metrics", "self num_steps num_episodes_completed"),
-        ("mlflow.store.db.utils:_get_schema_version", "engine"),  # schemas
-        ("mlflow.store.db.utils:_get_latest_schema_revision", ""),
         (f"{LEARNER}._check_is_built", "self error"),  # a learner of ours, which replaces `update` as a whole
         (f"{LEARNER}._check_component", "self name components not_components"),
     ],
@@ -237,6 +235,13 @@ def test_ray_reads_the_variables_that_it_is_given(file, variables):
 @pytest.mark.parametrize("name", LOST)
 def test_ray_has_the_exception_of_a_lost_process(name):
     assert issubclass(resolved(f"ray.exceptions:{name}"), Exception)
+
+
+def test_ray_says_what_an_actor_died_of():  # died_alone
+    messages = importlib.import_module("ray.core.generated.common_pb2")
+    assert {"oom_context", "actor_died_error_context"} <= {*messages.ActorDeathCause.DESCRIPTOR.fields_by_name}
+    reasons = {*messages.ActorDiedErrorContext.Reason.keys()}
+    assert {"WORKER_DIED", "NODE_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"} <= reasons
 
 
 # --- JAX and tensorboardX --------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.cluster.address import resolve_address
 from study.errors import ClusterError, RecordError, SpaceError, StudyError, TrackingError
+from study.machine.cluster import resolve_address
 from tests.e2e.commands import SPACE, command, environment, run
 
 pytestmark = pytest.mark.quick

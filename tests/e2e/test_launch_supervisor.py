@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.launch.job import LONGEST_TEMP_ROOT
+from study.launch.node import LONGEST_TEMP_ROOT
 from tests.e2e.commands import ROOT, SPACE, assert_whole, environment
 
 SSH = """#!/bin/bash

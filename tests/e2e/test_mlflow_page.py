@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
 from tests.integration.mlflow_tools import Server
 from tests.synthetic import append, built, ended, evaluation, iteration, make_folder, opened, started, sync_mlflow
+from tests.values import replace
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 

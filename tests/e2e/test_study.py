@@ -32,6 +32,32 @@ def driver(tmp_path):
     until(lambda: not ray_processes(), "no Ray is left running", 30)
 
 
+BREAKS = """
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Breaks(CartPoleEnv):
+    def step(self, action):
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps == 150:
+            raise KeyError("planted")
+        return super().step(action)
+"""
+
+
+def test_a_study_whose_environment_breaks_in_every_trial_stops_with_its_file_and_line(driver):
+    (driver.place / "breaks.py").write_text(BREAKS)
+    broken = setting(environment__id="breaks:Breaks", evaluation__max_episode_steps=500, search__num_trials=8)
+    assert driver.run(*broken) == 1, driver.said
+    last = driver.records()[-1]
+    assert (last.kind, last.reason) == ("study_closed", "error")
+    assert "KeyError: 'planted' (breaks.py, line 9, in step)" in last.detail
+    assert len(driver.attempts("failed")) == 4
+    assert "--keep-going" in driver.said
+    assert driver.run(*broken, "--keep-going") == 1, driver.said
+    driver.assert_whole(8, failed=range(8))
+
+
 def table(driver):
     with (driver.folder / "trials.csv").open() as file:
         return list(csv.DictReader(file))

@@ -7,6 +7,7 @@ time. So a study comes to the same records wherever it runs.
 import contextlib
 import io
 import math
+import pickle
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from study.errors import TrialError, TrialLostError
 from tests.golden import entry
 from tests.holdup import luck
 from tests.reported import packed
@@ -50,14 +52,14 @@ class Trouble:
     """What befalls an attempt of a trial instead of an iteration."""
 
     iteration: int
-    text: str
-    """What Tune writes about the failure."""
+    error: TrialError
+    """What Tune has of the failure."""
 
 
-FAILED = "ray::StudyTrial.train()\nstudy.errors.TrialError: environment: must not raise, got planted. Fix: mend it."
-_DEAD = "The actor died unexpectedly before finishing this task.\n\tip: 10.0.0.7\nThe actor is dead because its "
-LOST_NODE = f"{_DEAD}node has died. Node Id: 12\n\tthe actor's node was terminated unexpectedly: no heartbeats"
-LOST_PROCESS = f"{_DEAD}worker process has died. Worker exit type: SYSTEM_ERROR"
+FAILED = TrialError(where="environment", rule="must not raise", got="planted", fix="Mend it.")
+LOST_NODE = TrialLostError(where="trial", rule="the node must stay in reach (10.0.0.7)", got="Node Id: 12")
+LOST_NODE.node = True
+LOST_PROCESS = TrialLostError(where="trial", rule="its main process must stay alive (10.0.0.7)", got="SYSTEM_ERROR")
 
 
 @dataclass(kw_only=True)
@@ -326,8 +328,11 @@ class Engine:
             self._kill()
 
     def _fail(self, trial: InventedTrial, trouble: Trouble) -> None:
-        file = self.scratch / f"error_{trial.asked.trial}_{trial.asked.attempt}.txt"
-        file.write_text(f"Failure # 1 (occurred at some time)\n{trouble.text}\n")
+        file = self.scratch / f"error_{trial.asked.trial}_{trial.asked.attempt}"
+        file.write_bytes(pickle.dumps(trouble.error))
+        trial.tune.pickled_error_file = str(file)
+        file = file.with_suffix(".txt")
+        file.write_text(str(trouble.error))
         trial.tune.error_file = str(file)
         self._running.remove(trial)
         self._callback.on_trial_error(0, self._tune_trials, trial.tune)

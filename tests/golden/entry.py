@@ -21,13 +21,13 @@ import analysis
 import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
 from study.adopted.loading import load_space
 from study.cli import commands as command_line
-from study.cluster import address, connection
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.mirrors import base, process
-from study.planning.shape import ClusterShape, NodeShape
+from study.machine import cluster as machine_cluster
+from study.machine.shape import ClusterShape, NodeShape
+from study.mirrors import process
 from study.records.folder import StudyFolder
-from study.records.state import ledger_of
+from study.records.ledger import ledger_of
 from study.records.table import write_table
 
 Node = tuple[str, int, int, int, float]
@@ -62,9 +62,9 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
         yield shape
 
     stand_ins = [
-        (address.resolve_address, lambda given: given),
-        (connection.joined_ray, joined),
-        (connection.servers_of_ray, dict),
+        (machine_cluster.resolve_address, lambda given: given),
+        (machine_cluster.joined_ray, joined),
+        (machine_cluster.servers_of_ray, dict),
         (process.MirrorProcess, _NoMirror),
     ]
     _exchange({id(original): stand_in for original, stand_in in stand_ins})
@@ -77,15 +77,14 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
 class _NoMirror:
     """Stands for the process that writes to MLflow and the like: the records are what is compared."""
 
-    def __init__(self, *_: Any) -> None:
-        self.name, self.address = "nothing", ""
+    mirrors: Mapping[str, Any] = {}
 
-    def wait_ready(self, *_: Any) -> None: ...
+    @classmethod
+    def of_study(cls, _: Any) -> "_NoMirror":
+        return cls()
 
-    def ask_to_finish(self, *_: Any) -> None: ...
-
-    def finish(self, *_: Any, **__: Any) -> Any:
-        return base.MirrorReport(name="nothing", behind=0, reason="")
+    def finish(self, *_: Any, **__: Any) -> tuple[Any, ...]:
+        return ()
 
 
 @contextlib.contextmanager

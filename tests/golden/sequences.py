@@ -250,10 +250,10 @@ def troubled() -> Script:
     """Return a script with a trial that fails, one whose node is lost, and one that loses its process twice."""
     return Script(
         troubles={
-            (3, 1): Trouble(iteration=2, text=FAILED),
-            (5, 1): Trouble(iteration=2, text=LOST_NODE),
-            (7, 1): Trouble(iteration=1, text=LOST_PROCESS),
-            (7, 2): Trouble(iteration=2, text=LOST_PROCESS),
+            (3, 1): Trouble(iteration=2, error=FAILED),
+            (5, 1): Trouble(iteration=2, error=LOST_NODE),
+            (7, 1): Trouble(iteration=1, error=LOST_PROCESS),
+            (7, 2): Trouble(iteration=2, error=LOST_PROCESS),
         }
     )
 
@@ -262,7 +262,7 @@ def disturbed() -> Script:
     """Return a script with foreign load beside a trial, stolen time beside another, and a failure in a pair."""
     load = {"host": "n0", "num_cores": 6, "seconds": 1.0, "largest": "make"}
     return Script(
-        troubles={(4, 1): Trouble(iteration=1, text=FAILED), (9, 1): Trouble(iteration=2, text=LOST_NODE)},
+        troubles={(4, 1): Trouble(iteration=1, error=FAILED), (9, 1): Trouble(iteration=2, error=LOST_NODE)},
         loads={
             2: [load | {"foreign_cores": 6.5, "stolen_cores": 0.0}],
             6: [load | {"foreign_cores": 0.0, "stolen_cores": 0.5}],

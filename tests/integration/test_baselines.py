@@ -3,8 +3,7 @@
 from ray.rllib.algorithms.ppo import PPOConfig
 
 from study.designs.holdup.baselines import RLLIB_DEFAULTS
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import SCALE
+from study.space.parameters import ALGORITHMS, SCALE
 
 
 def test_rllibs_defaults_are_rllibs():

@@ -7,8 +7,7 @@ import pytest
 
 from study.designs.holdup.certificate.export import export_python
 from study.exporting.script import plain_script
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
 from tests import holdup
 from tests.integration.trials import config_of

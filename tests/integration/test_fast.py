@@ -17,8 +17,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 import study
 from study.errors import SpaceError
 from study.exporting.script import plain_script
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS
+from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.fast import FastPPOLearner
 from tests.spaces import spec

@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.records.folder import unpack_policy
-from study.space.algorithms import ALGORITHMS
+from study.space.parameters import ALGORITHMS
 from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.learning.encoders import normalizers_of

@@ -13,8 +13,7 @@ from ray import tune
 
 from study.errors import TrialError
 from study.records.records import Evaluation, Iteration
-from study.space.algorithms import ALGORITHMS
-from study.space.parameters import PARAMETERS
+from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial

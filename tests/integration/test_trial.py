@@ -16,7 +16,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
-from study.hosts.machine import cpu_model
+from study.machine.host import cpu_model
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec

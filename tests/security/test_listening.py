@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.cluster.address import _find_running
 from study.errors import ClusterError
+from study.machine.cluster import _find_running
 from tests.security.rpc import OK, UNAUTHENTICATED
 from tests.security.watching import METHODS
 

@@ -35,7 +35,6 @@ ALLOWED = {
     "study/adopted/answering.py": {"cloudpickle"},  # tries which part of its configuration cannot be pickled
     "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
     "study/trial/engine/sampling/hosted_runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
-    "study/doctor/asking.py": {"cloudpickle"},  # tells Ray which module travels to the nodes
 }
 """Module -> what it may do of what could run a file's content, each with its reason."""
 CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}

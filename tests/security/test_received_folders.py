@@ -10,7 +10,6 @@ import shutil
 import socket
 import tarfile
 import time
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -37,15 +36,16 @@ from study.evaluating.policies import ChosenPolicy
 from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, ask_mlflow, asked_uri, check_asked_uri
 from study.records.files import write_atomically
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, check_files
+from study.records.ledger import ledger_of
 from study.records.packing import pack
 from study.records.records import TrialEnded
-from study.records.state import check_files, ledger_of
 from study.records.table import read_table, write_table
 from tests.spaces import spec
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
+from tests.values import replace
 
 SCRIPT = "<script>alert(1)</script>"
 LINK = "[click](javascript:alert(1))"
@@ -305,7 +305,7 @@ def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
     with pytest.raises(
         TrackingError,
-        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: .*no file store\. Fix: Use [^:]*sqlite:(?!.*Fix)",
+        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: must begin [^:]*Fix: Use [^:]*sqlite:(?!.*Fix)",
     ):
         check_asked_uri(None)
 
@@ -374,7 +374,7 @@ def named(stranger):
 def test_the_probe_takes_no_credentials_to_another_host(named, stranger, monkeypatch, token):
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
     with pytest.raises(TrackingError, match="got a redirect, which is not followed"):
-        check_tracking_uri(named.uri)
+        ask_mlflow(named.uri)
     assert len(named.asked) == 1
 
 

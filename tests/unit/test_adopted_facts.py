@@ -8,7 +8,7 @@ import pytest
 from study.cli.tables import _CELLS
 from study.designs.registry import design_of, make_plan
 from study.designs.search.worth import merit
-from study.driver.opening import _check_script
+from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
 from study.planning.guess import guess_seconds
@@ -18,8 +18,8 @@ from study.records.ledger import best_per_scale
 from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
-from study.space.spec import digest_of
 from study.text import number
+from tests.holdup import write_study
 from tests.script_facts import facts, script_spec
 from tests.spaces import cluster, read_again
 
@@ -66,35 +66,7 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
     spec = script_spec()
     assert read_again(spec) == spec
     other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
-    assert digest_of(other.to_json()) != spec.digest()
-
-
-@pytest.mark.parametrize(
-    ("found", "changes", "where", "rule"),
-    [  # what the space may not say
-        ({}, {"algorithm": "APPO"}, "algorithm", "is the script's, PPO"),
-        ({}, {"environment": {"id": "Pendulum-v1"}}, "environment.id", "is the script's, CartPole-v1"),
-        ({}, {"environment": {"action_repeat": 2}}, "environment.action_repeat", "the script makes the environment"),
-        ({}, {"model": {"fcnet_hiddens": [8]}}, "model", "the script has the network"),
-        ({}, {"rllib": {"training": {"use_gae": True}}}, "rllib", "is the script's"),
-        ({}, {"parameters": {"num_env_runners": 1, "broken": 1}}, "parameters.broken", "unknown key"),
-        ({}, {"search": OF_TARGET}, "environment.target", "search.objective env_steps_to_target needs it"),
-        ({}, {"environment": {"reference": 500.0}}, "environment.floor", "which reference is given for, needs it"),
-        # what the script cannot do
-        (SAC, {"execution": "emulated"}, "execution", "how often SAC learns depends on the number of runner processes"),
-        (OF_TWO, {"evaluation": {"agent": "both"}}, "evaluation.agent", "must be one of 0 and 1"),
-        (SAC, one_runner(steps_per_env_runner=9), "parameters.steps_per_env_runner", "means nothing for SAC"),
-        ({**WITHOUT_LR, "overridden": ["lr"]}, {}, "parameters.lr", "every module that learns has a value of its own"),
-        ({**SCHEDULED, **APPO}, one_runner(lr_end_fraction=0.1), "parameters.lr_end_fraction", "one value of lr"),
-        ({**SCHEDULED, **APPO}, one_runner(lr_end_fraction=1.0), "parameters.lr_end_fraction", "one value of lr"),
-        (SCHEDULED, one_runner(lr_scaling_exponent=0.5), "parameters.lr_scaling_exponent", "one value of lr"),
-        (SCHEDULED, {"holdup": {"target_scale": 2, "small_scale": 1}, **one_runner()}, "holdup", "one value of lr"),
-    ],
-)
-def test_what_space_and_script_cannot_have_together(found, changes, where, rule) -> None:
-    with pytest.raises(SpaceError) as caught:
-        script_spec(facts(**found), **changes)
-    assert any(where == fault.where and rule in fault.rule for fault in caught.value.faults), caught.value
+    assert other.digest() != spec.digest()
 
 
 def test_what_only_the_fused_learner_can_do_is_refused_where_it_cannot_serve_the_script() -> None:
@@ -175,14 +147,12 @@ def test_a_script_that_rllib_alone_can_run_has_no_other_engine() -> None:
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
-    from study.records.folder import StudyFolder
-
-    class Identity:
-        spec = script_spec().to_json()
-
+    folder = write_study(tmp_path, script_spec(), [])
     other = facts(source={"file": "my_train.py", "sha256": "1" * 64}, values={**facts().values, "gamma": 0.9})
+    options = RunOptions(name="demo", out=tmp_path, resume=True)
+    assert resumed_identity(folder, script_spec(), options).name == "demo"
     with pytest.raises(RecordError, match=r"needs the script that the study was started with, got .*values\.gamma"):
-        _check_script(StudyFolder(tmp_path), Identity, script_spec(other))  # type: ignore[arg-type]
+        resumed_identity(folder, script_spec(other), options)
 
 
 def test_without_scores_returns_are_compared_as_they_are() -> None:
@@ -200,10 +170,7 @@ def test_without_scores_returns_are_compared_as_they_are() -> None:
 def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
     values = {**facts().values, "num_env_runners": 0}
     settings, why = {"callbacks_class": "Steps"}, "callbacks are the script's own"
-    of_0_12_2 = [{"part": "callbacks", "what": "Steps"}]
-    found = facts(
-        own_parts=of_0_12_2, settings=settings, runner_obstacle=why, schedules=["entropy_coeff"], values=values
-    )
+    found = facts(settings=settings, runner_obstacle=why, schedules=["entropy_coeff"], values=values)
     lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster(local=8))))
     first = next(line for line in lines if line.startswith("Script: "))
     assert "num_env_runners 1 and 2 (script: 0)" in first and "lr 0.001 and 0.002 (script: 0.001)" in first

@@ -8,8 +8,8 @@ import pytest
 from ray import cloudpickle
 
 from study.adopted.reading import Adopted, read_script
-from study.cluster.shipping import runtime_env
 from study.errors import SpaceError
+from study.machine.shipping import runtime_env
 from study.space.script import what_changed
 from tests.adopted import forked_readings
 

@@ -2,7 +2,6 @@
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.spaces import spec
 from tests.unit.tables_data import run
 from tests.unit.tables_data import study as built_study
 from tests.unit.test_recommended_commands import check
+from tests.values import replace
 
 EXAMPLES = sorted(folder.name for folder in Path(analysis.__file__).parent.glob("example_*"))
 

@@ -5,7 +5,6 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from study.space.parameters import Value
 from study.space.spec import StudySpec
 from tests import holdup
 from tests.spaces import spec as plain_spec
+from tests.values import replace
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from study.cluster import address, connection
-from study.cluster.address import check_address, resolve_address
-from study.cluster.connection import RayWatch, local_shape, private_shape
-from study.cluster.environment import environment
+from study.designs.registry import private_shape
 from study.errors import ClusterError
+from study.machine import cluster
+from study.machine.cluster import RayWatch, check_address, environment, resolve_address
+from study.machine.host import this_node
 from tests.spaces import spec
 
 UNREACHABLE = {
@@ -43,7 +43,7 @@ def test_an_address_of_ipv6_stands_in_brackets():
 
 
 def test_a_server_that_is_no_ray_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr(address, "HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(cluster, "HANDSHAKE_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ClusterError, match="must be a Ray cluster"):
         resolve_address(address_of(server))
 
@@ -58,7 +58,7 @@ def test_without_an_address_ray_is_private(monkeypatch):
 
 
 def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_reserves():
-    (here,) = local_shape().nodes
+    here = this_node()
     assert here.num_cpus == here.physical_cpus
     many = {"parameters__num_env_runners": [1, 300], "parameters__num_envs_per_env_runner": 1}
     (real,) = private_shape(spec(**many, execution="real", parameters__train_batch_size=300)).nodes
@@ -74,12 +74,12 @@ def open_folder(path):
 
 @pytest.mark.parametrize("make", [Path.touch, open_folder, lambda path: path.symlink_to("elsewhere")])
 def test_what_others_may_have_put_in_place_of_our_folder_is_refused(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "session_path", lambda: tmp_path / "rs")
-    assert connection._session_folder().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(cluster, "session_path", lambda: tmp_path / "rs")
+    assert cluster._session_folder().stat().st_mode & 0o777 == 0o700
     (tmp_path / "rs").rmdir()
     make(tmp_path / "rs")
     with pytest.raises(ClusterError, match="must be a folder that only you may use"):
-        connection._session_folder()
+        cluster._session_folder()
 
 
 def test_variables_are_set_and_unset_for_a_while(monkeypatch):
@@ -93,8 +93,8 @@ def test_variables_are_set_and_unset_for_a_while(monkeypatch):
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(connection, "PERIOD_S", 0.05)
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(cluster, "PERIOD_S", 0.05)
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.5)
 
 
 def address_of(server):
@@ -120,7 +120,7 @@ def test_a_server_that_goes_away_is_reported_once_and_by_name(soon):
 
 
 def test_a_server_that_comes_back_in_time_was_never_gone(soon, monkeypatch):
-    monkeypatch.setattr(connection, "PATIENCE_S", 30)
+    monkeypatch.setattr(cluster, "PATIENCE_S", 30)
     reported = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = server.getsockname()

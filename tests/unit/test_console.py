@@ -8,8 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = {
     "study/console.py": "the place",
     "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
-    "study/launch/agent.py": "standard output is its protocol",
-    "study/launch/await_nodes.py": "runs alone on a node, on Ray's interpreter",
+    "study/launch/node.py": "standard output is its protocol",
     "study/missing.py": "says that the packages are missing, of which the console is one",
 }
 """File -> why it writes by itself."""

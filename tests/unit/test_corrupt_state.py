@@ -7,11 +7,14 @@ opening, ledger, Optuna study, cursor and tables over a small study that was kil
 import io
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -28,14 +31,14 @@ from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
-from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.mirrors.process import MirrorProcess
-from study.records import state
 from study.records.folder import StudyFolder
+from study.records.ledger import ledger_of
 from study.records.lock import Owner
 from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
-from study.records.records import KINDS, TrialEnded, read_lines
+from study.records.records import TrialEnded, read_lines
 from study.records.table import write_table
 from tests import holdup
 from tests.driven import CLUSTER, policy
@@ -43,6 +46,7 @@ from tests.needs import needs_no_root
 from tests.spaces import content, spec
 from tests.synthetic import make_folder
 from tests.unit.test_conductor import Session
+from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = spec(execution="real")
@@ -80,14 +84,12 @@ def whole(tmp_path_factory):
         parent_run_id="p",
         offset=lines[-2].end,
         seq=lines[-2].seq + 1,
-        time=lines[-2].time,
-        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5, runners=2)},
     )
     MlflowMirror(folder, uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
     folder.optuna_journal.write_text("made anew by the mirror\n")
-    gone = replace(Owner.of_this_process(), began=1.0, token="gone")
-    (path / "driver.json").write_text(gone.to_text())
+    gone = replace(Owner.of_this_process(), began=1.0)
+    (path / "driver.json").write_text(msgspec.json.encode(gone).decode())
     for name in (".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"):
         (path / name).touch()
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}
@@ -153,7 +155,7 @@ def resume(path):
 
 
 def recorded(path):
-    return state.ledger_of(path / "records.jsonl").rows
+    return ledger_of(path / "records.jsonl").rows
 
 
 def status(path):
@@ -181,142 +183,124 @@ def told(call, *arguments):
 
 # --- damage ----------------------------------------------------------------------------------------------------------
 
+OTHERS = [None, True, -1, 2**60, 0.5, "surprise", [], {}, {"surprise": 1}, [[[]]]]
+"""Values of every type."""
 
-def wrong(value):
-    return {"surprise": 1} if isinstance(value, (list, str, int, float, type(None))) else "surprise"
 
-
-def of_other_types(raw):
-    """Return the JSON document, or the JSON lines, with every value of the (middle) object of another type."""
+def with_other_value(raw: bytes, at: float, value: object) -> bytes:
+    """Return JSON, or JSON lines, in which one value of an object has become another."""
+    lines = raw.splitlines(keepends=True) if raw.startswith(b'{"schema"') else [raw]
     try:
-        lines = raw.splitlines()
-        middle = 0 if raw.startswith(b"{\n") else len(lines) // 2
-        content = orjson.loads(raw if raw.startswith(b"{\n") else lines[middle])
-        damaged = orjson.dumps({name: wrong(value) for name, value in content.items()})
-    except (orjson.JSONDecodeError, AttributeError, IndexError):
-        return b"5"
-    return damaged if raw.startswith(b"{\n") else b"\n".join([*lines[:middle], damaged, *lines[middle + 1 :], b""])
+        number = int(at * len(lines)) if lines else 0
+        content = orjson.loads(lines[number])
+        names = list(content)
+        content[names[int(at * 7919) % len(names)]] = value
+    except (orjson.JSONDecodeError, AttributeError, IndexError, TypeError):
+        return orjson.dumps(value)
+    lines[number] = orjson.dumps(content) + b"\n"
+    return b"".join(lines)
 
 
-def cut_line(raw):
-    """Return the content without half of its middle line, its end included."""
+def lines_of(raw: bytes, at: float, times: int) -> bytes:
+    """Return the content with one line so many times."""
     lines = raw.splitlines(keepends=True)
-    middle = len(lines) // 2
-    return b"".join(line[: len(line) // 2] if number == middle else line for number, line in enumerate(lines))
+    number = int(at * len(lines))
+    return b"".join([*lines[:number], *lines[number : number + 1] * times, *lines[number + 1 :]])
 
 
-def without_line(raw, number):
-    lines = raw.splitlines(keepends=True)
-    return b"".join(line for at, line in enumerate(lines) if at != number % max(len(lines), 1))
+@st.composite
+def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """Draw what becomes of the content of a file."""
+    at, more, value = draw(st.floats(0, 0.999)), draw(st.binary(min_size=1, max_size=40)), draw(st.sampled_from(OTHERS))
+
+    def place(raw: bytes) -> int:
+        return int(at * (len(raw) + 1))
+
+    ways: dict[str, Callable[[bytes], bytes]] = {
+        "cut": lambda raw: raw[: place(raw)],
+        "its beginning lost": lambda raw: raw[place(raw) :],
+        "inserted": lambda raw: raw[: place(raw)] + more + raw[place(raw) :],
+        "overwritten": lambda raw: raw[: place(raw)] + more + raw[place(raw) + len(more) :],
+        "zeros within": lambda raw: raw[: place(raw)] + b"\0" * 99 + raw[place(raw) + 99 :],
+        "zeros behind": lambda raw: raw + b"\0" * 4096,
+        "a line lost": lambda raw: lines_of(raw, at, 0),
+        "a line doubled": lambda raw: lines_of(raw, at, 2),
+        "another value": lambda raw: with_other_value(raw, at, value),
+        "something else": lambda raw: more,
+        "deep": lambda raw: b"[" * 100_000,
+        "a huge number": lambda raw: b"1" * 5000 + b"\n",
+    }
+    return ways[draw(st.sampled_from(sorted(ways)))]
 
 
-def zeros_within(raw):
-    third = len(raw) // 3
-    return raw[:third] + b"\0" * third + raw[2 * third :]
+ANY = settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
-DAMAGES = {
-    "emptied": lambda raw: b"",
-    "cut to a tenth": lambda raw: raw[: len(raw) // 10],
-    "cut in half": lambda raw: raw[: len(raw) // 2],
-    "cut by 5 bytes": lambda raw: raw[:-5],
-    "its last line missing": lambda raw: without_line(raw, -1),
-    "its first line missing": lambda raw: without_line(raw, 0),
-    "a middle line cut": cut_line,
-    "garbage": lambda raw: bytes(range(256)) * 4,
-    "garbage line": lambda raw: raw[: raw.find(b"\n") + 1] + b"gar\xffbage\n" + raw[raw.find(b"\n") + 1 :],
-    "zeros": lambda raw: b"\0" * max(len(raw), 10),
-    "zeros within": zeros_within,
-    "zeros behind": lambda raw: raw + b"\0" * 4096,
-    "other types": of_other_types,
-    "a list": lambda raw: b"[]\n",
-    "a number": lambda raw: b"5\n",
-    "null": lambda raw: b"null\n",
-    "a text": lambda raw: b'"text"\n',
-    "an object": lambda raw: b"{}\n",
-    "deep": lambda raw: b"[" * 100_000,
-    "a huge number": lambda raw: b"1" * 5000 + b"\n",
-}
-SHORT = ("emptied", "cut in half", "garbage", "zeros", "zeros behind", "other types")
-"""Damages of the default run; all others are heavy, and so are most of files whose content says nothing."""
-SILENT = ("space.yaml", "mirror.log", ".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock")
+def lost_its_end_alone(before: bytes, after: bytes) -> bool:
+    """Return whether all that is left of the records are their first lines, as a kill or a power cut leaves them."""
+    whole = after.rstrip(b"\0")
+    return before.startswith(whole)
 
 
-def every(names):
-    return [
-        pytest.param(name, damage, id=f"{name}, {damage}", marks=[] if is_short(name, damage) else [pytest.mark.heavy])
-        for name in names
-        for damage in DAMAGES
-    ]
-
-
-def is_short(name, damage):
-    if name in SILENT:
-        return damage == "garbage"
-    return damage in (SHORT if name in TRUTH else SHORT[::2])
-
-
-def damage_file(study, name, damage):
-    file = study / name
-    raw = file.read_bytes()
-    file.write_bytes(DAMAGES[damage](raw))
-    return file.read_bytes() != raw
-
-
-# --- what cannot be made again ---------------------------------------------------------------------------------------
-
-HARMLESS = {"cut by 5 bytes", "zeros behind", "its last line missing"}
-"""Damages of the records' end that a kill or a power cut leaves; what was durable is all there."""
-
-
-@pytest.mark.parametrize(("name", "damage"), every(TRUTH))
-def test_what_cannot_be_made_again_is_refused_and_left_as_it_is(whole, study, name, damage):
-    assert damage_file(study, name, damage)
-    damaged = (study / name).read_bytes()
-    assert_nothing_wrong_is_shown(study, whole, name)
-    _, said = told(resume, study)
-    if name == "records.jsonl" and damage in HARMLESS:
-        assert said == ""
-        return
-    assert name in said, said
-    assert (study / name).read_bytes() == damaged
-    shutil.copy(whole / name, study / name)  # the way out: a backup
-    resume(study)
-
-
-def assert_nothing_wrong_is_shown(study, whole, name):
+@ANY
+@given(damage=damages())
+def test_damaged_records_are_refused_and_left_as_they_are_or_nothing_that_ended_is_lost(
+    whole, tmp_path_factory, damage
+):
+    study = copied(whole, tmp_path_factory.mktemp("damaged") / "demo")
+    file, before = study / "records.jsonl", (whole / "records.jsonl").read_bytes()
+    file.write_bytes(after := damage(before))
     for call in (status, frames):
         result, said = told(call, study)
-        if said:
-            assert name in said or "no trial" in said or "needs a session" in said, said
-        elif name == "study.json":
-            raise AssertionError("a damaged identity was taken for whole")
-        elif call is status:
-            assert result.problems or not result.counts["running"] or result.counts == status(whole).counts
-            assert result.num_ended <= 3
-        else:
+        assert not said or str(study) in said
+        if result is not None and call is frames and lost_its_end_alone(before, after):
             assert len(result[0]) <= 4
+    _, said = told(resume, study)
+    if said:
+        assert "records.jsonl" in said
+        assert file.read_bytes() == after
+        shutil.copy(whole / "records.jsonl", file)  # the way out: a backup
+        resume(study)
+    else:
+        assert lost_its_end_alone(before, after)
+        ended = {number for number, row in recorded(whole).items() if row.ended}
+        assert all(recorded(study)[number] == recorded(whole)[number] for number in ended)
 
 
-def test_all_records_of_other_types_are_refused(whole, study):
-    """Each field of each kind of record, one at a time, in a file whose lines are JSON."""
-    lines = (whole / "records.jsonl").read_bytes().splitlines()
-    seen = set()
-    for number, line in enumerate(lines):
-        content = json.loads(line)
-        if content["kind"] in seen:
-            continue
-        seen.add(content["kind"])
-        for name in content:
-            for value in (wrong(content[name]), [content[name]]):
-                damaged = [*lines[:number], orjson.dumps(content | {name: value}), *lines[number + 1 :], b""]
-                (study / "records.jsonl").write_bytes(b"\n".join(damaged))
-                for call in (recorded, frames):
-                    assert f"line {number + 1}" in told(call, study)[1], (content["kind"], name, value)
-                result, said = told(status, study)
-                assert said or result.problems, (content["kind"], name, value)
-    assert seen >= {"study_opened", "trial_started", "trial_built", "iteration", "evaluation", "trial_ended"}
-    assert seen <= KINDS.keys()
+@ANY
+@given(damage=damages())
+def test_a_damaged_identity_is_named_and_never_taken_for_another_study(whole, tmp_path_factory, damage):
+    study = copied(whole, tmp_path_factory.mktemp("damaged") / "demo")
+    file, before = study / "study.json", orjson.loads((whole / "study.json").read_bytes())
+    file.write_bytes(after := damage(file.read_bytes()))
+    for call in (status, frames, resume):
+        _, said = told(call, study)
+        if said:
+            assert str(study) in said
+            assert file.read_bytes() == after
+        else:  # a date, or the name of a file
+            now = orjson.loads(after)
+            assert (now["spec"], now["digest"]) == (before["spec"], before["digest"]) or call is not resume
+
+
+@ANY
+@given(name=st.sampled_from(DERIVED), damage=damages())
+def test_what_follows_from_the_records_is_made_anew(whole, tmp_path_factory, name, damage):
+    study = copied(whole, tmp_path_factory.mktemp("damaged") / "demo")
+    (study / name).write_bytes(damage((study / name).read_bytes()))
+    shown, said = told(status, study)
+    assert said == ""
+    assert shown.counts == status(whole).counts
+    for frame, other in zip(frames(study), frames(whole), strict=True):
+        assert frame.equals(other)
+    said = told(resume, study)[1]
+    # A table that is readable, and shows trials that are not on record, is a witness: the person decides.
+    assert not said or (name == "trials.csv" and "move away trials.csv" in said)
 
 
 def test_records_that_are_gone_are_missed_by_whatever_is_left(whole, study):
@@ -327,9 +311,7 @@ def test_records_that_are_gone_are_missed_by_whatever_is_left(whole, study):
         (target / "records.jsonl").unlink()
         for other in witnesses - {left}:
             shutil.rmtree(target / other) if other == "checkpoints" else (target / other).unlink()
-        said = told(resume, target)[1]
-        assert "records.jsonl" in said, left
-        assert left != "checkpoints" or "move away the folders of these trials in checkpoints/" in said  # not all
+        assert "records.jsonl" in told(resume, target)[1], left
         assert not (target / "records.jsonl").exists()
 
 
@@ -340,21 +322,6 @@ def test_an_identity_that_is_gone_starts_nothing_anew(study):
     _, said = told(StudyFolder(study).prepare)
     assert "Restore study.json from a backup" in said
     assert "Restore it from a backup" in told(status, study)[1]
-
-
-# --- what is made anew -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "damage"), every(DERIVED))
-def test_what_follows_from_the_records_is_made_anew(whole, study, name, damage):
-    expected = frames(whole)
-    damage_file(study, name, damage)
-    shown, said = told(status, study)
-    assert said == ""
-    assert shown.counts == status(whole).counts
-    for frame, other in zip(frames(study), expected, strict=True):
-        assert frame.equals(other)
-    resume(study)
 
 
 def test_a_study_is_told_of_a_cursor_that_lies_beyond_the_records(study):
@@ -394,14 +361,6 @@ def test_a_file_in_place_of_the_policies_is_named(study):
     resume(study)
 
 
-@pytest.mark.parametrize("damage", ["emptied", "garbage"])
-def test_a_damaged_policy_disturbs_nobody(study, damage):
-    for file in (study / "checkpoints").rglob("weights"):
-        file.write_bytes(DAMAGES[damage](file.read_bytes()))
-    assert told(status, study)[1] == ""
-    resume(study)
-
-
 @needs_no_root
 @pytest.mark.parametrize("name", [*TRUTH, *DERIVED])
 def test_a_file_that_may_not_be_read_is_named(study, name):
@@ -417,26 +376,22 @@ def test_a_file_that_may_not_be_read_is_named(study, name):
 
 # --- sync ------------------------------------------------------------------------------------------------------------
 
-SYNCED = [
-    *(pytest.param(name, damage, None, id=f"{name}, {damage}") for name, damage in [("mirror.json", "other types")]),
-    pytest.param("trials.csv", "garbage", None, id="trials.csv"),
-    pytest.param("study.json", "other types", "study.json", id="study.json"),
-    pytest.param("records.jsonl", "garbage line", "line 2", id="records.jsonl"),
-    *(
-        pytest.param(name, damage, None, id=f"{name}, {damage}", marks=pytest.mark.heavy)
-        for name in ("mirror.json", "mirror.log", "space.yaml", ".mlflow-mirror.lock", "driver.json")
-        for damage in DAMAGES
-    ),
-]
 
-
-@pytest.mark.parametrize(("name", "damage", "refused"), SYNCED)
+@pytest.mark.parametrize(
+    ("name", "damage", "refused"),
+    [
+        ("mirror.json", lambda raw: with_other_value(raw, 0.1, "x"), None),
+        ("trials.csv", lambda raw: raw[::-1], None),
+        ("study.json", lambda raw: with_other_value(raw, 0.1, "x"), "study.json"),
+        ("records.jsonl", lambda raw: raw[: raw.find(b"\n") + 1] + b"gar\xffbage\n", "line 2"),
+    ],
+)
 def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage, refused):
     (study.parent / "mlflow.db").write_bytes(empty_database)
     identity = json.loads((study / "study.json").read_text())
     uri = f"sqlite:///{study.parent}/mlflow.db"
     (study / "study.json").write_text(json.dumps(identity | {"tracking_uri": uri}))
-    damage_file(study, name, damage)
+    (study / name).write_bytes(damage((study / name).read_bytes()))
     said, error = told(lambda: list(sync_study(StudyFolder(study))))
     if refused:
         assert refused in error
@@ -448,7 +403,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
     folder = StudyFolder(study)
     folder.mirror_log.unlink()
     folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror, folder, "sqlite:///nowhere.db"))[1]
+    assert "mirror.log" in told(lambda: MirrorProcess(folder, {"mlflow": "sqlite:///nowhere.db"}))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------
@@ -459,24 +414,23 @@ def certified(tmp_path_factory):
     space = holdup.holdup_spec()
     folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
     make_certificate(folder).write(folder)
-    write_table(folder.table, state.ledger_of(folder.records).rows.values())
+    write_table(folder.table, ledger_of(folder.records).rows.values())
     verify(folder.path)
     return folder.path
 
 
-@pytest.mark.parametrize(("name", "damage"), every(("certificate.json", "certificate.md", *TRUTH)))
-def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path, name, damage):
-    target = copied(certified, tmp_path / "demo")
-    assert damage_file(target, name, damage)
+@settings(ANY, max_examples=25)
+@given(name=st.sampled_from(["certificate.json", "certificate.md", *TRUTH]), damage=damages())
+def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path_factory, name, damage):
+    target = copied(certified, tmp_path_factory.mktemp("damaged") / "demo")
+    before = (target / name).read_bytes()
+    (target / name).write_bytes(after := damage(before))
     said = told(verify, target)[1]
-    assert str(target) in said or damage == "zeros behind"
-    if name == "records.jsonl" and damage in HARMLESS:
-        assert damage == "zeros behind" or "study.num_records" in said  # all is there, or all but the line of the end
-        return
-    assert name in said, said
-    if name == "certificate.json":
-        data = load.from_folder(target)
-        assert hold_up(Results(data)).conclusion
+    same = name == "records.jsonl" and after.rstrip(b"\0") == before
+    assert (
+        bool(said) or same or after == before or (name == "study.json" and orjson.loads(after) == orjson.loads(before))
+    )
+    told(lambda: hold_up(Results(load.from_folder(target))).title)
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "certificate.md"])
@@ -491,17 +445,23 @@ def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
 # --- packed studies, and the commands themselves ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut in half", "cut by 5 bytes", "garbage", "zeros", "zeros within"])
-def test_packed_records_that_are_damaged_are_named(certified, tmp_path, damage):
-    packed = pack(StudyFolder(certified), tmp_path / "packed").path
-    make_certificate(StudyFolder(packed)).write(StudyFolder(packed))
+@pytest.fixture(scope="module")
+def published(certified, tmp_path_factory):
+    packed = pack(StudyFolder(certified), tmp_path_factory.mktemp("packed") / "demo")
+    make_certificate(packed).write(packed)
+    return packed.path
+
+
+@settings(ANY, max_examples=15)
+@given(damage=damages())
+def test_packed_records_that_are_damaged_are_named(published, tmp_path_factory, damage):
+    packed = copied(published, tmp_path_factory.mktemp("damaged") / "demo")
     file = packed / "records.jsonl.xz"
-    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    file.write_bytes(after := damage(before := file.read_bytes()))
     for call in (frames, verify):
         said = told(call, packed)[1]
-        assert "records.jsonl.xz" in said or "needs a session" in said, said
-    result, said = told(status, packed)
-    assert "records.jsonl.xz" in said or result.problems or not result.num_ended
+        assert after == before or "records.jsonl.xz" in said or "needs a session" in said, said
+    told(status, packed)
 
 
 def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
@@ -512,21 +472,21 @@ def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
 
 RUN = ["run", "--space", "{study}/space.yaml", "--name", "demo", "--out", "{study}/..", "--resume"]
 COMMANDS = [
-    ("study.json", "zeros", RUN),
-    ("records.jsonl", "emptied", RUN),
-    ("records.jsonl", "other types", RUN),
-    ("space.yaml", "cut in half", RUN),
-    ("study.json", "zeros", ["status", "{study}"]),
-    ("records.jsonl", "a middle line cut", ["report", "{study}"]),
-    ("records.jsonl", "garbage line", ["sync", "--tracking-uri", "sqlite:///{study}/../mlflow.db", "{study}"]),
-    ("records.jsonl", "other types", ["importance", "{study}"]),
+    ("study.json", RUN),
+    ("records.jsonl", RUN),
+    ("space.yaml", RUN),
+    ("study.json", ["status", "{study}"]),
+    ("records.jsonl", ["report", "{study}"]),
+    ("records.jsonl", ["sync", "--tracking-uri", "sqlite:///{study}/../mlflow.db", "{study}"]),
+    ("records.jsonl", ["importance", "{study}"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "words"), COMMANDS)
-def test_commands_end_with_a_sentence_before_anything_starts(study, monkeypatch, name, damage, words):
+@pytest.mark.parametrize(("name", "words"), COMMANDS)
+def test_commands_end_with_a_sentence_before_anything_starts(study, monkeypatch, name, words):
     monkeypatch.chdir(study.parent)
-    damage_file(study, name, damage)
+    raw = (study / name).read_bytes()
+    (study / name).write_bytes(raw[: len(raw) // 2] + b"\0{\n" + raw[len(raw) // 2 :])
     before = {file.name: file.read_bytes() for file in study.iterdir() if file.is_file()}
     line = [word.replace("{study}", str(study)) for word in words]
     result, said = told(lambda: CliRunner().invoke(app, line, catch_exceptions=False))

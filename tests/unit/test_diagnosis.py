@@ -1,6 +1,5 @@
 """Each label stands by its own figure, beyond its threshold, and by nothing else."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from study.records.ledger import fold
 from study.records.records import TrialStarted
 from tests import holdup, synthetic
 from tests.spaces import spec
+from tests.values import replace
 
 SPEC = spec()  # CartPole-v1: a score is the return over 500, solved from 450
 

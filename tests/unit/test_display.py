@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,13 +18,13 @@ from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.records.cautions import cautions
-from study.records.ledger import Ledger
+from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
-from study.records.state import ledger_of
 from tests import synthetic
 from tests.spaces import cluster, spec
+from tests.values import replace
 
-SMALL = cluster(local=(5, 2), memory_mb=24_000)
+SMALL = cluster(local=(5, 3), memory_mb=24_000)
 
 
 def printed(show, *values, width, terminal=False, **options):
@@ -41,7 +40,7 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
     rows = [line.split() for line in lines if line.split()[0].isdigit()]
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
         ("1", "real", "2", "measured"),
-        ("2", "emulated", "1", "emulated"),
+        ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width

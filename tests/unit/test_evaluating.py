@@ -1,7 +1,6 @@
 """`python -m study evaluate` by value: which policy, what its episodes say, and every refusal."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from study.trial.weights import STATE_FILE
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import spec
+from tests.values import replace
 
 # --- numbers ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ from study.errors import RecordError, SpaceError
 from study.records import folder as folder_module
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import ledger_of
 from study.records.log import RecordLog
-from study.records.state import ledger_of
 from tests import synthetic
+from tests.values import replace
 
 IDENTITY = StudyIdentity(
     format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"

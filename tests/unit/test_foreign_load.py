@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from study.hosts.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
-from study.hosts.machine import machine_key
+from study.machine.host import machine_key
+from study.machine.load import CpuTimes, LoadSnapshot, OwnProcesses, ProcessTimes, _study, load_between, snapshot
 from study.trial import places
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -28,9 +28,12 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
 
 def snapshots(cpus, before, after, *, seconds=100.0):
     """Return two snapshots of a machine whose CPUs did `cpus` in between."""
-    nothing = {number: CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0) for number in range(len(cpus))}
-    first = LoadSnapshot(host="h", machine="h/1", moment_s=5.0, num_cores=len(cpus), cpus=nothing, processes=before)
-    return first, replace(first, moment_s=5.0 + seconds, cpus=dict(enumerate(cpus)), processes=after)
+    ids = frozenset(range(len(cpus)))
+    nothing = CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0)
+    about = {"host": "h", "machine": "h/1", "num_cores": len(cpus), "cpus": ids}
+    first = LoadSnapshot(moment_s=5.0, times=nothing, processes=before, **about)
+    whole = CpuTimes(**{name: sum(getattr(each, name) for each in cpus) for name in CpuTimes.__dataclass_fields__})
+    return first, replace(first, moment_s=5.0 + seconds, times=whole, processes=after)
 
 
 def load(*arguments, **words):
@@ -98,7 +101,7 @@ def test_no_snapshot_no_load():
     first, last = snapshots([cpu(1.0)], {}, {})
     assert load_between(None, last) is None
     assert load_between(first, None) is None
-    assert load_between(first, replace(last, cpus={})) is None  # a CPU was taken away
+    assert load_between(first, replace(last, cpus=frozenset())) is None  # a CPU was taken away
     assert load_between(last, first) is None
 
 

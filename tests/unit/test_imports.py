@@ -16,8 +16,8 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning.plan study.space.reference study.planning.needs": LIBRARIES,
-        "study.records.timing study.hosts.machine study.cluster.address study.doctor study.cli.doctor": LIBRARIES,
-        "study.cli.evaluate study.evaluating.film study.ray_private study.mlflow_private study.jax_private": LIBRARIES,
+        "study.records.timing study.machine.host study.machine.cluster study.doctor study.cli.doctor": LIBRARIES,
+        "study.cli.evaluate study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
@@ -33,7 +33,7 @@ LOADS = {
         "analysis.load analysis.report": ENGINES,
     },
     "driver": {
-        "study.driver.run study.cluster.connection study.cli.display": {"ray", "torch", "mlflow"},
+        "study.driver.run study.machine.cluster study.cli.display": {"ray", "torch", "mlflow"},
         "study.driver.conductor": {"ray", "torch", "mlflow"},
         "study.trial.trainable": {"ray.rllib", "torch", "mlflow"},
     },
@@ -67,15 +67,16 @@ def imported(file):
 
 HOMES = {
     "ray": {
-        *("study/cluster", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
+        *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
+        "study/driver/losses.py",
         *(f"study/adopted/{name}.py" for name in ("finding", "interception", "choices", "describing", "answering")),
-        *("study/doctor/asking.py", "study/launch/await_nodes.py", "study/ray_private.py"),
+        *("study/doctor/asking.py", "study/ray_private.py"),
     },
     "torch": {
         "study/trial",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "study/mlflow_private.py", "analysis/load/mlflow_client.py", "study/doctor/storage.py"},
+    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},

@@ -11,10 +11,8 @@ from typer.testing import CliRunner
 
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
-from study.launch import commands, options
-from study.launch.job import LaunchJob, written
-from study.launch.options import LEAST_WALLTIME_S
-from study.launch.supervisor import LEAST_S, MARGIN_S, NEAR_THE_END_S
+from study.launch import commands
+from study.launch.job import written
 from tests.launching import install
 
 SPACE = "quickstart.yaml"
@@ -118,14 +116,6 @@ def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
         written(tmp_path / "s.launch", {"job.sh": ""}).__enter__()
 
 
-def test_a_login_that_ssh_would_not_take_is_left_out(place, monkeypatch):
-    install(place, {"sbatch": "#!/bin/bash\necho 17\n"})
-    monkeypatch.setattr("getpass.getuser", lambda: "SITE\\me")
-    result = launch("slurm", "--dashboard")
-    assert "ssh line for Ray's dashboard" in result.output
-    assert LaunchJob.read(place / "work" / "studies" / "quickstart.launch" / "launch.json").user == ""
-
-
 @pytest.mark.parametrize(
     ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
 )
@@ -174,8 +164,9 @@ def test_what_nobody_knows_yet_refuses_no_job():
         ("slurm", ("--python", "apptainer exec study.sif python")),
         ("slurm", ("--python", "'python")),
         ("slurm", ("--name", "../x")),
-        ("slurm", ("--jump", "-oProxyCommand=x")),
-        ("ray-up", ("--jump", "a b")),
+        ("slurm", ("--hosts", "n1")),
+        ("ssh", ("--besteffort",)),
+        ("kuberay", ("--temp-root", "/tmp")),
         ("slurm", ("--temp-root", "/a/folder/of/27/characters/")),
         ("slurm", ("--temp-root", "tmp")),
         ("slurm", ("--until", "race")),
@@ -203,15 +194,14 @@ def test_a_space_that_does_not_exist_is_named():
 @pytest.mark.parametrize(("kind", "option"), [(kind, words[0]) for kind, words in NEEDED.items() if words])
 def test_an_option_that_is_needed_is_asked_for(kind, option):
     result = CliRunner().invoke(commands.app, [kind, SPACE])
-    assert result.exit_code == 2
-    assert option in result.output
+    refused(result, option)
 
 
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
         *((kind, option) for kind in NEEDED for option in ("--out", "--name", "--set", "--tracking-uri")),
-        *(("slurm", option) for option in ("--python", "--activate", "--jump", "--workdir", "--temp-root")),
+        *(("slurm", option) for option in ("--python", "--activate", "--workdir", "--temp-root")),
         *(("ray-up", option) for option in ("--ssh-key", "--head-ip", "--hosts")),
         *(("pbs", "--ssh-option"), ("kuberay", "--image")),
     ],
@@ -242,7 +232,7 @@ def test_an_interpreter_may_be_in_a_container():
 def test_a_password_is_not_printed():
     uris = ("--tracking-uri", "http://me:secret@lab-1:5000", "--optuna-storage", "postgresql://me:se/c@ret@lab-1/db")
     job = printed_job(*uris)
-    assert "http://***@lab-1:5000" in job["run"]
+    assert "http://***@lab-1:5000" in job["arguments"]
     assert not any(part in json.dumps(job) for part in ("secret", "ret@"))
 
 
@@ -261,7 +251,7 @@ def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypa
     words = [option, uri] if option.startswith("--") else monkeypatch.setenv(option, uri) or []
     for shown in (["--print"], []):
         result = launch(kind, *words, *shown)
-        refused(result, f"{option}: ")
+        refused(result, option)
         assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "")
     assert list((place / "work").iterdir()) == []
 
@@ -271,8 +261,8 @@ def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypa
     ("name", "given"), [("config_args", "--hf-token s3cret"), ("config_kwargs", {"hf_token": "s3cret", "pad_token": 0})]
 )
 def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkeypatch, kind, name, given):
-    secret = options.load(SPACE, None, None, None).model_copy(update={name: given})
-    monkeypatch.setattr(options, "load", lambda *_: secret)
+    secret = commands.load(SPACE, None, None, None).model_copy(update={name: given})
+    monkeypatch.setattr(commands, "load", lambda *_: secret)
     result = launch(kind, "--print")
     refused(result, f"{name}: must hold no secret")
     assert "s3cret" not in f"{result.output}{result.exception}"
@@ -281,8 +271,3 @@ def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkey
 @pytest.mark.parametrize("uri", ["postgresql://me@lab-1:5432/db", "http://lab-1:5000", "sqlite:////shared/mlflow.db"])
 def test_a_manifest_takes_a_uri_without_a_password(uri):
     assert launch("kuberay", "--tracking-uri", uri, "--print").exit_code == 0
-
-
-def test_the_shortest_job_has_time_for_a_study():
-    assert LEAST_WALLTIME_S >= NEAR_THE_END_S
-    assert LEAST_WALLTIME_S >= MARGIN_S + LEAST_S + 60  # with a minute to start Ray in

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -22,10 +23,11 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.errors import ClusterError, SpaceError
-from study.hosts.machine import machine
 from study.launch import manifests
-from study.launch.manifests import KubeRayOptions, RayUpOptions, fill, plain_name, quoted
-from study.mirrors.tracking_uri import asked_uri
+from study.launch.job import Job
+from study.launch.manifests import fill, plain_name, quoted
+from study.machine.host import num_cores
+from study.options import load as load_options
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -77,9 +79,23 @@ def test_two_people_and_two_studies_get_two_names(user):
 # --- ray up -----------------------------------------------------------------------------------------------------------
 
 
+QUICKSTART = load_options("quickstart.yaml", None, None, None)
+
+
+def made(write, **changes):
+    """Return the files of a launch by their names, and the commands to type."""
+    space = ROOT / "search_spaces" / "quickstart.yaml"
+    text = space.read_text(encoding="utf-8")
+    job = {"launcher": "x", "name": "lab", "out": "studies", "space": str(space), "space_text": text}
+    folder = Path.cwd() / "studies" / "lab.launch"
+    set_ = changes.pop("set_", None)
+    spec = QUICKSTART if set_ is None else load_options(str(space), set_, None, None)
+    files, commands = write(Job(**{**job, **changes}), folder, spec)
+    return SimpleNamespace(files=files, commands=commands)
+
+
 def ray_up(hosts="me@lab-1:8,lab-2:16,lab-3:24", **changes):
-    given = {"space": ["quickstart.yaml"], "name": "lab", "hosts": hosts, "head_ip": "10.0.0.1", "python": "python3"}
-    return manifests.ray_up(RayUpOptions(**{**given, **changes}))
+    return made(manifests.ray_up, hosts=hosts, **{"head_ip": "10.0.0.1", "python": "python3", **changes})
 
 
 def cluster(**changes):
@@ -95,7 +111,7 @@ def commands(made):
     "changes",
     [
         {},
-        {"ssh_key": f"/home/{ODD}", "jump": "me@front"},
+        {"ssh_key": f"/home/{ODD}"},
         {"hosts": "lab-1"},
         {"interface": "ib0", "dashboard": True, "use_head": True, "activate": "module load python"},
     ],
@@ -207,7 +223,7 @@ def test_a_host_whose_cpus_nobody_says_counts_its_own_cores(host):
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
     given = given_to_ray(host("worker", hosts="lab-1:8,lab-2", address="10.0.0.7"))
-    assert given["num-cpus"] == str(machine().num_cores)
+    assert given["num-cpus"] == str(num_cores())
 
 
 def test_an_environment_that_is_missing_starts_nothing(host):
@@ -220,10 +236,11 @@ def test_an_environment_that_is_missing_starts_nothing(host):
 @given(PRINTABLE)
 def test_the_study_gets_its_arguments_as_they_were_given(text):
     uri = f"sqlite:///{text}.db".replace("\0", "")
-    script = ray_up(tracking_uri=uri).files["node.sh"].partition("run_study() {")[2].partition("\n}")[0]
+    script = (
+        ray_up(arguments=("--tracking-uri", uri)).files["node.sh"].partition("run_study() {")[2].partition("\n}")[0]
+    )
     words = shlex.split(script)
-    assert words[words.index("--tracking-uri") + 1] == asked_uri(uri)
-    assert words.index("study.launch.await_nodes") < words.index("run")
+    assert words[words.index("--tracking-uri") + 1] == uri
     assert words[words.index("run") + 1 :][:2] == ["--space", "lab.yaml"]
     assert "--resume-or-start" in words
 
@@ -282,8 +299,7 @@ def test_hosts_that_others_would_not_reach_are_refused(changes, option):
 
 
 def kuberay(**changes):
-    given = {"space": ["quickstart.yaml"], "name": "lab", "image": ODD, "cpus_per_node": 16}
-    return manifests.kuberay(KubeRayOptions(**{**given, "nodes": 3, "memory_gb": 64, **changes}))
+    return made(manifests.kuberay, **{"image": ODD, "cpus_per_node": 16, "nodes": 3, "memory_gb": 64, **changes})
 
 
 def documents(**changes):
@@ -306,23 +322,19 @@ def test_a_manifest_is_a_claim_a_space_and_a_job():
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     assert job["spec"]["rayClusterSpec"]["rayVersion"] == importlib.metadata.version("ray")
     assert "activeDeadlineSeconds" not in job["spec"]
-    assert documents(walltime="1h")[2]["spec"]["activeDeadlineSeconds"] == 3600
+    assert documents(walltime_s=3600)[2]["spec"]["activeDeadlineSeconds"] == 3600
 
 
 def test_a_space_is_sent_as_text_whatever_its_editor_wrote_before_it_and_whatever_the_locale(place):
     plain = (ROOT / "search_spaces" / "quickstart.yaml").read_text(encoding="utf-8").replace("CartPole", "CärtPole", 1)
     (place / "marked.yaml").write_bytes(plain.encode("utf-8-sig"))
-    code = """
-from study.launch.manifests import KubeRayOptions, kuberay
-from study.launch.schedulers import SshOptions
-made = kuberay(KubeRayOptions(space=["marked.yaml"], image="i", cpus_per_node=16))
-open("job.yaml", "w").write(made.files["rayjob.yaml"])
-print(ascii(SshOptions(space=["marked.yaml"], hosts="n1:2").inputs["marked.yaml"]))
-"""
+    words = ["-m", "study", "launch", "kuberay", "marked.yaml", "--image", "i", "--cpus-per-node", "16"]
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
-    done = shell(sys.executable, "-c", code, **ascii_locale)
-    assert done.stdout.strip() == ascii(plain), done.stderr
-    _, space, _ = YAML(typ="safe", pure=True).load_all((place / "job.yaml").read_text())
+    ascii_locale["PYTHONIOENCODING"] = "utf-8"
+    done = shell(sys.executable, *words, **ascii_locale)
+    assert done.returncode == 0, done.stderr
+    written = (place / "studies" / "marked.launch" / "rayjob.yaml").read_text()
+    _, space, _ = YAML(typ="safe", pure=True).load_all(written)
     assert space["data"] == {"marked.yaml": plain}
 
 
@@ -359,13 +371,13 @@ def test_the_entrypoint_is_a_command_of_ours_that_keeps_all_on_the_claim():
     assert value["--tracking-uri"].startswith(f"sqlite:///{mounts['study']}/")
     help_text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
     assert all(word in help_text for word in words if word.startswith("--"))
-    assert "sqlite" not in documents(tracking_uri="http://mlflow:5000")[2]["spec"]["entrypoint"]
+    assert "sqlite" not in documents(arguments=("--tracking-uri", "http://mlflow:5000"))[2]["spec"]["entrypoint"]
 
 
-@pytest.mark.parametrize("changes", [{"set_": ["search.seeds=[1, 2]"]}, {"optuna_storage": "sqlite:///$(id).db"}])
-def test_an_argument_that_a_shell_would_read_is_refused(changes):
+@pytest.mark.parametrize("words", [("--set", "search.seeds=[1, 2]"), ("--optuna-storage", "sqlite:///$(id).db")])
+def test_an_argument_that_a_shell_would_read_is_refused(words):
     with pytest.raises(SpaceError, match="must have no signs of a shell"):
-        kuberay(**changes)
+        kuberay(arguments=words)
 
 
 def test_pods_into_which_no_trial_fits_are_refused():
@@ -384,13 +396,11 @@ def test_the_reader_pod_mounts_the_claim():
     assert spec["containers"][0]["volumeMounts"] == [{"name": "study", "mountPath": "/study"}]
 
 
-@pytest.mark.parametrize("name", ["Containerfile", "apptainer.def"])
-def test_a_recipe_copies_what_the_build_needs_and_runs_as_the_user_of_the_manifest(name):
-    text = kuberay().files[name]
+def test_the_recipe_copies_what_the_build_needs_and_runs_as_the_user_of_the_manifest():
+    text = kuberay().files["Containerfile"]
     for file in ("pyproject.toml", "README.md", "LICENSE", "run_study.py", "study", "analysis", "search_spaces"):
         assert file in text
         assert (ROOT / file).exists()
     assert "'ray[default]'" in text
-    if name == "Containerfile":
-        (user,) = (line.split()[1] for line in text.splitlines() if line.startswith("USER "))
-        assert all(str(each["template"]["spec"]["securityContext"]["runAsUser"]) == user for each in groups())
+    (user,) = (line.split()[1] for line in text.splitlines() if line.startswith("USER "))
+    assert all(str(each["template"]["spec"]["securityContext"]["runAsUser"]) == user for each in groups())

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
-from study.launch.job import hosts_of_file
-from study.launch.launcher import clock
-from study.launch.schedulers import dashboard_line, expand_counts, parse_hosts
+from study.launch.schedulers import Host, clock, expand_counts, parse_hosts
 from study.options import seconds
-from tests.launching import host, install, launcher
+from tests.launching import install, launcher
 
 
 @pytest.fixture(autouse=True)
@@ -140,12 +138,13 @@ def test_a_scheduler_may_speak_in_another_encoding(place):
 
 def test_a_node_file_has_a_line_for_each_core(tmp_path):
     (tmp_path / "nodes").write_text("n2\nn2\n\nn1\nn2\n")
-    assert hosts_of_file(tmp_path / "nodes") == (host("n2", 3), host("n1", 1))  # the script runs on the first
+    oar = launcher("oar", environment={"OAR_JOB_ID": "1", "OAR_NODEFILE": str(tmp_path / "nodes")})
+    assert oar.allocation()[1] == (Host("n2", 3), Host("n1", 1))  # the script runs on the first
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])
 def test_the_head_needs_no_remote_shell(name):
-    here = host(f"{socket.gethostname().partition('.')[0]}.site.example")
+    here = Host(f"{socket.gethostname().partition('.')[0]}.site.example")
     assert launcher(name, environment={"PBS_JOBID": "17"}).remote_shell(here, "true") == ["bash", "-c", "true"]
 
 
@@ -157,7 +156,7 @@ ATTACH = '#!/bin/bash\necho "$*" > "${0%/*}/attached"\necho attached\n'
 def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, place):
     install(place, {"ssh": SSH, **({"pbs_attach": ATTACH} if has_attach else {})})
     pbs = launcher("pbs", environment={"PBS_JOBID": "17.server"}, ssh_options=("-p2222",))
-    command = pbs.remote_shell(host("not-here"), "cd / && echo $$; exec cat")
+    command = pbs.remote_shell(Host("not-here"), "cd / && echo $$; exec cat")
     done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
     pid, said = done.stdout.splitlines()
     assert said == "a task"  # and what pbs_attach prints is not taken for an answer
@@ -169,24 +168,10 @@ def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, place):
 
 
 def test_hosts_of_ssh():
-    assert parse_hosts("lab-1:16, me@lab-2.site") == (host("lab-1", 16), host("me@lab-2.site"))
+    assert parse_hosts("lab-1:16, me@lab-2.site") == (Host("lab-1", 16), Host("me@lab-2.site"))
 
 
 @pytest.mark.parametrize("hosts", ["", "-oProxyCommand=touch no", "-o@a", "a b", "a:0", "a,a:3", "a;b"])
 def test_hosts_that_are_none(hosts):
     with pytest.raises(SpaceError, match="--hosts"):
         parse_hosts(hosts)
-
-
-def test_the_ssh_line_to_the_dashboard():
-    line = dashboard_line("n1", 20008, jump="front", user="me")
-    assert line == "ssh -N -L 8265:127.0.0.1:20008 -J me@front me@n1  # Ray dashboard: http://127.0.0.1:8265"
-    assert " -J other@front you@n1 " in dashboard_line("you@n1", 1, jump="other@front", user="me")
-    assert " 127.0.0.1:1 n1 " not in dashboard_line("n1", 1)
-    assert " -J " not in dashboard_line("n1", 1)
-
-
-@pytest.mark.parametrize("head", ["-oProxyCommand=id", "a b", "a;b", "", "a@b@c", "n1\n"])
-def test_the_line_to_the_dashboard_leads_to_a_name_only(head):
-    with pytest.raises(LaunchError, match=r"ssh: must be \[user@\]name"):
-        dashboard_line(head, 20008)

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.errors import SpaceError
-from study.space.procgen import GAMES, NUM_TEST_LEVELS, faults_of_game, task_of
+from study.space.procgen import GAMES, NUM_TEST_LEVELS, task_of
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.wrappers import StepLoad, layered
@@ -116,24 +116,12 @@ def test_work_is_cpu_time_and_only_in_training() -> None:
     assert not StepLoad()
 
 
-def test_new_fields_leave_the_identity_of_older_studies_alone() -> None:
-    content = spec().to_json()
-    assert set(content["environment"]) == {
-        *("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
-    }
-    assert "conv_net" not in content["model"]
-    assert "kwargs" not in content["evaluation"]
-    assert spec(environment__frame_stack=4).to_json()["environment"]["frame_stack"] == 4
-    assert spec(environment__frame_stack=4).digest() != spec().digest()
-
-
 # Procgen
 
 
 def test_the_sixteen_games_have_two_names_each() -> None:
     assert len(GAMES) == 16
     for name in ("procgen:coinrun", "procgen:procgen-coinrun-v0"):
-        assert list(faults_of_game(name)) == []
         assert task_of(name, {}) == ("CoinrunEasy-v0", {"num_levels": 200, "start_level": 0})
     hard = task_of("procgen:bigfish", {"distribution_mode": "hard", "use_backgrounds": False})
     assert hard == ("BigfishHard-v0", {"num_levels": 500, "start_level": 0, "use_backgrounds": False})
@@ -165,27 +153,5 @@ def test_who_trains_on_all_levels_is_tested_on_all_and_who_names_levels_gets_the
 
 
 def test_a_game_that_is_none_is_named() -> None:
-    (fault,) = faults_of_game("procgen:conrun")
-    assert (fault.where, fault.fix) == ("environment.id", "Did you mean 'procgen:coinrun'?")
-
-
-@pytest.mark.parametrize("section", ["environment", "evaluation"])
-@pytest.mark.parametrize(
-    ("kwargs", "problem"),
-    [
-        ({"distribution_mode": "extreme"}, "distribution_mode: must be easy or hard"),
-        ({"num_levels": -1}, "num_levels: must be a whole number from 0 to"),
-        ({"num_levels": "many"}, "num_levels: must be a whole number from 0 to"),
-        ({"start_level": 2**31}, "start_level: must be a whole number from 0 to"),
-        ({"num_levels": 0, "start_level": 9}, "start_level: has no effect where num_levels is 0"),
-    ],
-)
-def test_levels_that_cannot_be_are_refused(section: str, kwargs: dict[str, Any], problem: str) -> None:
-    changes: dict[str, Any] = {f"{section}__kwargs": kwargs, "parameters__train_batch_size": 800}
-    with pytest.raises(SpaceError, match=rf"1 problem\n  {section}\.kwargs\.{problem}"):
-        spec(environment__id="procgen:coinrun", **changes)
-
-
-def test_envpool_s_games_have_no_frames_and_only_atari_is_told_of_its_own() -> None:
-    with pytest.raises(SpaceError, match=r"environment\.frame_stack: .* Fix: Remove it; EnvPool's Atari has stack_num"):
-        spec(environment__id="procgen:coinrun", environment__frame_stack=4, parameters__train_batch_size=800)
+    with pytest.raises(SpaceError, match=r"environment\.id: .* Fix: Did you mean 'procgen:coinrun'\?"):
+        spec(environment__id="procgen:conrun")

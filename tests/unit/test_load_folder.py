@@ -3,7 +3,6 @@
 import json
 import lzma
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -22,6 +21,7 @@ from study.records.records import Evaluation, Iteration, open_records, read_line
 from study.records.table import table_row, write_table
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
+from tests.values import replace
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "analysis/example_study"
 

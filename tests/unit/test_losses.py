@@ -1,79 +1,57 @@
+"""Why a trial ended, by the classes of Ray's errors; `tests/chaos` kills real nodes and processes."""
+
+import pickle
+
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from study.driver.losses import loss_of, reason_of
+from study.driver import losses
+from study.driver.losses import Fault, fault_of
+from study.errors import TrialError, TrialLostError
 
-REMOTE = """\x1b[36mray::StudyTrial.train()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=0)
-ZeroDivisionError: planted
+FAILED = TrialError(where="environment", rule="must not raise", got="ValueError: its node has died", fix="Mend it.")
+LOST = TrialLostError(where="env runners", rule="all 2 must stay alive", got="ActorDiedError")
+LOST_NODE = TrialLostError(where="env runners", rule="all 2 must stay alive", got="n7: its node has died")
+LOST_NODE.node = True
 
-The above exception was the direct cause of the following exception:
 
-\x1b[36mray::StudyTrial.train()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=0)
-  File "x.py", line 3, in step
-    raise TrialError("y")
-study.errors.TrialError: environment: must not raise, got ZeroDivisionError: planted. Fix: mend it."""
-
-DEAD = """The actor died unexpectedly before finishing this task.
-\tclass_name: StudyTrial
-\tactor_id: 5a
-\tpid: 77
-\tnamespace: study-1
-\tip: 10.0.0.7
-The actor is dead because {why}"""
-NODE = DEAD.format(why="its node has died. Node Id: 12\n\tthe actor's node was terminated unexpectedly: no heartbeats")
-PROCESS = DEAD.format(why="its worker process has died. Worker exit type: SYSTEM_ERROR")
-
-RUNNER = """\x1b[36mray::StudyTrial.train()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=0)
-ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
-
-The above exception was the direct cause of the following exception:
-
-\x1b[36mray::StudyTrial.train()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=0)
-study.errors.TrialLostError: env runners: all 2 must stay alive, got ActorDiedError: {died}. Fix: look."""
+def in_trial(cause):
+    """Return what Ray raises in the driver where a trial has raised this."""
+    return RayTaskError("step", "Traceback", cause).as_instanceof_cause()
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (REMOTE, "environment: must not raise, got ZeroDivisionError: planted. Fix: mend it."),
-        ("Traceback\n  File x\nModuleNotFoundError: No module named 'x'", "ModuleNotFoundError: No module named 'x'"),
-        ("A worker died.\nmore", "A worker died."),
-        ("", "a process of the trial ended without a word"),
-        (
-            NODE,
-            "trial: the node of its main process must stay in reach (10.0.0.7), got: The actor is dead because its "
-            "node has died. Node Id: 12",
-        ),
-        (
-            RUNNER.format(died="its node has died"),
-            "env runners: all 2 must stay alive, got ActorDiedError: its node has died. Fix: look.",
-        ),
-    ],
+    ("error", "loss"),
+    [(FAILED, None), (LOST, "process"), (LOST_NODE, "node")],
 )
-def test_the_reason_is_the_cause_in_one_line(text, reason):
-    assert reason_of(text) == reason
-
-
-def test_where_ray_does_not_say_which_node_is_out_of_reach_the_caller_may():
-    said = "The actor 5a is unavailable: connection reset."
-    law = "trial: the node of its main process must stay in reach"
-    assert reason_of(said) == f"{law}, got: {said}"
-    assert reason_of(said, address="10.0.0.7") == f"{law} (10.0.0.7), got: {said}"
+def test_what_a_trial_raised_stands_for_itself(error, loss):
+    for raised in (in_trial(error), pickle.loads(pickle.dumps(error))):
+        assert fault_of(raised) == Fault(str(error), loss)
 
 
 @pytest.mark.parametrize(
-    ("text", "loss"),
+    ("error", "alone", "loss"),
     [
-        (NODE, "node"),
-        (PROCESS, "process"),
-        ("The actor died unexpectedly before finishing this task.", "node"),
-        ("The actor 5a is unavailable: connection reset. The task may or may not have been executed.", "node"),
-        (RUNNER.format(died="The actor is dead because its node has died"), "node"),
-        (RUNNER.format(died="The actor is dead because its worker process has died"), "process"),
-        (REMOTE, None),
-        (REMOTE.replace("planted", "its node has died"), None),  # an environment may say what it likes
-        ("study.errors.TrialError: start-up: must be up. The actor died unexpectedly", None),
-        ("", None),
+        (ActorDiedError(), True, "process"),
+        (ActorDiedError(), False, "node"),
+        (ActorUnavailableError("connection reset.", None), True, "node"),
     ],
 )
-def test_a_loss_is_told_from_a_failure(text, loss):
-    assert loss_of(text) == loss
+def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error, alone, loss):
+    monkeypatch.setattr(losses, "died_alone", lambda actor: alone)
+    reason, found = fault_of(error, address="10.0.0.7")
+    assert found == loss
+    assert "(10.0.0.7)" in reason
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "reason"),
+    [
+        (None, "Traceback\n  no such thing\nA worker died.\n", "A worker died."),
+        (None, "", "a process of the trial ended without a word"),
+        (in_trial(ZeroDivisionError("planted")), "", "ZeroDivisionError: planted"),
+    ],
+)
+def test_anything_else_is_a_failure_by_its_last_line(error, said, reason):
+    assert fault_of(error, said=said) == Fault(reason, None)

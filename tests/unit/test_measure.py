@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from study.errors import TrialError
-from study.hosts.machine import forget_peak_rss, read_peak_rss_mb
+from study.machine.host import forget_peak_rss, read_peak_rss_mb
 from study.metrics import METRICS, Grain, Source, Sum
 from study.trial.measure import (
     ProcessMeasurement,

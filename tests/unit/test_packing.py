@@ -1,7 +1,6 @@
 """A packed study says what the study says, and nothing of the machine."""
 
 import lzma
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -10,12 +9,13 @@ import analysis
 from study.errors import RecordError
 from study.metrics import OF_ITERATIONS
 from study.records.folder import StudyFolder
+from study.records.ledger import ledger_of
 from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
 from study.records.records import Iteration, StudyOpened, read_lines
-from study.records.state import ledger_of
 from study.records.table import write_table
 from tests.synthetic import append, closed, iteration, make_folder, opened, whole_trial
+from tests.values import replace
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from study.designs.registry import make_plan
 from study.errors import SpaceError
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.records import log as records_module
 from study.records.ledger import fold
 from study.records.records import read_lines

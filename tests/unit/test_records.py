@@ -7,17 +7,21 @@ import resource
 import signal
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from study.errors import RecordError
+from study.machine.load import NodeLoad
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
 from study.records.log import RecordLog
-from study.records.records import Evaluation, read_lines
+from study.records.records import LARGEST, read_lines
 from study.records.request import TrialRequest, numbered
-from tests.synthetic import append, closed, iteration, opened, started, whole_trial
+from tests import holdup
+from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
+from tests.values import replace
 
 RECORDS = [opened(), *whole_trial(0), *whole_trial(1, "failed"), closed()]
 
@@ -57,30 +61,97 @@ def changed(line, **values):
     return json.dumps(json.loads(line) | values).encode() + b"\n"
 
 
+HOST = {"host": "a", "num_cores": 2, "seconds": 1.0, "foreign_cores": 0.5, "stolen_cores": 0.0}
+STARTED, BUILT, ITERATION, EVALUATION, ENDED = 1, 2, 3, 4, 6
+"""Lines of the file, from 0."""
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("number", "change"),
     [
-        (lambda line: b"\x00garbage\n", r"records\.jsonl: line 4: must be JSON.*Fix: Restore"),
-        (lambda line: b"[1, 2]\n", "line 4"),
-        (lambda line: b'{"seq": 3}\n', "line 4"),
-        (lambda line: b"\n", "line 4"),
-        (lambda line: b"", "line 4: `seq` must be 3, got 4: lines are missing"),
-        (lambda line: line + line, "line 5: `seq` must be 4, got 3"),
-        (lambda line: changed(line, schema=99), "reads schema 1, got 99"),
-        (lambda line: changed(line, kind="surprise"), "unknown record, got kind 'surprise'"),
-        (lambda line: changed(line, colour="red"), "iteration: unknown fields colour"),
-        (lambda line: changed(line, metrics={"kl": "0.02"}), "line 4: .*iteration: .*`str`.*metrics"),
-        (lambda line: changed(line, metrics={"kl": True, "entropy": 1}), "line 4: a record must have .*metrics"),
-        (lambda line: changed(line, metrics={"kl": 2**53 + 1}), "line 4: a record must have .*metrics"),
+        (3, lambda line: b"\x00garbage\n"),
+        (3, lambda line: b"[1, 2]\n"),
+        (3, lambda line: b'{"seq": 3}\n'),
+        (3, lambda line: b"\n"),
+        (3, lambda line: b"\xff\n"),
+        (3, lambda line: b'{"schema":1,"seq":3,"time":1.0,"kind":' + b"[" * 100_000 + b"\n"),
+        *(
+            (number, lambda line, changes=changes: changed(line, **changes))
+            for number, changes in [
+                (3, {"schema": 99}),
+                (3, {"kind": "surprise"}),
+                (3, {"time": -1.0}),
+                (ITERATION, {"colour": "red"}),
+                (ITERATION, {"metrics": {"kl": "0.02"}}),
+                (ITERATION, {"metrics": {"kl": True, "entropy": 1}}),
+                (ITERATION, {"metrics": {"kl": LARGEST + 1}}),
+                (ITERATION, {"metrics": {"kl": 10**400}}),
+                (ITERATION, {"env_steps": True}),
+                (ITERATION, {"env_steps": 1.0}),
+                (ITERATION, {"env_steps": LARGEST + 1}),
+                (ITERATION, {"wall_time_s": "1"}),
+                (EVALUATION, {"returns": []}),
+                (EVALUATION, {"returns": {}}),
+                (ENDED, {"status": "x" * 100_000}),
+                (ENDED, {"last_seen": -1.0}),
+                (ENDED, {"node_loads": [{"host": "a"}]}),
+                (STARTED, {"setting": {"lr": 0.1}}),
+                (STARTED, {"seed": None}),
+                (BUILT, {"placement": [{"host": "a"}]}),
+                (BUILT, {"effective": {"num_learners": "two"}}),
+                (BUILT, {"effective": {"of our own": [LARGEST + 1]}}),
+                (0, {"provenance": {"git": "abc"}}),
+                (0, {"cluster": json.loads("[" * 40 + "]" * 40)}),
+            ]
+        ),
     ],
 )
-def test_a_line_that_is_no_record_or_not_the_next_one_is_refused(folder, change, message):
+def test_a_line_that_is_no_record_is_refused_with_its_number_and_the_file_is_left_as_it_is(folder, number, change):
     lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:3], change(lines[3]), *lines[4:]]))
+    folder.records.write_bytes(b"".join([*lines[:number], change(lines[number]), *lines[number + 1 :]]))
     before = folder.records.read_bytes()
-    with pytest.raises(RecordError, match=message):
+    with pytest.raises(RecordError) as refusal:
         RecordLog(folder.records)
+    assert refusal.value.where == f"{folder.records}: line {number + 1}"
+    assert refusal.value.fix
+    assert len(str(refusal.value)) < 1000
     assert folder.records.read_bytes() == before
+
+
+@pytest.mark.parametrize(("number", "times", "line"), [(3, 0, 4), (3, 2, 5), (0, 0, 1)])
+def test_a_missing_or_doubled_line_is_refused_at_the_one_behind_it(folder, number, times, line):
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join([*lines[:number], *lines[number : number + 1] * times, *lines[number + 1 :]]))
+    with pytest.raises(RecordError, match=f"line {line}: `seq` must be"):
+        list(read_lines(folder.records))
+
+
+def test_values_keep_what_they_are(tmp_path):
+    folder, load = StudyFolder(tmp_path), NodeLoad(**HOST)
+    numbers = replace(evaluation(0, 1), returns=[float("nan"), 2.0, 1])
+    kept = [
+        replace(opened(), provenance={"git": None, "of our own": {"deep": [1, 2.5, "x"]}}),
+        replace(started(0), setting={"num_env_runners": 2, "lr": 1}),
+        numbers,
+        replace(ended(0), node_loads=[load], summary={"score": np.float64(0.5), "final_return": None}),
+    ]
+    append(folder, *kept)
+    first, begun, judged, end = records(folder.records)
+    assert (first, begun) == tuple(kept[:2])
+    assert type(begun.setting["lr"]) is int
+    assert math.isnan(judged.returns[0])
+    assert judged.returns[1:] == [2.0, 1]
+    assert (end.node_loads, end.summary) == ([load], {"score": 0.5, "final_return": None})
+
+
+def test_a_hash_that_earlier_versions_wrote_beside_a_decision_is_no_obstacle(tmp_path):
+    folder = holdup.write_study(tmp_path / "h", space := holdup.holdup_spec(), holdup.study_records(space))
+    whole = records(folder.records)
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    older = [changed(line, chain="abc") if b'"stage_decided"' in line else line for line in lines]
+    assert older != lines
+    folder.records.write_bytes(b"".join(older))
+    assert records(folder.records) == whole
 
 
 def test_lines_of_a_version_without_emulation_are_real_and_keep_the_label_of_their_start(folder):
@@ -135,20 +206,6 @@ def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(tmp_path, whole, 
         assert log.torn_bytes == length - (whole[:length].rfind(b"\n") + 1)
         log.append(opened(2))
     assert records(path) == [*RECORDS[: whole[:length].count(b"\n")], opened(2)]
-
-
-def test_a_return_that_is_no_number_is_read_back_as_one_that_is_none(tmp_path):
-    path = tmp_path / "records.jsonl"
-    with RecordLog(path) as log:
-        log.append(
-            Evaluation(
-                trial=0, attempt=1, iteration=1, env_steps=1, wall_time_s=1.0, progress=1.0,
-                returns=[float("nan"), 2.0], num_cut=0, eval_time_s=0.1,
-            )
-        )  # fmt: skip
-    (line,) = read_lines(path)
-    assert math.isnan(line.record.returns[0])
-    assert line.record.returns[1] == 2.0
 
 
 def test_nothing_is_written_behind_the_end_of_a_session(tmp_path):

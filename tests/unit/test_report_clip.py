@@ -1,7 +1,6 @@
 """The film in the report: it is in the page, and what is no film of the study is left out and said."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from analysis.report import find_clip, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
 from study.records.clip import FilmFacts, Shot
 from tests.unit.test_report import Outline, build, table
+from tests.values import replace
 
 SHOT = Shot(episode=0, seed=5, episode_return=-74.0, num_steps=75, num_frames=76, whole=True)
 FACTS = FilmFacts(

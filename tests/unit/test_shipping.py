@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from study.cluster import shipping
-from study.cluster.shipping import OwnModule, own_modules, runtime_env
 from study.errors import ClusterError
+from study.machine import shipping
+from study.machine.shipping import OwnModule, own_modules, runtime_env
 from tests.spaces import spec
 
 

@@ -4,7 +4,6 @@ import io
 import math
 import re
 from collections import Counter
-from dataclasses import replace
 
 import orjson
 import pytest
@@ -27,13 +26,13 @@ from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
 from study.records.request import digest_of
-from study.space.spec import digest_of as spec_digest
-from study.space.variants import SHARED, STAGES, spec_of
+from study.space.settings import SHARED, STAGES, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.driven import CLUSTER, ROOMY, Driven, records, rows
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
+from tests.values import replace
 
 HOLDUP = {
     "target_scale": 8,
@@ -146,7 +145,8 @@ def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path
     drive.run(most=10)
     keeper = drive.conductor._course
     early = TrialStarted(
-        trial=99, attempt=1, seed=1001, setting={}, proposed={}, iterations=None, anchor=None, optuna_number=None,
+        trial=99, attempt=1, seed=1001, setting={"num_env_runners": 1}, proposed={}, iterations=None,
+        anchor=None, optuna_number=None,
         num_cpus=1, stage="race", rule={"lr": 1.0}, digest=digest_of({"lr": 1.0}),
     )  # fmt: skip
     with pytest.raises(RecordError, match="test seed 1001"):
@@ -300,7 +300,7 @@ def test_a_resume_of_an_earlier_version_s_study_says_which_version_can(tmp_path)
     folder = holdup.write_study(tmp_path, spec, [])
     recorded = orjson.loads(folder.identity_file.read_bytes())
     recorded["spec"]["holdup"]["num_rounds"] = 2
-    folder.identity_file.write_bytes(orjson.dumps(recorded | {"digest": spec_digest(recorded["spec"])}))
+    folder.identity_file.write_bytes(orjson.dumps(recorded))
     with pytest.raises(RecordError, match=r"this version knows no holdup\.num_rounds"):
         resumed_identity(folder, spec, RunOptions(name="demo", out=tmp_path, resume=True))
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -22,6 +21,7 @@ from study.records.lock import is_locked
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
+from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -238,7 +238,7 @@ def test_a_torn_line_is_told_once_nobody_writes_it(folder):
 
 @pytest.mark.parametrize(
     ("kept", "damage", "said"),
-    [(8, b"garbage\n", "line 9: must be JSON"), (15, b"<html>", "line 16: the last line must be a record")],
+    [(8, b"garbage\n", "line 9: must be a record"), (15, b"<html>", "line 16: the last line must be a record")],
 )
 def test_a_damaged_line_leaves_what_came_before(folder, kept, damage, said):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))

@@ -1,5 +1,6 @@
 """What a job does when its study has not ended: another life, or the reason. No scheduler, no Ray."""
 
+import json
 import queue
 import signal
 import sys
@@ -8,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from study.errors import ExitCode, LaunchError
-from study.launch.job import Allocation, CommandTask
-from study.launch.ray_cluster import Agent, AgentEvent
-from study.launch.schedulers import Slurm
-from study.launch.supervisor import Supervisor
+from study.launch import supervisor as supervising
+from study.launch.commands import LEAST_WALLTIME_S
+from study.launch.node import CommandTask
+from study.launch.schedulers import NOTICE_S, Host, Slurm
+from study.launch.supervisor import Agent, AgentEvent, Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
-from tests.launching import host, launcher, ray_on
+from tests.launching import launcher
 from tests.synthetic import append, opened, whole_trial
 
 AGAIN = 99
@@ -35,41 +37,29 @@ class Local(Slurm):
 
 def local(folder, **fields):
     """Return the launcher of a job whose study is in a folder."""
-    return launcher("slurm", folder=folder, kind=Local, **{"study": f"{folder}/s", "resubmit": True, **fields})
+    return launcher("slurm", folder=folder, kind=Local, **{"out": str(folder), "resubmit": True, **fields})
 
 
-class Cluster:
-    """A cluster of one node, and the agent of a driver, whose records are those of `job`."""
+class Driver:
+    """The agent of a driver, whose records are those of `job`."""
 
-    address = "10.0.0.1:6379"
-    host, content = "n2", {}
-    last_lines = ""
+    host, last_lines = "n1", ""
 
-    def __init__(self, study, records):
-        self._study, self._records = study, records
+    def __init__(self, supervisor, study, records):
+        append(StudyFolder(study), *records)
         self.was_told_to_end = False
 
-    def run(self, *_, **__):
-        append(StudyFolder(self._study), *self._records)
-        return self
-
-    def role(self, agent):
-        return "a node of Ray" if agent is NODE else ""
-
-    def terminate(self):
-        self.was_told_to_end = True
-
     def stop(self):
-        pass
+        self.was_told_to_end = True
 
     def wait(self, seconds):
         return True
 
 
-NODE = SimpleNamespace(host="n2", last_lines="")
+NODE = SimpleNamespace(host="n2", last_lines="", started={"address": "10.0.0.1:6379"})
 
 
-def job(tmp_path, *records, before=(), loses_node=False, late="", code=ExitCode.STOPPED):
+def job(tmp_path, monkeypatch, *records, before=(), loses_node=False, late="", code=ExitCode.STOPPED):
     """Return the code of a job whose driver wrote these records, behind those of a job before, and ended with `code`.
 
     The signal `late` comes while Ray is taken down.
@@ -78,24 +68,33 @@ def job(tmp_path, *records, before=(), loses_node=False, late="", code=ExitCode.
     study.mkdir()
     append(StudyFolder(study), *before)
     supervisor = Supervisor(local(tmp_path))
-    ended_before = supervisor._num_ended()
-    cluster = Cluster(study, records)
-    if loses_node:
-        supervisor._inbox.put(AgentEvent(NODE, {"event": "failed", "reason": "its raylet is gone"}))
-        supervisor._inbox.put(AgentEvent(NODE, {"event": "gone", "code": 1}))
-    supervisor._inbox.put(AgentEvent(cluster, {"event": "exited", "code": code}))
-    ends_at = supervisor._started_at + 3600
-    code = supervisor._drive(cluster, Allocation(hosts=(host("a"),), job="1", ends_at=ends_at))
-    assert cluster.was_told_to_end is loses_node
+    ended_before = supervisor.num_ended()
+    supervisor._hosts, supervisor._nodes, supervisor._ends_at = (Host("a"),), [NODE], supervisor._started_at + 3600
+    said_to_end = []
+
+    def agent(host, task):
+        driver = Driver(supervisor, study, records)
+        if loses_node:
+            supervisor.inbox.put(AgentEvent(NODE, {"event": "failed", "reason": "its raylet is gone"}))
+            supervisor.inbox.put(AgentEvent(NODE, {"event": "gone", "code": 1}))
+        supervisor.inbox.put(AgentEvent(driver, {"event": "exited", "code": code}))
+        said_to_end.append(driver)
+        return driver
+
+    monkeypatch.setattr(supervisor, "_agent", agent)
+    ended = supervisor.drive()
+    assert said_to_end[0].was_told_to_end
     if late:
-        supervisor._inbox.put(late)
-    return supervisor._end(code, ended_before)
+        supervisor.inbox.put(late)
+    return supervisor.end(ended, ended_before)
 
 
 @pytest.mark.parametrize(("late", "code"), [("", AGAIN), ("SIGUSR1", AGAIN), ("SIGTERM", ExitCode.STOPPED)])
-def test_a_study_that_ran_out_of_time_is_given_another_job_unless_it_is_cancelled_as_it_ends(tmp_path, late, code):
+def test_a_study_that_ran_out_of_time_is_given_another_job_unless_it_is_cancelled_as_it_ends(
+    tmp_path, monkeypatch, late, code
+):
     records = opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")
-    assert job(tmp_path, *records, late=late) == code
+    assert job(tmp_path, monkeypatch, *records, late=late) == code
 
 
 def test_a_log_on_a_full_disk_does_not_keep_a_study_from_another_job(tmp_path, monkeypatch):
@@ -103,30 +102,35 @@ def test_a_log_on_a_full_disk_does_not_keep_a_study_from_another_job(tmp_path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("study.launch.supervisor.write", full)
-    assert job(tmp_path, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
+    assert job(tmp_path, monkeypatch, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
 
 
 @pytest.mark.parametrize("trials", [[], [0]])
-def test_a_study_that_ended_for_a_reason_of_its_own_is_not(tmp_path, trials):
+def test_a_study_that_ended_for_a_reason_of_its_own_is_not(tmp_path, monkeypatch, trials):
     lines = [line for trial in trials for line in whole_trial(trial)]
-    assert job(tmp_path, opened(), *lines, StudyClosed(session=1, reason="error", detail="full")) == ExitCode.STOPPED
+    assert (
+        job(tmp_path, monkeypatch, opened(), *lines, StudyClosed(session=1, reason="error", detail="full"))
+        == ExitCode.STOPPED
+    )
 
 
-def test_a_study_that_could_not_even_write_its_end_is_not(tmp_path):
+def test_a_study_that_could_not_even_write_its_end_is_not(tmp_path, monkeypatch):
     earlier = [opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")]
-    assert job(tmp_path, opened(session=2), *whole_trial(1), before=earlier) == ExitCode.STOPPED
+    assert job(tmp_path, monkeypatch, opened(session=2), *whole_trial(1), before=earlier) == ExitCode.STOPPED
 
 
-def test_a_walltime_in_which_no_trial_ends_is_too_short(tmp_path):
+def test_a_walltime_in_which_no_trial_ends_is_too_short(tmp_path, monkeypatch):
     with pytest.raises(LaunchError, match="must be long enough for one trial"):
-        job(tmp_path, opened(), StudyClosed(session=1, reason="time budget"))
+        job(tmp_path, monkeypatch, opened(), StudyClosed(session=1, reason="time budget"))
 
 
 @pytest.mark.parametrize(("trials", "code"), [([], ExitCode.STOPPED), ([0], AGAIN)])
 @pytest.mark.parametrize("fault", [{"loses_node": True}, {"code": -9}])
-def test_a_lost_node_or_a_killed_driver_ends_the_job_and_the_study_goes_on_in_another(tmp_path, trials, code, fault):
+def test_a_lost_node_or_a_killed_driver_ends_the_job_and_the_study_goes_on_in_another(
+    tmp_path, monkeypatch, trials, code, fault
+):
     lines = [line for trial in trials for line in whole_trial(trial)]
-    assert job(tmp_path, opened(), *lines, **fault) == code
+    assert job(tmp_path, monkeypatch, opened(), *lines, **fault) == code
 
 
 @pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
@@ -136,7 +140,7 @@ def test_nohup_survives_a_hang_up(tmp_path, before):
         supervisor = Supervisor(local(tmp_path))
         with supervisor._taking_signals():
             signal.raise_signal(signal.SIGHUP)
-        assert supervisor._inbox.empty() == (before is signal.SIG_IGN)
+        assert supervisor.inbox.empty() == (before is signal.SIG_IGN)
         assert signal.getsignal(signal.SIGHUP) is before
     finally:
         signal.signal(signal.SIGHUP, was)
@@ -149,16 +153,11 @@ def say(**event):
     print(json.dumps(event), flush=True)
 if sys.argv[1] == "mute":
     sys.stdin.read()
-elif task["kind"] == "command":  # the one that waits until all have registered
-    time.sleep(1)
-    misses = sys.argv[1] == "head-alone"
-    say(event="line", text="10.0.0.2" if misses else "3 nodes, 12 CPUs.")
-    say(event="exited", code=int(misses))
 elif sys.argv[1] == "late":
     say(event="failed", reason="its disk is full")
     sys.exit(1)
 else:
-    say(event="started", ip="127.0.0.1", address="127.0.0.1:6379", dashboard="127.0.0.1:20008")
+    say(event="started", ip="127.0.0.1", address="127.0.0.1:6379", dashboard=20008, num_cpus=2)
     if sys.argv[1] == "dying":
         time.sleep(0.2)
         say(event="failed", reason="a server of Ray no longer listens: its last line")
@@ -166,47 +165,81 @@ sys.stdin.read()
 """
 
 
-def test_a_cluster_comes_up_and_knows_its_nodes(tmp_path):
-    inbox = queue.SimpleQueue()
-    ray = ray_on(local(tmp_path), host("head"), host("steady"), inbox=inbox)
+def supervisor_on(tmp_path, *names, **fields):
+    supervisor = Supervisor(local(tmp_path, workdir="/", **fields))
+    supervisor._hosts = tuple(map(Host, names))
+    return supervisor
+
+
+def test_ray_comes_up_says_so_and_leaves_no_token(tmp_path, monkeypatch):
+    notes = []
+    monkeypatch.setattr(supervising, "note", notes.append)
+    supervisor = supervisor_on(tmp_path, "head", "steady", dashboard=True)
     try:
-        ray.start()
-        assert ray.dashboard_port == 20008
-        assert [ray.role(agent) for agent in ray._agents] == ["Ray's head", "a node of Ray"]
-        assert ray.role(NODE) == ""
+        supervisor.start_ray()
+        about = json.loads((tmp_path / "ray.json").read_text())
+        assert (tmp_path / "ray.token").stat().st_mode & 0o077 == 0
+        assert [about["address"], [each["host"] for each in about["hosts"]]] == ["127.0.0.1:6379", ["head", "steady"]]
     finally:
-        ray.stop()
+        supervisor.stop_ray()
+    assert notes[-2] == "Ray is up: 2 nodes with 4 CPUs."
+    assert "ssh -N -L 8265:127.0.0.1:20008 head" in notes[-1]
+    assert list(tmp_path.iterdir()) == []
 
 
 FAULTS = {
     ("dying", "mute"): "dying: Ray's head must go on running there, got its end",
-    ("dying", "steady"): "dying: Ray's head must go on running there, got its end",
-    ("head", "steady", "dying"): "dying: a node of Ray must go on running there, got its end",
+    ("head", "dying", "mute"): "dying: a node of Ray must go on running there, got its end",
     ("head", "late"): "late: Ray must start there, got its disk is full",
-    ("head-alone", "steady"): "10.0.0.2: must register with Ray's head",
     ("head", "mute"): "mute: Ray must start there within 4 s",
 }
 
 
 @pytest.mark.parametrize("names", FAULTS, ids="-".join)
-def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, names):
+def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, monkeypatch, names):
     notes = []
-    wait_s = 4 if names == ("head", "mute") else 300
-    ray = ray_on(local(tmp_path, wait_s=wait_s), *map(host, names), note=notes.append)
+    monkeypatch.setattr(supervising, "note", notes.append)
+    supervisor = supervisor_on(tmp_path, *names, wait_s=4 if names == ("head", "mute") else 300)
     try:
         with pytest.raises(LaunchError, match=f"^{FAULTS[names]}") as error:
-            ray.start()
+            supervisor.start_ray()
         assert error.value.fix
         if names[0] == "dying":
             assert notes[-1] == "dying: Ray's head has ended: a server of Ray no longer listens: its last line."
     finally:
-        ray.stop()
+        supervisor.stop_ray()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "fields", "cpus"),
+    [
+        ("slurm", [72, 72, 12], {}, [(0, 72), (None, 72), (None, 12)]),
+        ("slurm", [72, 72], {"use_head": True}, [(None, 72), (None, 72)]),
+        ("slurm", [72, 72], {"cpus_per_node": 48}, [(0, 72), (48, 72)]),
+        ("slurm", [2], {}, [(None, 2)]),
+        ("ssh", [72, None], {"use_head": True}, [(72, 72), (None, None)]),
+    ],
+)
+def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(tmp_path, monkeypatch, name, given, fields, cpus):
+    """What a person asks for is taken as it is; None lets the host count its cores, up to what was granted."""
+    supervisor = Supervisor(launcher(name, folder=tmp_path, **fields))
+    supervisor._hosts = tuple(Host(f"n{number}", count) for number, count in enumerate(given))
+    tasks = []
+    monkeypatch.setattr(supervisor, "_agent", lambda host, task: tasks.append(task))
+    for host in supervisor._hosts:
+        supervisor._start_node(host, peer="", address="" if host is supervisor._hosts[0] else "10.0.0.1:6379")
+    assert [(task.num_cpus, task.granted) for task in tasks] == cpus
 
 
 @pytest.mark.timeout(60)
-def test_a_remote_shell_that_ends_at_once_is_gone(tmp_path):
+def test_a_remote_shell_that_ends_at_once_is_gone():
     task = CommandTask(job="1", temp_root="/tmp", environment={}, command=("true",))
-    for _ in range(200):  # faster than its second thread began, once in a dozen times
+    for _ in range(100):  # faster than its second thread began, once in a dozen times
         inbox = queue.SimpleQueue()
         Agent("a", ["/bin/false"], task, inbox)
         assert inbox.get(timeout=5).content == {"event": "gone", "code": 1}
+
+
+def test_the_shortest_job_has_time_for_a_study():
+    assert LEAST_WALLTIME_S >= supervising.NEAR_THE_END_S >= NOTICE_S + 60
+    assert LEAST_WALLTIME_S >= supervising.MARGIN_S + supervising.LEAST_S + 60  # with a minute to start Ray in

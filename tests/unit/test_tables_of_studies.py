@@ -15,6 +15,7 @@ from analysis.opened import Study
 from analysis.tables.catalogue import TABLES, all_tables, table_of
 from study.designs.holdup.certificate.making import make_certificate
 from study.errors import AnalysisError
+from study.records.folder import StudyFolder
 from tests import holdup
 from tests.unit.tables_data import NOISE, amdahl, run, study
 
@@ -434,7 +435,7 @@ def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path
     certificate = make_certificate(folder).to_json()
     certificate["verdict"]["sentence"] = "was read from the file"
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
-    found = table_of("certificate", Results(replace(data, source=str(tmp_path))))
+    found = table_of("certificate", Results(replace(data, source=str(tmp_path), folder=StudyFolder(tmp_path))))
     assert "the chosen setting was read from the file" in found.conclusion
 
 
@@ -450,15 +451,15 @@ def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
 
 def test_a_damaged_certificate_is_told(data, tmp_path):
     (tmp_path / "certificate.json").write_text('{"verdict": ')
-    assert table_of("certificate", Results(replace(data, source=str(tmp_path)))).conclusion.startswith(
-        "No certificate. "
-    )
+    assert table_of(
+        "certificate", Results(replace(data, source=str(tmp_path), folder=StudyFolder(tmp_path)))
+    ).conclusion.startswith("No certificate. ")
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"verdict": 1}'])
 def test_a_damaged_certificate_costs_neither_estimates_nor_answer(data, tmp_path, content):
     (tmp_path / "certificate.json").write_text(content)
-    opened = Study(replace(data, source=str(tmp_path)))
+    opened = Study(replace(data, source=str(tmp_path), folder=StudyFolder(tmp_path)))
     assert "got a damaged file" in opened.table("certificate").conclusion
     assert "score" in set(opened.estimates()["quantity"])
     (missing,) = opened.answer().unknown
@@ -466,19 +467,11 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(data, tmp_path
     assert missing.command.startswith("python -m study certificate write ")
 
 
-def test_a_complete_study_without_its_records_is_not_called_unfinished(data):
-    answer = Study(replace(data, source="sqlite:///mlflow.db")).answer()
+def test_a_complete_study_without_its_records_is_not_called_unfinished(data, tmp_path):
+    answer = Study(replace(data, source=str(tmp_path), folder=StudyFolder(tmp_path))).answer()
     ended = len(data.runs)
     assert answer.sentence.startswith(f"No answer yet: {ended} of {ended} trials have ended.")
-    assert "made from the records" in answer.unknown[0].text
 
 
 def test_other_studies_have_none():
     assert "asks for no setting that holds up" in table_of("certificate", Results(study(amdahl((1,))))).conclusion
-
-
-def test_mlflow_holds_no_records(data):
-    assert (
-        "read the study from its folder"
-        in table_of("certificate", Results(replace(data, source="sqlite:///mlflow.db"))).conclusion
-    )

@@ -11,12 +11,11 @@ from rich.console import Console
 
 from study.adopted.loading import load_space
 from study.cli.tables import print_plan
-from study.cluster.connection import private_shape
-from study.designs.registry import make_plan
+from study.designs.registry import make_plan, private_shape
 from study.designs.throughput.design import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
-from study.space.cells import BASE_CELL, cells_of
+from study.space.throughput import BASE_CELL, cells_of
 from tests.spaces import cluster, requests_of
 from tests.throughput import throughput_spec
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from study.hosts.load import NodeLoad
+from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.records.timing import Label, Reserved, disturbances, label_at_end, reserved_on
 from tests.spaces import cluster as cluster_of

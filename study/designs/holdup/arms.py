@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.records.ledger import TrialRow
-from study.space.holdup import HoldUpSpec
+from study.space.sections import HoldUpSpec
+from study.space.settings import BEST_SMALL, WINNER
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, WINNER
 from study.statistics import FloatArray
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from study.space.domains import Choices, Range
-from study.space.holdup import HoldUpSpec
 from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value
+from study.space.sections import HoldUpSpec
 from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
 

@@ -11,8 +11,7 @@ from study.designs.holdup.calibration import cost_model
 from study.designs.holdup.evidence import Evidence, Outcome, mean
 from study.designs.holdup.phases import BASELINE_SEEDS, search_scales
 from study.records.request import TrialRequest
-from study.space.settings import resolve
-from study.space.variants import BEST_SMALL, Stage
+from study.space.settings import BEST_SMALL, Stage, resolve
 
 REUSED = "reused"
 """In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from study.designs.base import Design
 from study.designs.holdup import phases
+from study.machine.shape import ClusterShape
 from study.planning.guess import GUESS_FACTOR
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
-from study.planning.shape import ClusterShape
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided
 from study.records.request import TrialRequest, numbered
+from study.space.settings import STAGES, Variant, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import STAGES, Variant, spec_of
 from study.text import cpu_hours as in_words
 
 if TYPE_CHECKING:

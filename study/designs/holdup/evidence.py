@@ -11,8 +11,8 @@ from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen, StageDecided
 from study.records.request import TrialRequest
 from study.space.parameters import Value
+from study.space.settings import STAGES
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from study.designs.holdup import selection
 from study.designs.holdup.arms import Arm, Run, arms_of, run_of
@@ -22,9 +23,8 @@ from study.records.ledger import TrialRow
 from study.records.records import SettingsFrozen
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
-from study.space.settings import overlay, resolve
+from study.space.settings import BEST_SMALL, SHARED, WINNER, WINNER_STOCK, overlay, resolve
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, SHARED, WINNER, WINNER_STOCK
 
 
 def confirm(known: Evidence) -> Outcome:
@@ -151,7 +151,8 @@ def _with_own_episodes(known: Evidence, requests: Sequence[TrialRequest]) -> lis
     """
     after = sum(len(each.requests) for each in known.decisions if each.next_stage == "confirm")
     size = known.spec.evaluation.episodes
-    return [replace(request, first_episode=(1 + after + number) * size) for number, request in enumerate(requests)]
+    first = ((1 + after + number) * size for number in range(len(requests)))
+    return [structs.replace(request, first_episode=each) for request, each in zip(requests, first, strict=True)]
 
 
 def _chosen_digests(known: Evidence) -> tuple[str, str]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from study.errors import ClusterError, RecordError
+from study.machine.shape import ClusterShape
 from study.planning.needs import check_fit, execution_of, label_at_start
-from study.planning.shape import ClusterShape
 from study.records.records import StageDecided
-from study.space.cells import shares as split
-from study.space.holdup import HoldUpSpec
+from study.space.sections import HoldUpSpec
+from study.space.settings import Stage, Variant, spec_of
 from study.space.spec import StudySpec
-from study.space.variants import Stage, Variant, spec_of
+from study.space.throughput import shares as split
 
 PROTOCOL = 5
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records

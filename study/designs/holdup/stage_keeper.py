@@ -17,9 +17,8 @@ from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, TrialStarted
 from study.records.request import TrialRequest, numbered
 from study.space.parameters import Value
-from study.space.settings import resolve
+from study.space.settings import STAGES, resolve
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 
 HOPELESS = 0.5
 """Share of the time that the later stages need. A session that has less left cannot finish them: it does not cut its

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from study.designs.base import Design
+from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, check_objective, total_hours, trial_needs
-from study.planning.shape import ClusterShape
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.domains import Choices, Range

@@ -13,17 +13,17 @@ import numpy as np
 
 from study.designs.base import Design
 from study.errors import ClusterError
+from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import guess_iteration_seconds, guess_start_seconds
 from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.planning.plan import CellPlan, Plan, trial_needs
-from study.planning.shape import ClusterShape
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.cells import BASE_CELL, Cell, cells_of, spec_of_cell
+from study.space.settings import THROUGHPUT
 from study.space.spec import StudySpec
-from study.space.variants import THROUGHPUT
+from study.space.throughput import BASE_CELL, Cell, cells_of, spec_of_cell
 from study.text import count
 
 Point = TypeVar("Point")

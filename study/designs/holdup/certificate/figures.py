@@ -24,11 +24,10 @@ from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, censored, horizon_of
 from study.records.folder import StudyIdentity
 from study.records.ledger import TrialRow, fold
 from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted
-from study.space.holdup import SeedsSpec
 from study.space.parameters import Value
-from study.space.settings import fitted
+from study.space.sections import SeedsSpec
+from study.space.settings import BEST_SMALL, STAGES, WINNER, WINNER_STOCK, fitted
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 from study.text import count
 
@@ -86,7 +85,7 @@ class Maker:
                 "space_digest": self._identity.digest,
                 "num_records": len(self._lines),
             },
-            environment=_without_paths(spec.to_json()["environment"]),
+            environment=_without_paths(self._identity.spec["environment"]),
             scales={
                 "target": target,
                 "small": small,
@@ -94,7 +93,7 @@ class Maker:
                 "unseen": list(holdup.unseen_scales),
             },
             laws={"tolerance": holdup.tolerance, "solved_share": holdup.solved_share},
-            budget=spec.to_json()["budget"],
+            budget=self._identity.spec["budget"],
             seeds=self._seeds(),
             winner=self._winner(),
             verdict=verdict,

@@ -7,11 +7,11 @@ import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from study.designs.holdup import machine
 from study.designs.holdup.certificate.content import Certificate
@@ -22,9 +22,9 @@ from study.records.files import below
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, TrialEnded, read_lines
+from study.space.settings import STAGES
 from study.space.space_file import as_options
 from study.space.spec import StudySpec
-from study.space.variants import STAGES
 from study.text import count
 
 __all__ = ["Certificate", "make_certificate", "verify"]

@@ -9,8 +9,8 @@ from study.designs.holdup.phases import PROTOCOL, holdup_of
 from study.designs.holdup.verdict import LEVEL, LEVEL_HALF, Verdict
 from study.records.ledger import Ledger
 from study.records.records import StudyOpened
+from study.space.settings import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.space.spec import StudySpec
-from study.space.variants import BEST_SMALL, STAGES, WINNER, WINNER_STOCK
 from study.statistics import rate_interval
 from study.text import listed
 

@@ -24,7 +24,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.hosts.machine import forget_trial, read_peak_rss_mb
+from study.machine.host import forget_trial, read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost

@@ -9,14 +9,14 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from study.hosts.machine import cores_of, machine_key, read_text, usable_cpus
+from study.machine.host import cores_of, machine_key, read_text, usable_cpus
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the system's clocks."""
@@ -81,7 +81,7 @@ class ProcessTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """What a CPU did up to a moment, in seconds."""
+    """What some CPUs did up to a moment, together, in seconds."""
 
     idle_s: float
     stolen_s: float
@@ -100,7 +100,9 @@ class LoadSnapshot:
     moment_s: float
     """By the host's monotonic clock."""
     num_cores: int
-    cpus: Mapping[int, CpuTimes]
+    cpus: frozenset[int]
+    """Those that this process may use."""
+    times: CpuTimes
     processes: Mapping[Key, ProcessTimes]
 
 
@@ -112,9 +114,9 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     """
     host, machine, allowed = os.uname().nodename, machine_key(), usable_cpus()
     try:
-        early = time.monotonic(), _cpus(allowed)
+        early = time.monotonic(), _times(allowed)
         processes = _processes(ours, machine)
-        moment_s, cpus = early if last else (time.monotonic(), _cpus(allowed))
+        moment_s, times = early if last else (time.monotonic(), _times(allowed))
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
     return LoadSnapshot(
@@ -122,14 +124,15 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
         machine=machine,
         moment_s=moment_s,
         num_cores=len(cores_of(allowed)),
-        cpus=cpus,
+        cpus=frozenset(allowed),
+        times=times,
         processes=processes,
     )
 
 
 def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeLoad | None:
     """Return what a node's cores did besides the study between two snapshots; None when that cannot be said."""
-    if first is None or last is None or first.cpus.keys() != last.cpus.keys():
+    if first is None or last is None or first.cpus != last.cpus:
         return None
     seconds = last.moment_s - first.moment_s
     possible_s = seconds * len(first.cpus)
@@ -159,7 +162,7 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
 
 def _passed(first: LoadSnapshot, last: LoadSnapshot, what: str) -> float:
     """Return how much a clock of all CPUs went on."""
-    return math.fsum(getattr(last.cpus[cpu], what) - getattr(first.cpus[cpu], what) for cpu in first.cpus)
+    return float(getattr(last.times, what) - getattr(first.times, what))
 
 
 def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
@@ -187,8 +190,10 @@ def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
     return used
 
 
-def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
+def _times(allowed: Iterable[int]) -> CpuTimes:
     """Read the clocks of some CPUs.
+
+    psutil's own reader counts CPUs in the order of their lines, which skips those that are offline.
 
     Raises:
         ValueError: The system does not show one of them.
@@ -197,15 +202,20 @@ def _cpus(allowed: Iterable[int]) -> dict[int, CpuTimes]:
     for line in Path("/proc/stat").read_text().splitlines():
         name, *values = line.split()
         if name.startswith("cpu") and name != "cpu":
-            # user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in these
-            times = [int(value) * _TICK_S for value in values[:8]]
-            found[int(name.removeprefix("cpu"))] = CpuTimes(
-                idle_s=times[3] + times[4], interrupts_s=times[5] + times[6], stolen_s=times[7], all_s=math.fsum(times)
-            )
+            found[int(name.removeprefix("cpu"))] = [int(value) for value in values[:8]]
     wanted = set(allowed)
     if not wanted <= found.keys():
         raise ValueError("a CPU of this process has no clock")
-    return {cpu: found[cpu] for cpu in sorted(wanted)}
+    # The rest of a line is contained in these.
+    _, _, _, idle, iowait, irq, softirq, steal = ticks = [
+        sum(each) for each in zip(*(found[cpu] for cpu in wanted), strict=True)
+    ]
+    return CpuTimes(
+        idle_s=(idle + iowait) * _TICK_S,
+        stolen_s=steal * _TICK_S,
+        interrupts_s=(irq + softirq) * _TICK_S,
+        all_s=sum(ticks) * _TICK_S,
+    )
 
 
 def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
@@ -229,33 +239,29 @@ def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
 def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:
     """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
     trial = set(ours.trial.get(machine, ()))
-    roots = trial | {
-        pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())
-    }
+    waiting = [pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())]
+    waiting += trial
     if ours.driver is not None and ours.driver[0] == machine:
-        roots.add(ours.driver[1])
-    children: dict[int, list[int]] = {}
+        waiting.append(ours.driver[1])
+    children: defaultdict[int, list[int]] = defaultdict(list)
     for pid, info in seen.items():
-        children.setdefault(info["ppid"] or 0, []).append(pid)
-    strangers = {pid for pid in seen if ours.alone and pid not in trial and _works_for_another(seen, pid)}
-    return set(_descendants(roots, children, without=strangers))
+        children[info["ppid"] or 0].append(pid)
+    found: set[int] = set()
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and not (ours.alone and pid not in trial and _works_for_another(seen, pid)):
+            found.add(pid)
+            waiting += children[pid]
+    return found
 
 
 def _works_for_another(seen: Mapping[int, Mapping[str, Any]], pid: int) -> bool:
     """Return whether a process is a worker of Ray that is not idle; Ray writes into its title what it does."""
+    if pid not in seen:
+        return False
     parent, title = seen.get(seen[pid]["ppid"] or 0), " ".join(seen[pid]["cmdline"] or ())
     of_ray = parent is not None and parent["name"] == "raylet"
     return of_ray and title.startswith("ray::") and not title.startswith("ray::IDLE")
-
-
-def _descendants(roots: Iterable[int], children: Mapping[int, list[int]], *, without: set[int]) -> Iterator[int]:
-    waiting, seen = list(roots), set(without)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in seen:
-            seen.add(pid)
-            waiting += children.get(pid, ())
-            yield pid
 
 
 def read_pressure_s() -> float | None:

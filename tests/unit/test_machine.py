@@ -1,4 +1,4 @@
-"""What `study.hosts` reads of a machine: from files that a test wrote, and for real."""
+"""What `study.machine` reads of a host: from files that a test wrote, and for real."""
 
 import ast
 import json
@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from study.cluster.connection import session_path
-from study.hosts import machine as machines
-from study.hosts import probe, processes
-from study.hosts.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
-from study.hosts.machine import control_groups, cores_of, count_gpus, cpu_quota, machine
-from study.hosts.mounts import Mount, mount_of
-from study.hosts.probe import NodeFacts, digest_of, read_node, read_token
-from study.hosts.processes import children_of, open_ports, options_of, started_at, still_runs
+from study.machine import host, processes
+from study.machine.cluster import session_path
+from study.machine.facts import digest_of, read_facts
+from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, this_node
+from study.machine.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
+from study.machine.load import read_pressure_s
+from study.machine.processes import children_of, open_ports, started_at, still_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
@@ -30,7 +29,7 @@ def test_nobody_else_reads_the_system_or_a_schedulers_variables():
     found = []
     for file in [*(ROOT / "study").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
         name = file.relative_to(ROOT).as_posix()
-        if name.startswith("study/hosts/"):
+        if name.startswith("study/machine/"):
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             text = node.value if isinstance(node, ast.Constant) else None
@@ -95,9 +94,9 @@ def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeyp
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content + "\n")
     monkeypatch.setattr(control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
-    monkeypatch.setattr(machines, "cores_of", lambda cpus: ["core"] * 8)
-    here = machine()
-    assert (here.num_cores, here.memory_mb) == (1, 1500)
+    monkeypatch.setattr(host, "cores_of", lambda cpus: ["core"] * 8)
+    here = this_node(at_least=3)
+    assert (here.num_cpus, here.physical_cpus, here.memory_mb) == (3, 1, 1500)
     assert cpu_quota() == 1.0
 
 
@@ -116,13 +115,11 @@ def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
     assert groups("cpu") == ["cpu,cpuacct", "slice/scope", "slice", "."]
 
 
-def test_limits_on_a_process_are_read():
-    program = "import json; from study.hosts.probe import *; print(json.dumps([read_open_files(), read_cpus()]))"
-    bind = f'ulimit -n 512; taskset -pc {min(os.sched_getaffinity(0))} $$ >/dev/null; exec "$@"'
-    words = ["sh", "-c", bind, "sh", sys.executable, "-c", program]
+def test_the_cpus_that_a_process_is_bound_to_are_its_own():
+    program = "from study.machine.facts import read_facts; import json; print(json.dumps(read_facts(sample_s=0)))"
+    words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    files, bound = json.loads(done.stdout)
-    assert files == [512, 512]
+    bound = json.loads(done.stdout)["cpus"]
     assert (bound["allowed"], bound["num_cores"], len(bound["cores"])) == (1, 1, 1)
 
 
@@ -243,7 +240,7 @@ def test_processes_are_known_by_their_start():
 @pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
 def test_the_leader_of_a_session_lets_others_go_before_all_of_it():
     code = """
-from study.hosts.processes import _OWN_AUTOGROUP, set_back
+from study.machine.processes import _OWN_AUTOGROUP, set_back
 for niceness in (7, 0):
     set_back(niceness)
     print(*_OWN_AUTOGROUP.read_text().split()[-1:])
@@ -252,15 +249,6 @@ for niceness in (7, 0):
     for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
         assert done.stdout.decode().split() == shown
-
-
-def test_the_options_of_a_raylet_are_read_from_its_command_line():
-    words = ["/raylet", "--gcs-address=10.0.0.1:6379", "--session_dir=/tmp/ray/s", "--python_worker_command=a --b=c"]
-    assert options_of(words) == {
-        "gcs_address": "10.0.0.1:6379",
-        "session_dir": "/tmp/ray/s",
-        "python_worker_command": "a --b=c",
-    }
 
 
 def test_the_ports_of_a_ray_are_not_those_of_another_one_on_the_machine(monkeypatch):
@@ -285,36 +273,18 @@ def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
     for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
         monkeypatch.setattr("tempfile.tempdir", folder)
         assert str(session_path().parent) == expected
-        assert read_node(sample_s=0)["facts"]["temporary"]["folder"] == expected
 
 
 def test_a_machine_says_everything_that_is_asked():
-    answer = read_node(sample_s=0.05)
-    assert answer["faults"] == {}
-    assert set(answer["facts"]) == set(NodeFacts.__annotations__)
-    for name, part in NodeFacts.__annotations__.items():
-        keys = getattr(part, "__annotations__", None)
-        if keys and answer["facts"][name] is not None:
-            assert set(answer["facts"][name]) == set(keys), name
-    json.dumps(answer)
-    assert answer["facts"]["ray"] is None
-    assert answer["facts"]["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
-    assert answer["facts"]["load"]["seconds"] >= 0.05
-
-
-def test_what_cannot_be_read_is_named_with_its_reason(monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/" + "x" * 5000)
-    answer = read_node(sample_s=0)
-    assert list(answer["faults"]) == ["token"]
-    assert answer["faults"]["token"].startswith("OSError: ")
-
-
-def test_who_asks_is_not_foreign(monkeypatch):
-    seen = []
-    monkeypatch.setattr(probe, "read_load", lambda sample_s, own, ray: seen.append(own))
-    read_node(sample_s=1, asking=[4711], asking_boot_id=probe.boot_id())
-    read_node(sample_s=1, asking=[4711], asking_boot_id="another machine")
-    assert seen == [(os.getpid(), 4711), (os.getpid(),)]
+    facts = json.loads(json.dumps(read_facts(sample_s=0.05)))
+    assert facts["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
+    assert facts["software"]["versions"]["psutil"] == psutil.__version__
+    assert facts["load"]["seconds"] >= 0.05
+    total, available = facts["memory_mb"]
+    assert 0 < available <= total <= psutil.virtual_memory().total / 2**20
+    assert facts["open_ports"] == []
+    before = read_pressure_s()
+    assert before is None or 0 <= before <= read_pressure_s()
 
 
 @pytest.mark.parametrize(
@@ -336,7 +306,8 @@ def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode,
         file.chmod(mode)
         file.parent.chmod(above)
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
-        assert read_token()["is_private"] is is_private
+        token = read_facts(sample_s=0)["token"]
+        assert (token["exists"], token["readable"]) == (True, None if is_private else str(file))
 
 
 def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):

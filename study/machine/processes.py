@@ -1,10 +1,9 @@
-"""Processes of this machine: children, starts, priorities, Ray's, and where Ray's servers listen. Linux; psutil."""
+"""Processes of this host: children, starts, priorities, Ray's, and where Ray's servers listen. Linux; psutil."""
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -70,40 +69,20 @@ def set_back(niceness: int) -> None:
         return
 
 
-@dataclass(frozen=True)
-class Raylet:
-    """The process of a Ray on this machine that starts its workers."""
-
-    pid: int
-    uid: int | None
-    """Its user; None where the system does not tell."""
-    words: tuple[str, ...]
-    """Its command line."""
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """Options of its command line, such as `temp_dir`, `session_dir`, `gcs_address`."""
-        return options_of(self.words)
+def with_word(word: str) -> Iterator[psutil.Process]:
+    """Yield the processes of this user that have this on their command line."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(word in each for each in process.info["cmdline"] or ()):
+            yield process
 
 
-def raylets() -> Iterator[Raylet]:
-    """Yield every raylet of this machine that runs."""
+def own_raylets() -> Iterator[list[str]]:
+    """Yield the command line of every raylet of this user here: the process of a Ray that starts its workers."""
     for process in psutil.process_iter(["name", "cmdline", "uids", "status"]):
-        if process.info["name"] == "raylet" and process.info["status"] != psutil.STATUS_ZOMBIE:
-            users = process.info["uids"]
-            yield Raylet(process.pid, None if users is None else users.real, tuple(process.info["cmdline"] or ()))
-
-
-def own_raylet() -> Raylet | None:
-    """Return the raylet whose worker this process is; None outside of Ray."""
-    parents = {parent.pid for parent in psutil.Process().parents()}
-    return next((raylet for raylet in raylets() if raylet.pid in parents), None)
-
-
-def options_of(words: Iterable[str]) -> dict[str, str]:
-    """Return the options of a command line, `--temp-dir=/tmp` as `temp_dir`."""
-    pairs = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
-    return {name.replace("-", "_"): value for name, equals, value in pairs if equals}
+        users, is_dead = process.info["uids"], process.info["status"] == psutil.STATUS_ZOMBIE
+        if process.info["name"] == "raylet" and not is_dead and users is not None and users.real == os.getuid():
+            yield process.info["cmdline"] or []
 
 
 def open_ports(session: str) -> list[str]:

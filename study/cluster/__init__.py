@@ -1,1 +1,0 @@
-"""The machine and the Ray that a study runs on."""

@@ -1,0 +1,436 @@
+"""Ray: start a private one or join a live one, read its shape, watch its servers. Imports Ray only inside functions.
+
+A study never joins somebody else's Ray by accident: without an address it starts its own, in a folder of its own, with
+a token that only this process and its children know, and takes it down at the end. A cluster that was joined is left
+as it was found.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from study.errors import ClusterError
+from study.machine.host import short_temporary_folder, this_node
+from study.machine.processes import own_raylets
+from study.machine.shape import ClusterShape
+from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
+
+# --- variables of the environment by which Ray and Tune are configured -----------------------------------------------
+# Ray documents few of them: `tests/contract/test_private.py` checks that the installed one still reads each.
+
+TUNE_ENVIRONMENT = {
+    # Admission is ours (study.driver.admission): Tune may place every trial that we hand out.
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
+    # Records are ours; Tune's snapshots and log files would only cost time in its event loop.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    # Else Tune starts a trial anew by itself, under the same attempt, when its node is drained.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
+    # The study's own handlers end it cleanly.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+}
+"""Environment of the driver while Tune runs."""
+RAY_ENVIRONMENT = {
+    # Ray lowers the priority of its workers, so that any foreign process on the machine disturbs a measurement.
+    "RAY_worker_niceness": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Environment of every Ray that this project starts."""
+SHIPPING_ENVIRONMENT = {
+    # What git ignores may well be needed: compiled parts of a package, its data. `.rayignore` is respected.
+    "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",
+}
+"""Environment of a driver that brings modules to the nodes of a Ray."""
+PRIVATE_ENVIRONMENT = {
+    **RAY_ENVIRONMENT,
+    # No cluster: Ray's processes take the loopback address, and listen nowhere else. So Ray does on macOS and Windows.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Gloo, by which several learners meet, would listen on the address of the host's name.
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+"""Environment of a Ray on one machine, for nobody else."""
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables for a while; None unsets one."""
+    before = {name: os.environ.get(name) for name in values}
+
+    def set_all(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    set_all(values)
+    try:
+        yield
+    finally:
+        set_all(before)
+
+
+# --- which Ray to join -----------------------------------------------------------------------------------------------
+
+CONNECT_TIMEOUT_S = 3.0
+"""How long an address may take to accept a connection."""
+HANDSHAKE_TIMEOUT_S = 20.0
+"""How long Ray's own handshake may take, the import of Ray included."""
+_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
+"""The folder of every private Ray, and so on the command lines of its processes."""
+_ASK = (
+    "import sys; from study.ray_private import nodes_of; "
+    "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
+)
+
+
+def resolve_address(address: str | None) -> str | None:
+    """Return the host:port to join, or None for a private Ray: the option, else `RAY_ADDRESS`, else private.
+
+    Raises:
+        ClusterError: No Ray that accepts us answers there within seconds.
+    """
+    chosen = address or os.environ.get("RAY_ADDRESS") or "local"
+    if chosen == "local":
+        return None
+    found = _find_running() if chosen == "auto" else chosen
+    check_address(found, "--address" if address else "RAY_ADDRESS")
+    addresses_of_nodes(found)
+    return found
+
+
+def check_address(address: str, source: str = "--address") -> None:
+    """Check that an address is host:port, and that a server accepts a connection there.
+
+    Args:
+        address: The address.
+        source: The option or the variable that it is from.
+
+    Raises:
+        ClusterError: It does not; says what to check.
+    """
+    where = f"{source} {address}"
+    if address.startswith("ray://"):
+        rule, fix = "must be the address of the cluster's head", "Run on a node of the cluster with --address auto."
+        raise ClusterError(where=where, rule=rule, got="a Ray Client address", fix=fix)
+    if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
+        fix = "Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one."
+        raise ClusterError(where=where, rule="must be auto, local or host:port", fix=fix)
+    try:
+        socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=CONNECT_TIMEOUT_S).close()
+    except (OSError, UnicodeError) as error:
+        rule = f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({error})"
+        fix = "Check that `ray start --head` runs there, the port (6379 by default) and the firewall."
+        raise ClusterError(where=where, rule=rule, fix=fix) from error
+
+
+@functools.cache
+def addresses_of_nodes(address: str) -> frozenset[str]:
+    """Return the addresses of all nodes that the Ray at host:port ever had.
+
+    A process of its own asks: where Ray refuses a token, or another server answers, its client would try for minutes.
+
+    Raises:
+        ClusterError: The cluster refuses us or does not answer.
+    """
+    words = [sys.executable, "-c", _ASK, address]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=HANDSHAKE_TIMEOUT_S)
+        said = done.stderr
+        if done.returncode == 0:
+            return frozenset(done.stdout.decode().rstrip().rpartition("\n")[2].split())
+    except subprocess.TimeoutExpired as timeout:
+        said = timeout.stderr or b""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    raise _refused(address, lines[-1][:300] if lines else "no answer")
+
+
+def _refused(address: str, reason: str) -> ClusterError:
+    return ClusterError(
+        where=f"--address {address}",
+        rule="must be a Ray cluster of the same version that accepts us",
+        got=reason,
+        fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
+    )
+
+
+def _find_running() -> str:
+    """Return the address of this user's Ray on this machine; other studies' private ones do not count.
+
+    Nor do those of other users: who joins a Ray runs what it is given there.
+    """
+    found = {
+        word.partition("=")[2]
+        for words in own_raylets()
+        if not any(map(_PRIVATE.search, words))
+        for word in words
+        if word.startswith(("--gcs-address=", "--gcs_address="))
+    }
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        rule, got = "one Ray must run on this machine", f"{len(found)} ({', '.join(sorted(found))})"
+        raise ClusterError(where="--address auto", rule=rule, got=got, fix="Give --address with one of these.")
+    rule = "no Ray of yours runs on this machine"
+    fix = "Start one with `ray start --head`, give --address host:port, or leave --address out for a private one."
+    raise ClusterError(where="--address auto", rule=rule, fix=fix)
+
+
+# --- a private Ray ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShape]:
+    """Start a Ray of our own, yield its shape, take it down.
+
+    Raises:
+        ClusterError: Ray does not start.
+    """
+    token = {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}  # in the environment: no file, nothing in `ps`
+    with (
+        authentication_as_in_environment(),
+        environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT, "RAY_ADDRESS": None}),
+        authentication_as_in_environment(),
+        loopback_only(),
+    ):
+        import ray
+
+        shape = ClusterShape(nodes=(this_node(num_cpus),))
+        folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
+        _remove_dead_sessions(folder)
+        try:
+            with own_signal_handlers():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    num_gpus=shape.num_gpus,  # what the plan was made for
+                    include_dashboard=False,
+                    **_logging(verbose),
+                    _temp_dir=str(folder),  # private; Ray's own folder is open to everybody
+                )
+            _quieten(verbose)
+        except Exception as error:
+            rule, fix = "a private Ray must start on this machine", f"Check free memory and {folder}."
+            raise ClusterError(where="ray", rule=rule, got=_last_line(error), fix=fix) from error
+        session = folder / ray.get_runtime_context().get_session_name()
+        try:
+            yield shape
+        finally:
+            ray.shutdown()
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def _logging(verbose: bool) -> dict[str, Any]:
+    return {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
+
+
+def _quieten(verbose: bool) -> None:
+    """Keep Tune's own reports off the screen: what matters of them is in the records and in the study's messages."""
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
+
+
+def session_path() -> Path:
+    """Return where private Rays of this user live."""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
+    return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
+
+
+def _session_folder() -> Path:
+    """Make the folder of this user's private Rays where it is missing.
+
+    Raises:
+        ClusterError: Somebody else has made a folder of that name.
+    """
+    folder = session_path()
+    with contextlib.suppress(FileExistsError):  # perhaps a file, or a link
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        rule = "must be a folder that only you may use"
+        fix = "Remove it, or set TMPDIR to another folder with a path of at most 20 bytes."
+        raise ClusterError(where=str(folder), rule=rule, fix=fix)
+    return folder
+
+
+def _remove_dead_sessions(folder: Path) -> None:
+    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id."""
+    for session in folder.glob("session_*_*"):
+        pid = session.name.rpartition("_")[2]
+        if not session.is_symlink() and pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(session, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def tune_storage() -> Iterator[str]:
+    """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
+    folder = _session_folder() / "r" / f"session_tune_{os.getpid()}"
+    _remove_dead_sessions(folder.parent)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- a live Ray ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def joined_ray(
+    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
+) -> Iterator[ClusterShape]:
+    """Join a live Ray, yield its shape, leave it as it was found.
+
+    Args:
+        address: What `resolve_address` returned.
+        runtime_env: What its nodes need for this job, as `study.machine.shipping` returns it.
+        verbose: Show the logs of Ray and of the trials.
+
+    Raises:
+        ClusterError: It refuses us, or a node does not answer.
+    """
+    with connected_ray(address, runtime_env=runtime_env, verbose=verbose):
+        yield read_shape()
+
+
+@contextlib.contextmanager
+def connected_ray(
+    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
+) -> Iterator[None]:
+    """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
+    # A Ray on loopback was started with PRIVATE_ENVIRONMENT. Without it, this process would look for it on the host's
+    # own address: Ray replaces 127.0.0.1 by that.
+    is_private = addresses_of_nodes(address) == {"127.0.0.1"}
+    as_its_head = loopback_only() if is_private else contextlib.nullcontext()
+    with environment({**TUNE_ENVIRONMENT, **SHIPPING_ENVIRONMENT}), as_its_head:
+        import ray
+
+        try:
+            with own_signal_handlers():
+                ray.init(
+                    address=address,
+                    runtime_env=None if runtime_env is None else dict(runtime_env),
+                    **_logging(verbose),
+                    namespace=f"study-{os.getpid()}",
+                )
+            _quieten(verbose)
+        except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
+            raise _refused(address, _last_line(error)) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def read_shape() -> ClusterShape:
+    """Return the shape of the cluster that this process has joined, asking every node about itself.
+
+    Raises:
+        ClusterError: A node does not answer, or cannot import this package.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    ask = ray.remote(num_cpus=0)(this_node)
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    try:
+        answers = ray.get([ask.options(scheduling_strategy=place).remote() for place in places], timeout=120)
+    except Exception as error:
+        rule = "every node must be able to run this project"
+        fix = "Install it on each node, in the same environment that runs Ray there."
+        raise ClusterError(where="cluster", rule=rule, got=_last_line(error), fix=fix) from error
+    return ClusterShape(
+        nodes=tuple(
+            replace(
+                here,
+                address=node["NodeManagerAddress"],
+                num_cpus=int(node["Resources"].get("CPU", 0)),
+                num_gpus=node["Resources"].get("GPU", 0),
+            )
+            for node, here in zip(nodes, answers, strict=True)
+        )
+    )
+
+
+def servers_of_ray() -> dict[str, str]:
+    """Return what this driver cannot do without, as host:port: the head of its cluster and the raylet of its node."""
+    import ray
+
+    context = ray.get_runtime_context()
+    here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+    return {"the head of the Ray cluster": context.gcs_address, "the raylet of this machine": raylet}
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+# --- while a study runs ----------------------------------------------------------------------------------------------
+
+PERIOD_S = 2.0
+"""How often Ray's servers are asked."""
+PATIENCE_S = 30.0
+"""How long it may be away: Ray itself gives up after 60 s (`RAY_gcs_rpc_server_reconnect_timeout_s`)."""
+
+
+class RayWatch:
+    """Watches, in a thread, whether Ray's servers still take connections. Use as a context manager."""
+
+    def __init__(self, servers: Mapping[str, str], on_lost: Callable[[str], None]) -> None:
+        """Watch nothing yet.
+
+        Args:
+            servers: What each server is to this driver -> host:port.
+            on_lost: Called once, in another thread, with what happened.
+        """
+        self._servers, self._on_lost, self._ended = dict(servers), on_lost, threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, daemon=True, name="ray watch").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _watch(self) -> None:
+        seen = dict.fromkeys(self._servers, time.monotonic())
+        while not self._ended.wait(PERIOD_S):
+            for name, address in self._servers.items():
+                if _answers(address):
+                    seen[name] = time.monotonic()
+                elif time.monotonic() - seen[name] > PATIENCE_S and not self._ended.is_set():
+                    self._on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
+                    return
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=PERIOD_S):
+        return True
+    return False

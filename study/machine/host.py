@@ -1,0 +1,273 @@
+"""One host: its identity, the CPUs, GPUs and memory that a study can use there, and its file systems.
+
+Standard library and psutil. A joined Ray runs `this_node` on every node of its cluster. Ray itself looks at neither
+affinity nor version 2 cpusets, and counts hyper-threads as CPUs.
+"""
+
+import contextlib
+import gc
+import os
+import platform
+import re
+import resource
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+
+from study.machine.shape import LOCAL, NodeShape
+
+_MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Limit and usage of a control group, of version 2 and of version 1."""
+_KIB_PER_MB = 1024 / 1e6
+_LONGEST_TMPDIR = 20
+"""Bytes; with Ray's own names behind it, the path of a socket stays below 107, which is the most."""
+
+
+def this_node(at_least: int = 0) -> NodeShape:
+    """Return this host as the one node of a private Ray.
+
+    Args:
+        at_least: CPUs that Ray hands out, where the host has fewer cores: a study then runs on any host, and the
+            timings of trials with more processes than cores say so.
+    """
+    cores = num_cores()
+    total_mb, _ = memory_mb()
+    return NodeShape(
+        address=LOCAL,
+        num_cpus=max(cores, at_least),
+        physical_cpus=cores,
+        memory_mb=total_mb,
+        num_gpus=count_gpus(),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
+    )
+
+
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+def boot_id() -> str:
+    """Return the identity of the running kernel, new at every start; containers have that of their host."""
+    return read_text(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
+
+
+def machine_key() -> str:
+    """Return what tells this host from all others: its name, which another one may have too, and its boot."""
+    return f"{os.uname().nodename}/{boot_id()}"
+
+
+def machine_id() -> str:
+    """Return the identity of the installed system, which the hosts of a cluster may share; empty when unknown."""
+    return read_text(Path("/etc/machine-id"))
+
+
+def cpu_model() -> str:
+    """Return the name of the processor, or the architecture where the system does not name it."""
+    found = re.search(r"^model name\s*:\s*(.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file without blanks around it; empty when it cannot be read."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# --- CPUs and GPUs ---------------------------------------------------------------------------------------------------
+
+
+def num_cores() -> int:
+    """Return the cores that a study can use here, at least 1.
+
+    They are the least of the distinct cores of this process's affinity and the quotas of its control groups.
+    """
+    cores, quota = len(cores_of(usable_cpus())), cpu_quota()
+    return cores if quota is None else min(cores, max(int(quota), 1))
+
+
+def usable_cpus() -> list[int]:
+    """Return the logical CPUs of this process's affinity, which the cpusets of control groups are part of."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def cores_of(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> list[str]:
+    """Return the distinct cores of logical CPUs, each by the list of its hyper-threads: `["0,4", "1,5"]`.
+
+    Where the system does not tell, a CPU counts as a core of its own.
+    """
+    return sorted({read_text(root / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu) for cpu in cpus})
+
+
+def cpu_quota() -> float | None:
+    """Return the CPUs of the tightest quota around this process; None where there is none."""
+    quotas = []
+    for group in control_groups("cpu"):
+        words = read_text(group / "cpu.max").split() or [
+            read_text(group / "cpu.cfs_quota_us"),
+            read_text(group / "cpu.cfs_period_us"),
+        ]
+        if all(word.isdigit() and int(word) for word in words):  # `max` and -1 are no quota
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def control_groups(
+    controller: str, membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> Iterator[Path]:
+    """Yield the folders of the control groups around this process that `controller` limits, innermost first.
+
+    Inside a container the process may be named as the host sees it: then only the root of what is mounted is there.
+    """
+    for line in read_text(membership).splitlines():
+        number, controllers, group = line.split(":", 2)
+        unified = number == "0" and not controllers
+        if not unified and controller not in controllers.split(","):
+            continue
+        mounted = (root / "unified", root) if unified else (root / controllers, root / controller)
+        top = next((place for place in mounted if place.is_dir()), root)
+        inner = top / group.lstrip("/")
+        while True:
+            if inner.is_dir():
+                yield inner
+            if inner in (top, inner.parent):
+                break
+            inner = inner.parent
+
+
+def count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Return the NVIDIA GPUs that this process may use, without importing torch; 0 where there is no driver."""
+    count = len(list(driver.iterdir())) if driver.is_dir() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    return min(count, len([device for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]))
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def memory_mb() -> tuple[int, int]:
+    """Return what processes here may use, all and available, in MB of 2**20 bytes.
+
+    It is that of the machine, or of the tightest control group.
+    """
+    machine = psutil.virtual_memory()
+    total, available = machine.total, machine.available
+    for group in control_groups("memory"):
+        for limit_file, usage_file in _MEMORY_FILES:
+            limit, usage = read_text(group / limit_file), read_text(group / usage_file)
+            # Version 1 gives a number beyond all machines where there is no limit.
+            if limit.isdigit() and usage.isdigit() and int(limit) < machine.total:
+                free = int(limit) - int(usage) + _file_cache(group)
+                total, available = min(total, int(limit)), min(available, max(free, 0))
+    return total // 2**20, available // 2**20
+
+
+def _file_cache(group: Path) -> int:
+    """Return the bytes of cached files in a control group, which the kernel frees when it needs them."""
+    values = dict(line.split()[:2] for line in read_text(group / "memory.stat").splitlines())
+    return int(values.get("inactive_file", 0))
+
+
+def forget_trial() -> None:
+    """Free what a process's last trial left, and forget its peak; between two trials, where nothing is timed.
+
+    What stays is mostly modules. They are left out of all later searches for garbage, which would go through RLlib,
+    torch and JAX in the midst of a timed phase, 0.3 s each.
+    """
+    gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
+    forget_peak_rss()
+
+
+def forget_peak_rss() -> None:
+    """Let the largest resident size begin anew, for a process that serves another trial."""
+    with contextlib.suppress(OSError):  # not Linux: then it stays that of all trials so far
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def read_peak_rss_mb() -> float:
+    """Return the largest resident size of this process so far, in MB (10**6 bytes)."""
+    if found := re.search(r"^VmHWM:\s*(\d+)", read_text(Path("/proc/self/status")), re.MULTILINE):
+        return int(found[1]) * _KIB_PER_MB
+    # Second choice: on Linux a process inherits this one from the process that started it.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB_PER_MB
+
+
+# --- file systems ----------------------------------------------------------------------------------------------------
+
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
+    *("orangefs", "pvfs2", "panfs", "wekafs", "dvs"),
+)
+"""File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
+_NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
+"""How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
+_OPTION_OF_SHARED_LOCKS: Mapping[str, str] = MappingProxyType(
+    {"nfs": "local_lock=none", "nfs4": "local_lock=none", "lustre": "flock", "gpfs": "", "ceph": ""}
+)
+"""Network file systems whose locks all hosts see, when they are mounted with the option.
+
+Source: nfs(5), mount.lustre(8).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file system as it is mounted."""
+
+    kind: str
+    """Such as `ext4` or `nfs4`; empty when unknown."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def is_network(self) -> bool:
+        """Whether other machines serve it."""
+        program = self.kind.removeprefix("fuse.")
+        return self.kind in _NETWORK or (program != self.kind and program.startswith(_NETWORK_PROGRAMS))
+
+    @property
+    def locks_reach_all_hosts(self) -> bool:
+        """Whether a lock by flock is seen by every host that can write there.
+
+        NFS and Lustre can be mounted with locks that only one host sees, and most file systems in user space have no
+        others.
+        """
+        if self.kind in _OPTION_OF_SHARED_LOCKS:
+            needed = _OPTION_OF_SHARED_LOCKS[self.kind]
+            return "nolock" not in self.options and (not needed or needed in self.options)
+        return bool(self.kind) and not self.is_network and not self.kind.startswith("fuse")
+
+
+def mount_of(path: Path) -> Mount:
+    """Return the file system that a path is on; one without a kind where the system does not tell."""
+    place = path.resolve()
+    try:
+        around = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
+    except OSError:
+        return Mount("")
+    around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
+    return Mount(around[-1].fstype, tuple(around[-1].opts.split(","))) if around else Mount("")
+
+
+def is_locked_by_kernel(file: Path) -> bool:
+    """Return whether a process of this machine and container holds a lock on a file, without disturbing it."""
+    try:
+        status, locks = file.stat(), Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(place in line.split() for line in locks if "->" not in line)
+
+
+def short_temporary_folder() -> str:
+    """Return where a private Ray keeps its files: TMPDIR, or /tmp where that is too long for the paths of sockets."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
