@@ -1,33 +1,28 @@
 """Several studies side by side: their estimates in one frame, and ratios where the work is equal. Imports no engine."""
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
-from analysis.estimates import QUANTITIES, Row
-from analysis.estimates.frame import unknown
+from analysis.estimates.frame import estimate_of
 from analysis.opened import Study
+from analysis.quantity import QUANTITIES, unknown
+from analysis.scaling.blocks import in_frame
 from analysis.scaling.fingerprint import BATCH, differing, text_of
 from analysis.scaling.targets import product_of
 from study.errors import AnalysisError
-from study.statistics import Estimate
 from study.text import listed
 
 MOST_NAMED = 4
 """Differing fields that a refusal names."""
 MOST_REFUSALS = 3
 """Refusals in the message of an error; `refusals` has all."""
-OF_A_WHOLE_TRAINING = frozenset(
-    {
-        *("final_return", "score", "solved_share", "score_difference", "score_lead", "cpu_s_spent"),
-        *("steps_to_target", "steps_saved"),
-        *("time_to_target_s", "time_saved", "cpu_hours_to_target"),
-    }
-)
-"""Quantities that depend on how long trainings may be: no comparison across budgets."""
+OF_A_WHOLE_TRAINING = ("setting", "target", "certificate")
+"""Grains of the quantities that depend on how long trainings may be: no comparison across budgets."""
 JUDGED_BY = ("floor", "reference", "target")
 """Returns in a space's `environment` by which a training is judged; in no fingerprint, as no time depends on them."""
-Key = tuple[int | None, str]
+CELL = ["num_env_runners", "fingerprint"]
 
 
 class Comparison:
@@ -74,23 +69,17 @@ class Comparison:
         Args:
             quantity: One whose values are above 0.
 
-        Returns:
-            `study`, `workload`, `num_env_runners`, `train_batch_size`, `quantity`, `ratio`, `low`, `high`, `level`,
-            `n`, `method`; the samples are independent, see `analysis.scaling.targets.product_of`.
-
         Raises:
-            AnalysisError: There is no such quantity, or nothing that may be compared; names the fields that differ.
+            AnalysisError: There is no such quantity, or no cell that two studies have in common.
         """
         if quantity not in QUANTITIES:
             raise unknown("quantity", quantity, QUANTITIES)
-        first = _alone(_by_workload(self.studies[0], quantity))
+        first = _alone(_known(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
-            if self._other_terms(study, quantity):
-                continue
-            for key, row in _alone(_by_workload(study, quantity)).items():
-                if key in first and first[key].base == row.base:
-                    found.append(_ratio(name, first[key], row))
+            if self._other_terms(study, quantity) is None:
+                pairs = _alone(_known(study, quantity)).merge(first, on=[*CELL, "base"], suffixes=("", "_first"))
+                found += [_ratio(name, row) for row in pairs.to_dict("records")]
         if not found:
             why = (
                 "; ".join(self.refusals(quantity)[:MOST_REFUSALS])
@@ -112,10 +101,10 @@ class Comparison:
         trainings may be longer or shorter, or are judged by other returns, is refused as a whole where the quantity
         depends on that.
         """
-        first = _by_workload(self.studies[0], quantity)
+        first = _known(self.studies[0], quantity)
         found = [*_in_several_ways(self.names[0], first)]
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
-            others = _by_workload(study, quantity)
+            others = _known(study, quantity)
             if terms := self._other_terms(study, quantity):
                 found.append(f"{name}: {terms}")
             else:
@@ -127,7 +116,7 @@ class Comparison:
 
         None where they do not, or where it does not matter to the quantity.
         """
-        if quantity not in OF_A_WHOLE_TRAINING:
+        if QUANTITIES[quantity].grain not in OF_A_WHOLE_TRAINING:
             return None
         one, two = (_terms(each, "budget") for each in (self.studies[0], study))
         if not one or not two:  # read from an MLflow whose artifacts are away
@@ -153,60 +142,47 @@ def _terms(study: Study, section: str, names: Collection[str] | None = None) -> 
     return {f"{section}.{name}": value for name, value in content.items() if names is None or name in names}
 
 
-def _by_workload(study: Study, quantity: str) -> dict[Key, list[Row]]:
-    found: dict[Key, list[Row]] = {}
-    for row in study.rows:
-        known = row.quantity == quantity and row.fingerprint and row.estimate.value > 0
-        if known and row.basis in ("measured", "emulated"):
-            found.setdefault((row.cell.num_env_runners, row.fingerprint), []).append(row)
-    return found
+def _known(study: Study, quantity: str) -> pd.DataFrame:
+    """Return the estimates of a quantity that come from runs of one workload."""
+    found = study.estimates(quantity, basis=["measured", "emulated"])
+    return found[found["fingerprint"].ne("") & found["value"].gt(0)].reset_index(drop=True)
 
 
-def _alone(found: dict[Key, list[Row]]) -> dict[Key, Row]:
+def _alone(found: pd.DataFrame) -> pd.DataFrame:
     """Return the cells that have one estimate: of several, none stands for the cell."""
-    return {key: rows[0] for key, rows in found.items() if len(rows) == 1}
+    return found[~found.duplicated(CELL, keep=False)]
 
 
-def _in_several_ways(name: str, found: dict[Key, list[Row]]) -> Iterator[str]:
-    for rows in found.values():
-        if len(rows) > 1:
-            values = listed(f"{row.estimate.value:,.4g}" for row in rows)
-            yield f"{_place(name, rows[0])}: {len(rows)} estimates, {values}, as its runs were placed in several ways"
+def _in_several_ways(name: str, found: pd.DataFrame) -> Iterator[str]:
+    for _, rows in found[found.duplicated(CELL, keep=False)].groupby(CELL, sort=False, dropna=False):
+        values = listed(f"{value:,.4g}" for value in rows["value"])
+        place = _place(name, rows.iloc[0])
+        yield f"{place}: {len(rows)} estimates, {values}, as its runs were placed in several ways"
 
 
-def _place(name: str, row: Row) -> str:
-    batch = f", {BATCH} {row.cell.train_batch_size:,}" if row.cell.train_batch_size else ""
-    return f"{name} at {row.cell.num_env_runners} runners{batch}"
+def _place(name: str, row: Any) -> str:
+    batch = "" if pd.isna(row[BATCH]) else f", {BATCH} {row[BATCH]:,}"
+    return f"{name} at {row['num_env_runners']} runners{batch}"
 
 
-def _ratio(study: str, first: Row, row: Row) -> dict[str, object]:
-    ratio: Estimate = product_of(row.estimate, first.estimate, power=-1)
-    return {
-        "study": study,
-        "workload": row.cell.workload,
-        "num_env_runners": row.cell.num_env_runners,
-        "train_batch_size": row.cell.train_batch_size,
-        "quantity": row.quantity,
-        "ratio": ratio.value,
-        "low": ratio.low if ratio.has_interval else None,
-        "high": ratio.high if ratio.has_interval else None,
-        "level": ratio.level,
-        "n": ratio.n,
-        "method": ratio.method,
-    }
+def _ratio(study: str, row: dict[Any, Any]) -> dict[str, object]:
+    reference = {name: row[f"{name}_first"] for name in ("value", "low", "high", "n", "level", "method")}
+    ratio = product_of(estimate_of(row), estimate_of(reference), power=-1)
+    value, low, high, n = in_frame(ratio)
+    kept = {name: row[name] for name in ("workload", "num_env_runners", BATCH, "quantity")}
+    numbers = {"ratio": value, "low": low, "high": high, "level": ratio.level, "n": n, "method": ratio.method}
+    return {"study": study, **kept, **numbers}
 
 
-def _refusals(name: str, first: dict[Key, list[Row]], others: dict[Key, Row]) -> Iterator[str]:
-    for (scale, text), row in others.items():
-        for one in first.get((scale, text), [])[:1]:
-            if one.base != row.base:
-                yield f"{_place(name, row)}: relative to {row.base}, not to {one.base} as in the first study"
-        rivals = [fingerprint for runners, fingerprint in first if runners == scale]
-        if not rivals or (scale, text) in first:
-            continue
-        fields = min((differing(each, text) for each in rivals), key=len)
-        shown = [
-            f"{field} {text_of(one)} and {text_of(two)}" for field, (one, two) in list(fields.items())[:MOST_NAMED]
-        ]
-        more = f" and {len(fields) - MOST_NAMED} more" if len(fields) > MOST_NAMED else ""
-        yield f"{_place(name, row)}: {', '.join(shown)}{more} differ"
+def _refusals(name: str, first: pd.DataFrame, others: pd.DataFrame) -> Iterator[str]:
+    for _, row in others.iterrows():
+        rivals = first[first["num_env_runners"] == row["num_env_runners"]]
+        same = rivals[rivals["fingerprint"] == row["fingerprint"]]
+        if len(same):
+            if (base := same["base"].iloc[0]) != row["base"]:
+                yield f"{_place(name, row)}: relative to {row['base']}, not to {base} as in the first study"
+        elif len(rivals):
+            fields = min((differing(each, row["fingerprint"]) for each in rivals["fingerprint"].unique()), key=len)
+            pairs = [f"{field} {text_of(one)} and {text_of(two)}" for field, (one, two) in fields.items()]
+            more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+            yield f"{_place(name, row)}: {', '.join(pairs[:MOST_NAMED])}{more} differ"

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from analysis.estimates import Results, Row, frame_of, prediction_of, rows_of_study, select
-from analysis.estimates.certificate import certificate_of
-from analysis.estimates.frame import unknown
-from analysis.estimates.settings import Setting, settings_of, small_scale
+from analysis.estimates import Results, select
+from analysis.estimates.settings import Setting
 from analysis.load import StudyData
+from analysis.quantity import unknown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,7 +123,7 @@ class Study:
         Raises:
             AnalysisError: There is no such quantity or column.
         """
-        return select(self._estimates, quantity, **selection)
+        return select(self.results.frame, quantity, **selection)
 
     def predict(self, num_env_runners: int) -> pd.DataFrame:
         """Return throughput and prices of a number of runners that nobody ran, as estimates.
@@ -134,26 +133,17 @@ class Study:
         Raises:
             AnalysisError: The runs allow no prediction there.
         """
-        return prediction_of(self.results, num_env_runners)
+        return self.results.predict(num_env_runners)
 
-    @cached_property
-    def _estimates(self) -> pd.DataFrame:
-        return frame_of(self.rows, kind=self.kind, engine=self.engine)
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """Every estimate as a value; `estimates` is the frame of them."""
-        return rows_of_study(self.results)
-
-    @cached_property
+    @property
     def settings(self) -> list[Setting]:
         """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
-        return settings_of(self.data.runs, small=small_scale(self.data))
+        return self.results.settings
 
-    @cached_property
+    @property
     def certificate(self) -> dict[str, Any] | str:
         """The certificate of a hold-up study as JSON values; else why there is none."""
-        return certificate_of(self.data)
+        return self.results.certificate
 
     @cached_property
     def findings(self) -> "tuple[Fact, ...]":

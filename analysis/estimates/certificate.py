@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.estimates.frame import Basis, Cell, Row
 from analysis.estimates.settings import arm_in_words, small_scale
 from analysis.load import StudyData
+from analysis.quantity import Basis, Row, declare, row
 from study.errors import StudyError
 from study.records.folder import StudyFolder
 from study.space.settings import WINNER, WINNER_STOCK
@@ -66,18 +66,29 @@ def certificate_rows(data: StudyData, content: dict[str, Any] | str) -> list[Row
 def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     environment, target = str(content["environment"]["id"]), int(content["scales"]["target"])
 
-    def basis(scale: int) -> Basis:
-        """Return `emulated` if an arm at this scale or at the small scale was emulated, else `measured`."""
+    def place(name: str, scale: int) -> Row:
+        """Return the columns of a comparison; it is `emulated` if an arm at this or at the small scale was."""
         compared = {scale, int(content["scales"]["small"])}
         arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != WINNER_STOCK]
-        return "emulated" if any("emulated" in arm["execution"] or arm["folded"] for arm in arms) else "measured"
+        basis: Basis = "measured"
+        if any("emulated" in arm["execution"] or arm["folded"] for arm in arms):
+            basis = "emulated"
+        arm = arm_in_words(name, small)
+        return {"workload": environment, "arm": arm, "num_env_runners": scale, "basis": basis}
 
     for check in content["verdict"]["checks"].values():
         rule, _, scale = check["name"].partition("@")
         if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
-            cell = Cell(workload=environment, arm=arm_in_words(WINNER, small), num_env_runners=int(scale))
-            yield Row(cell=cell, quantity=CHECKS[rule], estimate=value, basis=basis(int(scale)))
-    for name, row in content["comparisons"]["rows"].items():
-        if (value := estimate_of(row["difference"])) is not None:
-            cell = Cell(workload=environment, arm=arm_in_words(name, small), num_env_runners=target)
-            yield Row(cell=cell, quantity="score_lead", estimate=value, basis=basis(target))
+            yield row(CHECKS[rule], value, place(WINNER, int(scale)))
+    for name, found in content["comparisons"]["rows"].items():
+        if (value := estimate_of(found["difference"])) is not None:
+            yield row("score_lead", value, place(name, target))
+
+
+for _name, _label, _definition in (
+    ("score_difference", "score kept", "Mean score of the winner less that of the best small setting."),
+    ("score_lead", "lead", "Mean score of the winner less that of a baseline at the same number of runners."),
+    ("steps_saved", "steps saved", "Env steps to the target of the baseline over those of the winner."),
+    ("time_saved", "time saved", "Seconds to the target of the baseline over those of the winner."),
+):
+    declare("certificate", _name, "1", _label, _definition)

@@ -1,40 +1,30 @@
-"""The results that estimates, tables and figures share, each computed once when it is first needed. No engine.
-
-A result that the data do not allow is the sentence that says so.
-"""
+"""The parts of a study's long frame, each computed once when it is first needed."""
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.certificate import certificate_of
-from analysis.estimates.fits import ModelResults
-from analysis.estimates.settings import Setting, settings_of, small_scale
+from analysis.estimates.certificate import certificate_of, certificate_rows
+from analysis.estimates.frame import frame_of
+from analysis.estimates.settings import Setting, arms_of_trials, setting_rows, settings_of, small_scale
 from analysis.load import StudyData
-from analysis.scaling.allocation import allocation
-from analysis.scaling.phases import phases
-from analysis.scaling.results import AllocationRow, Phases, Scaling, ToTarget
+from analysis.models.study import Models, attempt, model_rows, rows_at
+from analysis.quantity import Part
+from analysis.scaling.clock import Names, allocation, cells, phases, prices_of, scaling
 from analysis.scaling.selection import select
-from analysis.scaling.speed_up import strong_scaling, weak_scaling
-from analysis.scaling.targets import steps_to_target, watched
+from analysis.scaling.targets import targets_of, watched
 from study.engine import engines_in_words
-from study.errors import AnalysisError
-
-T = TypeVar("T")
 
 
-def attempt(compute: Callable[[], T]) -> T | str:
-    """Return what `compute` returns, or the sentence of the `AnalysisError` that it raises."""
-    try:
-        return compute()
-    except AnalysisError as error:
-        return str(error)
+def _part(compute: Callable[[], Part]) -> Part:
+    found = attempt(compute)
+    return Part(why=found) if isinstance(found, str) else found
 
 
 class Results:
-    """The results behind the tables of one study, each computed when a table first asks for it."""
+    """The results of one study, each computed when it is first asked for."""
 
     def __init__(self, data: StudyData) -> None:
         """Take the study; nothing is computed yet."""
@@ -46,30 +36,36 @@ class Results:
         return select(self.data.runs).runs
 
     @cached_property
-    def strong(self) -> Scaling | str:
+    def names(self) -> Names:
+        """What workloads are called."""
+        return Names(self.measured)
+
+    @cached_property
+    def strong(self) -> Part:
         """Strong scaling, batch fixed."""
-        return attempt(lambda: strong_scaling(self.data.runs, space=self.data.space_file))
+        return _part(lambda: scaling(self.data.runs, "strong", self.names, space=self.data.space_file))
 
     @cached_property
-    def weak(self) -> Scaling | str:
+    def weak(self) -> Part:
         """Weak scaling, steps per runner fixed."""
-        return attempt(lambda: weak_scaling(self.data.runs, space=self.data.space_file))
+        return _part(lambda: scaling(self.data.runs, "weak", self.names, space=self.data.space_file))
 
     @cached_property
-    def phases(self) -> Phases | str:
+    def phases(self) -> Part:
         """Phases of an iteration."""
-        return attempt(lambda: phases(self.data.runs))
+        return _part(lambda: phases(self.data.runs, self.names))
 
     @cached_property
-    def allocation(self) -> tuple[AllocationRow, ...] | str:
-        """Trials against runners."""
-        return attempt(lambda: allocation(self.data.runs))
+    def allocation(self) -> Part:
+        """Trials side by side against runners."""
+        return _part(lambda: allocation(self.data.runs))
 
     @cached_property
-    def to_target(self) -> ToTarget | str:
+    def targets(self) -> Part:
         """Steps, time and cost to target, as well as the evaluations know them."""
-        spec = self.data.spec
-        return attempt(lambda: steps_to_target(self.watched, budget=spec.budget.env_steps if spec else None))
+        spec, small = self.data.spec, small_scale(self.data)
+        budget = spec.budget.env_steps if spec else None
+        return _part(lambda: targets_of(self.watched, arms=arms_of_trials(self.data.runs, small=small), budget=budget))
 
     @cached_property
     def watched(self) -> pd.DataFrame:
@@ -85,14 +81,34 @@ class Results:
         return settings_of(self.data.runs, small=small_scale(self.data))
 
     @cached_property
-    def models(self) -> ModelResults:
+    def models(self) -> Models:
         """What the models say; its properties raise where the runs do not allow them."""
-        return ModelResults(self.data.runs)
+        return Models(self.data.runs)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | str:
         """The certificate of a hold-up study as JSON values."""
         return certificate_of(self.data)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The long frame: every estimate of the study."""
+        rates = [*cells(self.measured, self.names)] if not self.strong.why else []
+        models = [*model_rows(self.models, self.measured, self.names)]
+        parts = (self.strong, self.weak, self.phases, self.allocation, self.targets)
+        rows = [*rates, *models, *prices_of([*rates, *models]), *(row for part in parts for row in part.rows)]
+        rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
+        rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
+        return frame_of(rows, kind=self.data.kind, engine=self.engine)
+
+    def predict(self, num_env_runners: int) -> pd.DataFrame:
+        """Return throughput and prices of a number of runners, as estimates; predicted where nobody ran it.
+
+        Raises:
+            AnalysisError: The runs allow no prediction there.
+        """
+        rows = rows_at(self.models, self.measured, self.names, num_env_runners)
+        return frame_of(rows, kind=self.data.kind, engine=self.engine)
 
     @property
     def engine(self) -> str:

@@ -1,11 +1,12 @@
-"""The settings of a study and what they are called in plain words. Imports pandas.
+"""The settings of a study: what they are called in plain words, and what they learnt.
 
 Runs of one setting at one number of runners are replicates: they differ in nothing but their seeds. Settings are
 judged by the runs of the confirmation, once a hold-up study has any: the other stages ran on seeds that settings were
-chosen by.
+chosen by. A failed run counts: as not solved, with a score of 0 and the return of the environment's floor. Where the
+space gives no floor and reference there are no scores, since 0 may be a good return there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,11 +15,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import StudyData
+from analysis.quantity import Row, quantity, rows_of
 from analysis.scaling.fingerprint import in_words, value_in_words
-from analysis.scaling.selection import at_their_scale, texts
-from analysis.scaling.targets import ENDED, LIMIT, judged
+from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
+from analysis.scaling.targets import ENDED, LIMIT, emulated, environment_of, judged
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK
+from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 
 _FIRST = (
@@ -205,3 +208,77 @@ def _shared(column: Any) -> dict[Any, Any]:
     """Return group -> the value that all its rows share, for the groups that have one."""
     first, same = column.first(), column.nunique() == 1
     return dict(first[same].items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A setting, and by which returns its environment is judged."""
+
+    setting: Setting
+    target: float | None
+    floor: float | None
+    scored: bool
+
+    @property
+    def failed(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Which runs failed, shape (runs,)."""
+        return self.setting.failed.to_numpy(dtype=bool)
+
+    def numbers(self, name: str) -> FloatArray:
+        """Return a column of the runs, shape (runs,), NaN where there is nothing."""
+        return self.setting.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+@quantity("setting", "return", "return")
+def final_return(at: Judged) -> Estimate | None:
+    """Interquartile mean of the runs' final greedy evaluation returns; a failed run has the environment's floor."""
+    finals = np.where(at.failed, np.nan if at.floor is None else at.floor, at.numbers("final_return"))
+    finals = finals[np.isfinite(finals)]
+    return iqm_interval(finals) if finals.size else None
+
+
+@quantity("setting", "1", "score")
+def score(at: Judged) -> Estimate | None:
+    """Mean score of the runs, 0 = floor, 1 = reference; a failed run is 0."""
+    scores = np.where(at.failed, 0.0, at.numbers("score"))
+    return mean_interval(scores) if at.scored and np.isfinite(scores).all() else None
+
+
+@quantity("setting", "1", "solved")
+def solved_share(at: Judged) -> Estimate | None:
+    """Share of the runs that end at the target; a failed run does not."""
+    returns = at.numbers("final_return")
+    if at.target is None or not (np.isfinite(returns) | at.failed).any():
+        return None
+    return rate_interval(int((~at.failed & (returns >= at.target)).sum()), returns.size)
+
+
+@quantity("setting", "CPU s", "CPU time")
+def cpu_s_spent(at: Judged) -> Estimate | None:
+    """Mean CPU seconds that a run spent in training."""
+    spent = at.numbers("cpu_s_spent")
+    spent = spent[np.isfinite(spent)]
+    return mean_interval(spent) if spent.size else None
+
+
+def setting_rows(data: StudyData, settings: Iterable[Setting]) -> Iterator[Row]:
+    """Yield what each setting learnt at each number of runners; nothing of a throughput study."""
+    if data.kind == "throughput":
+        return
+    environment = data.spec.environment if data.spec else None
+    scored = data.spec.is_scored if data.spec else bool(data.runs["score"].notna().any())
+    target, floor = (environment.target, environment.floor) if environment else (None, None)
+    for setting in settings:
+        runs = setting.runs
+        place = {
+            "workload": environment_of(runs),
+            "arm": setting.name,
+            "num_env_runners": setting.num_env_runners,
+            "num_cpus": None if emulated(runs) else as_int(runs, "num_cpus"),
+            "train_batch_size": as_int(runs, "train_batch_size"),
+            "basis": "emulated" if emulated(runs) else "measured",
+            "engine": as_text(runs, "engine") or "",
+            "fingerprint": as_text(runs, "fingerprint") or "",
+            "n_failed": int(setting.failed.sum()),
+        }
+        yield from rows_of("setting", Judged(setting=setting, target=target, floor=floor, scored=scored), place)

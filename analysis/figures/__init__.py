@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from analysis.estimates.frame import unknown
 from analysis.figures.figure import Figure, absent
 from analysis.figures.learning import front, return_steps, score, steps_to_target
 from analysis.figures.time import efficiency, phases
+from analysis.quantity import unknown
 from study.errors import AnalysisError
 
 if TYPE_CHECKING:

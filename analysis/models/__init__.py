@@ -1,5 +1,4 @@
-"""Models of throughput against runners: laws, the iteration-time model, their errors on cells that they did not see.
+"""Three models of throughput against runners: the iteration-time model, Amdahl's law, the USL; their errors held out.
 
-Pure: NumPy, SciPy, `study.errors` and `study.statistics`. What a model says of cells that nobody ran is a prediction,
-and tables label it so.
+What a model says of cells that nobody ran is a prediction, and tables label it so.
 """

@@ -1,30 +1,111 @@
-"""The confound guard: which comparisons are refused, what can be said instead, and what command would settle it. Pure.
+"""The confound guard: which comparisons are refused, what can be said instead, and what command would settle it.
 
 Efficiency compares times of equal work. Where the work changed with the runners, a ratio of throughputs is not the
-runners' doing alone, and nothing in the two runs tells how much of it is.
+runners' doing alone. Where all four cells of scale and workload were measured, the ratio is split into what the runners
+and what the workload did; else nothing tells how much of it is theirs, and a command would run the missing cells.
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, product
+from typing import Any, Literal
 
 import orjson
 import pandas as pd
 
-from analysis.scaling.decomposition import cells_of, decompose, missing_cells, squares
+from analysis.quantity import Row, declare, row
+from analysis.scaling.blocks import block_means, contrast, exponential
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
-from analysis.scaling.results import Cell, Kind, Refusal
 from analysis.scaling.selection import as_text, texts
 from study.space.parameters import ALGORITHMS, SCALE
 from study.space.sections import AXES, LEARNERS
 from study.space.space_file import as_options
+from study.statistics import Estimate
+from study.text import count
 
 MOST_COMPARED = 40
 """Workloads per scale, those with the most runs, among which the most alike pair is looked for."""
 _NAMES = {field: place.rpartition(".")[2] for field, place in SETTINGS.items()}
 """Field of a fingerprint -> the parameter that a space gives for it."""
+SQUARE = {
+    "ratio_total": ((-1.0, 0.0, 0.0, 1.0), "both", "Throughput of the second cell over that of the first."),
+    "ratio_runners": ((-0.5, 0.5, -0.5, 0.5), "runners", "What the runners did, averaged over both workloads."),
+    "ratio_workload": ((-0.5, -0.5, 0.5, 0.5), "workload", "What the workload did, averaged over both scales."),
+    "ratio_interaction": (
+        (1.0, -1.0, -1.0, 1.0),
+        "interaction",
+        "The runners' factor at the second workload over that at the first: 1 when the order does not matter.",
+    ),
+    "ratio_runners_at_first": ((-1.0, 1.0, 0.0, 0.0), "runners, first workload", "Speed-up at the first workload."),
+    "ratio_runners_at_second": ((0.0, 0.0, -1.0, 1.0), "runners, second workload", "Speed-up at the second workload."),
+}
+"""Quantity -> weights of the logs of (first scale, first workload), (second, first), (first, second), (second, second),
+its label and its definition."""
+for _name, (_, _label, _definition) in SQUARE.items():
+    declare("square", _name, "1", _label, _definition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Measured runs of one workload at one scale; `n` is 0 for a cell that nobody has run."""
+
+    num_env_runners: int
+    train_batch_size: int | None
+    fingerprint: str
+    n: int
+
+    @property
+    def runners(self) -> str:
+        """In words, such as `16 runners`."""
+        return count(self.num_env_runners, "runner")
+
+    @property
+    def name(self) -> str:
+        """In words, such as `16 runners, batch 2,000`."""
+        return self.runners if self.train_batch_size is None else f"{self.runners}, batch {self.train_batch_size:,}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An efficiency that is not computed, why, and what to do instead.
+
+    Attributes:
+        first: Cell of the smaller scale; None where there is nothing to compare.
+        second: That of the larger one.
+        reason: In a sentence.
+        missing: Cells without which the effect of the scale cannot be told.
+        command: What would run them; empty where nothing has to run, or no command of this project can.
+        parts: Quantity of `SQUARE` -> part of the ratio; empty where a cell is missing.
+        changed: What changed besides the runners, such as `batch: 2,000 -> 4,000`.
+        sentence: The parts in a sentence; empty without them.
+    """
+
+    first: Cell | None
+    second: Cell | None
+    reason: str
+    missing: tuple[Cell, ...] = ()
+    command: str = ""
+    parts: Mapping[str, Estimate] = field(default_factory=dict)
+    changed: str = ""
+    sentence: str = ""
+
+    @property
+    def decomposition(self) -> "Refusal | None":
+        """Itself where the parts are known."""
+        return self if self.parts else None
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the parts as rows of the long frame."""
+        if self.first is not None and self.second is not None:
+            place = {
+                "workload": self.changed,
+                "arm": f"{self.first.name} -> {self.second.name}",
+                "num_env_runners": self.second.num_env_runners,
+                "train_batch_size": self.second.train_batch_size,
+            }
+            yield from (row(name, estimate, place, base=self.first.name) for name, estimate in self.parts.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +151,7 @@ class Rerun:
 def refusals(
     measured: pd.DataFrame,
     *,
-    kind: Kind,
+    kind: Literal["strong", "weak"],
     excluded: Mapping[str, int],
     level: float,
     space: str | None,
@@ -85,7 +166,7 @@ def refusals(
 
     Args:
         measured: Selected runs, with the column `key` of equal workload.
-        kind: strong or weak.
+        kind: Literal["strong", "weak"]ong or weak.
         excluded: Reason -> runs that were not selected.
         level: Nominal coverage of intervals.
         space: Space file for commands; None: there are none.
@@ -142,7 +223,7 @@ def _nothing_to_compare(
     return Refusal(first=cell, second=None, reason=reason, missing=(other,), command=run.command((cell, other)))
 
 
-def _most_alike(present: Iterable[Cell], small: int, large: int, kind: Kind) -> tuple[Cell, Cell]:
+def _most_alike(present: Iterable[Cell], small: int, large: int, kind: Literal["strong", "weak"]) -> tuple[Cell, Cell]:
     """Return a cell of each scale whose fingerprints differ in the fewest fields; with more runs on a tie."""
     growing = (BATCH,) if kind == "weak" else ()
     ones, others = (
@@ -162,7 +243,7 @@ def _refusal(
     present: tuple[Cell, ...],
     first: Cell,
     second: Cell,
-    kind: Kind,
+    kind: Literal["strong", "weak"],
     *,
     level: float,
     run: Rerun,
@@ -185,13 +266,107 @@ def _refusal(
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
         command = run.command((first, second))
         return Refusal(first=first, second=second, reason=reason, missing=missing, command=command)
-    split = decompose(measured, first, second, level=level)
-    return Refusal(
-        first=first,
-        second=second,
-        reason=f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency.",
-        decomposition=split,
+    return _decomposed(
+        measured,
+        Refusal(
+            first=first,
+            second=second,
+            reason=f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency.",
+            changed=f"{' and '.join(map(in_words, difference))}: {_values(difference)}",
+        ),
+        level=level,
     )
+
+
+def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
+    """Return the cells of measured runs (`selection.select`), by scale and batch."""
+    if not len(measured):
+        return ()
+    keys = list(zip(measured["num_env_runners"].tolist(), measured["fingerprint"].tolist(), strict=True))
+    batches = dict(zip(keys, measured[BATCH].tolist(), strict=True))
+    found = [
+        Cell(
+            num_env_runners=int(scale),
+            train_batch_size=batch if isinstance(batch := batches[scale, text], int) else None,
+            fingerprint=text,
+            n=number,
+        )
+        for (scale, text), number in Counter(keys).items()
+    ]
+    return tuple(sorted(found, key=lambda cell: (cell.num_env_runners, cell.train_batch_size or 0, cell.fingerprint)))
+
+
+def missing_cells(present: Collection[Cell], first: Cell, second: Cell) -> tuple[Cell, ...]:
+    """Return the other two cells of the 2x2, of those that have no measured run."""
+    wanted = (
+        replace(first, num_env_runners=second.num_env_runners, n=0),
+        replace(second, num_env_runners=first.num_env_runners, n=0),
+    )
+    there = {(cell.num_env_runners, cell.fingerprint) for cell in present}
+    return tuple(cell for cell in wanted if (cell.num_env_runners, cell.fingerprint) not in there)
+
+
+def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Yield the corners (first, second) of every complete n x batch square from the smallest scale and batch.
+
+    For workloads that differ in nothing but the batch, and each scale above the smallest: from the smallest batch at
+    the smallest scale to the largest batch that both scales have.
+    """
+    scales: dict[str, set[int]] = {}
+    for cell in present:
+        scales.setdefault(cell.fingerprint, set()).add(cell.num_env_runners)
+    several = [cell for cell in present if len(scales[cell.fingerprint]) > 1 and cell.train_batch_size is not None]
+
+    def family(cell: Cell) -> str:
+        return replaced(cell.fingerprint, (BATCH,))
+
+    for _, members in groupby(sorted(several, key=family), key=family):
+        by_scale: dict[int, dict[int, Cell]] = {}
+        for cell in members:
+            by_scale.setdefault(cell.num_env_runners, {})[cell.train_batch_size or 0] = cell
+        reference, *others = sorted(by_scale)
+        for scale in others:
+            common = sorted(by_scale[reference].keys() & by_scale[scale].keys())
+            if len(common) > 1:
+                yield by_scale[reference][common[0]], by_scale[scale][common[-1]]
+
+
+def _decomposed(measured: pd.DataFrame, refusal: Refusal, *, level: float) -> Refusal:
+    """Return the refusal with the ratio of throughputs of its cells as parallel part times workload part.
+
+    The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
+    the mean of its two values (Shapley), so that the parts add up to the total in any case; they differ by the
+    interaction. Intervals are paired by block where the four cells share two blocks, see `blocks.contrast`.
+
+    Source: Shapley, Contributions to the Theory of Games II (1953), for two players.
+    """
+    first, second = refusal.first, refusal.second
+    assert first is not None
+    assert second is not None
+    logs = []
+    for text in (first.fingerprint, second.fingerprint):
+        for scale in (first.num_env_runners, second.num_env_runners):
+            same = measured["num_env_runners"].eq(scale) & measured["fingerprint"].eq(text)
+            runs = measured[same.fillna(False).astype(bool)]
+            logs.append(block_means(runs["log_rate"], runs["block"].tolist()))
+    parts = {name: exponential(contrast(logs, weights, level=level)) for name, (weights, *_) in SQUARE.items()}
+    total = parts["ratio_total"]
+    scales = f"{first.num_env_runners} -> {second.num_env_runners}"
+    sentence = (
+        f"{first.name} to {second.name}: {_told(total)}x env steps/s, of which the runners ({scales}) give "
+        f"{_told(parts['ratio_runners'])}x and the workload ({refusal.changed.replace(': ', ' ', 1)}) "
+        f"{_told(parts['ratio_workload'])}x; n={total.n}{'' if total.has_interval else ', no interval'}."
+    )
+    return replace(refusal, parts=parts, sentence=sentence)
+
+
+def _told(estimate: Estimate) -> str:
+    text = f"{estimate.value:.2f}"
+    return f"{text} [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else text
+
+
+def _values(difference: Mapping[str, tuple[object, object]]) -> str:
+    return " -> ".join(" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
 
 
 def _weak_refusal(first: Cell, second: Cell, start: str, run: Rerun) -> Refusal:
@@ -244,8 +419,8 @@ def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[
     """Return what makes a search one of these workloads alone: all parameters, as what else it tunes would vary too."""
     traits = ALGORITHMS.get(str(contents[0].get("algorithm"))) if contents else None
     parameters: dict[str, Any] = {SCALE: scales}
-    for field, name in _NAMES.items():
-        values = list(dict.fromkeys(content[field] for content in contents if content.get(field) is not None))
+    for each, name in _NAMES.items():
+        values = list(dict.fromkeys(content[each] for content in contents if content.get(each) is not None))
         if values and (traits is None or name in traits.parameters):
             parameters[name] = values[0] if len(values) == 1 else values
     return [

@@ -11,34 +11,12 @@ from study.space.settings import SHARED
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
 """Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
 BESIDE = "ran beside other trials of its cell"
-KEPT = (
-    "status",
-    "timing",
-    "seed",
-    "num_env_runners",
-    "train_batch_size",
-    "fingerprint",
-    "timed_iterations",
-    "timed_env_steps",
-    "timed_s",
-    "study",
-    "stage",
-    "trial",
-    "started",
-    "ended",
-    "baseline",
-    "num_cpus",
-    "num_nodes",
-    "minibatch_size",
-    "iteration_time_s",
-    "sampling_time_s",
-    "slowest_runner_time_s",
-    "mean_runner_time_s",
-    "learning_time_s",
-    "sync_time_s",
-    "rest_time_s",
-)
-"""Columns that tables of times use; the others are left behind."""
+CLOCKS = {
+    "oversubscribed": "more processes than cores",
+    "emulated": "a few processes did the work of all runners: they learn as real ones do, the times are not theirs",
+    "tainted": "the trial failed, lost a runner or a sample, or other programs used its nodes",
+}
+"""Label of a clock that is not measured -> what it means."""
 ADDED = ("block", "log_time", "log_rate")
 """Columns that `select` adds: the block, ln of seconds per iteration, ln of env steps per second."""
 
@@ -48,7 +26,7 @@ class Selection:
     """The runs that enter, and the number of the others by reason."""
 
     runs: pd.DataFrame
-    """With the columns `KEPT` and `ADDED`, in the order of the frame."""
+    """With the columns `ADDED`, in the order of the frame."""
     excluded: dict[str, int]
     n_failed: int
     failed: pd.DataFrame
@@ -83,7 +61,7 @@ def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
     unfinished = status != "finished"
     reason[unfinished] = status[unfinished]
     inside = reason == ""
-    kept = runs.loc[inside, list(KEPT)].copy()
+    kept = runs.loc[inside].copy()
     seeds = runs["seed"].astype(object).to_numpy()[inside]
     kept["block"] = [
         f"run {index}" if pd.isna(seed) else int(seed)
@@ -97,7 +75,7 @@ def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
         runs=kept,
         excluded={str(name): int(count) for name, count in sorted(counts.items())},
         n_failed=int(failed.sum()),
-        failed=runs.loc[failed, list(KEPT)],
+        failed=runs.loc[failed],
     )
 
 

@@ -1,24 +1,23 @@
-"""What reaching the target takes: env steps, time and CPUs against batch and scale. Imports NumPy, pandas, pure parts.
+"""What reaching the target takes: env steps, time and CPUs against batch and scale.
 
-A batch that is processed faster may need more env steps.
-
-A target is looked for in evaluations. A run whose time to it is 50,000 env steps, the evaluation before being at none,
-got there anywhere in between; the column `BEFORE` says since when.
+A batch that is processed faster may need more env steps. A target is looked for in evaluations: a run whose time to it
+is 50,000 env steps, the evaluation before being at none, got there anywhere in between; `BEFORE` says since when.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.quantity import Part, Row, quantity, rows_of
 from analysis.scaling.blocks import BY_DEFINITION, exponential, logarithm, rate_of, scaled, sum_of
 from analysis.scaling.fingerprint import BATCH, fields, labels, replaced
-from analysis.scaling.results import TargetGroup, TargetRow, ToTarget
-from analysis.scaling.selection import as_int, at_their_scale, select, texts
+from analysis.scaling.selection import as_int, as_text, at_their_scale, select, texts
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 from study.text import count
 
@@ -64,7 +63,67 @@ class Targets:
         return float((self.times - self.since)[self.reached].max(initial=0.0))
 
 
-def steps_to_target(runs: pd.DataFrame, *, level: float = 0.95, budget: float | None = None) -> ToTarget:
+@dataclass(kw_only=True)
+class Reach:
+    """The runs of one setting at one batch and scale.
+
+    Attributes:
+        targets: Of those that ended.
+        horizon: Env steps at which restricted means are cut.
+        timed: Measured runs of the same cell.
+        level: Nominal coverage of intervals.
+    """
+
+    targets: Targets
+    horizon: float
+    timed: pd.DataFrame
+    level: float
+
+    @cached_property
+    def steps(self) -> Estimate | None:
+        """Restricted mean of env steps; None when no run reached the target."""
+        return restricted(self.targets, self.horizon, level=self.level)
+
+    @cached_property
+    def seconds(self) -> Estimate | None:
+        """Steps over throughput; None where no clock was measured."""
+        if self.steps is None or not len(self.timed):
+            return None
+        return product_of(self.steps, rate_of(self.timed, level=self.level), power=-1)
+
+    @property
+    def num_cpus(self) -> int | None:
+        """CPUs of the measured runs, where they share a number."""
+        return as_int(self.timed, "num_cpus") if len(self.timed) else None
+
+
+@quantity("target", "env steps", "steps to the target")
+def steps_to_target(at: Reach) -> Estimate | None:
+    """Kaplan-Meier restricted mean up to the common horizon."""
+    return at.steps
+
+
+@quantity("target", "s", "time to the target")
+def time_to_target_s(at: Reach) -> Estimate | None:
+    """Steps to the target over throughput: seconds of training."""
+    return at.seconds
+
+
+@quantity("target", "CPU h", "CPU-hours to the target")
+def cpu_hours_to_target(at: Reach) -> Estimate | None:
+    """Time to the target times the CPUs allocated."""
+    if at.seconds is None or at.num_cpus is None:
+        return None
+    return scaled(scaled(at.seconds, at.num_cpus), 1 / SECONDS_PER_HOUR)
+
+
+def targets_of(
+    runs: pd.DataFrame,
+    *,
+    arms: Mapping[int, str] = MappingProxyType({}),
+    level: float = 0.95,
+    budget: float | None = None,
+) -> Part:
     """Return steps, time and cost to target per batch and scale.
 
     A group learns by one setting: equal `digest` in a hold-up study, else equal fingerprint apart from the batch and
@@ -74,12 +133,11 @@ def steps_to_target(runs: pd.DataFrame, *, level: float = 0.95, budget: float | 
     failed run is censored at the horizon, one that finished without the target at its end. Where `watched` has said
     since when, intervals hold the time between two evaluations. Throughput is that of the `measured` runs of the same
     cell alone, total over total; of a group whose runs were measured on several kinds of hardware, of those on the one
-    with the most runs.
-
-    Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`).
+    with the most runs. Products take independent intervals together by MOVER on logarithms (`blocks.sum_of`).
 
     Args:
         runs: One row per trial (`analysis.load`).
+        arms: Trial -> name of its setting.
         level: Nominal coverage of the intervals, in (0, 1).
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
 
@@ -106,33 +164,65 @@ def steps_to_target(runs: pd.DataFrame, *, level: float = 0.95, budget: float | 
     ranked = sorted(sizes.index, key=lambda key: (-int(sizes[key]), str(key)))
     excluded[BEYOND] += int(sizes[ranked[MOST_GROUPS:]].sum())
     ended = ended[keys[ended.index].isin(ranked[:MOST_GROUPS])]
-    groups: dict[str, TargetGroup] = {}
+    groups: dict[str, list[tuple[pd.DataFrame, Reach]]] = {}
     num_elsewhere = 0
     for key, part in ended.groupby(keys[ended.index], sort=True):
         clocked = measured[keys[measured.index] == key]
         timed = _on_one_hardware(clocked)
-        group = _group(part, timed, level=level, budget=budget)
-        if group is None:
-            excluded[NO_TARGET] += len(part)
-        else:
+        if group := _group(part, timed, level=level, budget=budget):
             groups[str(key)] = group
             num_elsewhere += len(clocked) - len(timed)
-    named = zip(groups.values(), labels(list(groups)) if groups else (), strict=True)
-    return ToTarget(
-        groups=tuple(
-            sorted(
-                (replace(group, label=label) for group, label in named),
-                key=lambda group: (-len(group.rows), group.label),
-            )
-        ),
+        else:
+            excluded[NO_TARGET] += len(part)
+    named = list(zip(groups.values(), labels(list(groups)) if groups else (), strict=True))
+    named.sort(key=lambda each: (-len(each[0]), each[1]))
+    found = [(cell, at, label) for group, label in named for cell, at in group]
+    return Part(
+        rows=tuple(each for cell, at, label in found for each in rows_of("target", at, _place(cell, at, arms, label))),
         excluded={reason: number for reason, number in sorted(excluded.items()) if number},
-        n=sum(row.n for group in groups.values() for row in group.rows),
+        n=sum(at.targets.times.size for _, at, _ in found),
         n_failed=int((status == "failed").sum()),
         notes=(
             *((CHOSEN_BY,) if unconfirmed and groups else ()),
             *((f"Times leave out {count(num_elsewhere, 'measured run')} on other hardware.",) if num_elsewhere else ()),
+            *dict.fromkeys(_horizon(group) for group, _ in named),
         ),
     )
+
+
+def _place(cell: pd.DataFrame, at: Reach, arms: Mapping[int, str], label: str) -> Row:
+    names = {arms.get(int(trial), "") for trial in cell["trial"]}
+    arm = names.pop() if len(names) == 1 else ""
+    return {
+        "workload": environment_of(cell) if arm else label,
+        "arm": arm,
+        "num_env_runners": int(cell["num_env_runners"].iloc[0]),
+        "num_cpus": at.num_cpus,
+        "train_batch_size": int(cell[BATCH].iloc[0]),
+        "basis": "emulated" if emulated(cell) else "measured",
+        "engine": as_text(cell, "engine") or "",
+        "fingerprint": as_text(cell, "fingerprint") or "",
+        "n_failed": int(at.targets.failed.sum()),
+        "n_censored": int((~at.targets.reached).sum()),
+    }
+
+
+def _horizon(group: list[tuple[pd.DataFrame, Reach]]) -> str:
+    said = f"Steps are counted up to {int(group[0][1].horizon):,} env steps."
+    if resolution := max(int(at.targets.resolution) for _, at in group):
+        said += f" Evaluations are up to {resolution:,} env steps apart, and the intervals hold that."
+    return said
+
+
+def emulated(runs: pd.DataFrame) -> bool:
+    """Return whether the lanes of several runners were stepped in fewer processes in any of the runs."""
+    return bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
+
+
+def environment_of(runs: pd.DataFrame) -> str:
+    """Return the environment that runs learn in; empty where it is not known, or not one."""
+    found = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].unique()}
+    return str(found.pop()) if len(found) == 1 else ""
 
 
 def _on_one_hardware(timed: pd.DataFrame) -> pd.DataFrame:
@@ -181,60 +271,23 @@ def setting_keys(runs: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def _group(
-    part: pd.DataFrame,
-    measured: pd.DataFrame,
-    *,
-    level: float,
-    budget: float | None,
-) -> TargetGroup | None:
+    part: pd.DataFrame, measured: pd.DataFrame, *, level: float, budget: float | None
+) -> list[tuple[pd.DataFrame, Reach]]:
+    """Return the runs of each batch and scale of one setting; none where no run reached its target."""
     cells = {
         (int(cell[BATCH].iloc[0]), int(cell["num_env_runners"].iloc[0])): cell
         for _, cell in part.groupby([BATCH, "num_env_runners"], sort=True)
     }
     horizon = common_horizon(cells.values())
     if horizon is None or not part["env_steps_to_target"].notna().any():
-        return None
+        return []
     horizon = min(horizon, budget or horizon)
-    targets = {key: to_target(cell, horizon) for key, cell in cells.items()}
-    rows = []
-    for (batch, scale), of_cell in targets.items():
-        timed = measured[
-            (measured[BATCH] == batch).fillna(False) & (measured["num_env_runners"] == scale).fillna(False)
-        ]
-        steps = restricted(of_cell, horizon, level=level)
-        trials = tuple(sorted(int(each) for each in cells[batch, scale]["trial"]))
-        row = _row(batch, scale, of_cell, timed, steps=steps, level=level)
-        rows.append(replace(row, trials=trials))
-    resolution = max(of_cell.resolution for of_cell in targets.values())
-    return TargetGroup(label="", horizon=int(horizon), rows=tuple(rows), resolution=int(resolution))
-
-
-def _row(
-    batch: int,
-    scale: int,
-    targets: Targets,
-    timed: pd.DataFrame,
-    *,
-    steps: Estimate | None,
-    level: float,
-) -> TargetRow:
-    rate = rate_of(timed, level=level) if len(timed) else None
-    cpus = as_int(timed, "num_cpus") if len(timed) else None
-    seconds = None if rate is None or steps is None else product_of(steps, rate, power=-1)
-    cost = None if seconds is None or cpus is None else scaled(seconds, cpus)
-    return TargetRow(
-        num_env_runners=scale,
-        num_cpus=cpus,
-        train_batch_size=batch,
-        n=targets.times.size,
-        n_failed=int(targets.failed.sum()),
-        n_censored=int((~targets.reached).sum()),
-        n_timed=len(timed),
-        steps_to_target=steps,
-        env_steps_per_s=rate,
-        time_to_target_s=seconds,
-        cpu_h_to_target=None if cost is None else scaled(cost, 1 / SECONDS_PER_HOUR),
-    )
+    found = []
+    for (batch, scale), cell in cells.items():
+        same = measured[BATCH].eq(batch).fillna(False) & measured["num_env_runners"].eq(scale).fillna(False)
+        at = Reach(targets=to_target(cell, horizon), horizon=horizon, timed=measured[same], level=level)
+        found.append((cell, at))
+    return found
 
 
 def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate:
@@ -242,19 +295,6 @@ def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate
     if second.method == BY_DEFINITION:
         return first
     return exponential(sum_of(logarithm(first), logarithm(second, power=power)))
-
-
-def least(found: Sequence[tuple[TargetRow, Estimate]]) -> tuple[int, list[int]]:
-    """Return the place of the least of some means to the target, and those of the means that cannot be told from it.
-
-    A mean in which runs never got there is only a lower bound. It is chosen only if all are such, and differs from
-    another mean only where its lower end is above that mean's upper end.
-    """
-    sure = [place for place, (row, _) in enumerate(found) if not row.n_censored] or range(len(found))
-    first = min(sure, key=lambda place: found[place][1].value)
-    ends = [(each.low, np.inf if row.n_censored else each.high) for row, each in found]
-    low, high = ends[first]
-    return first, [n for n, each in enumerate(ends) if n != first and each[0] <= high and low <= each[1]]
 
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:

@@ -21,12 +21,3 @@ def estimate(name: str, unit: str, label: str, meaning: str) -> TableColumn:
 def text(name: str, label: str, meaning: str) -> TableColumn:
     """Return a column of words."""
     return TableColumn(name=name, unit="", label=label, meaning=meaning)
-
-
-WORKLOAD = text("workload", "workload", "What tells this group of equal work from the others.")
-RUNNERS = count("num_env_runners", "runners", "Environment runners, n.")
-CPUS = count("num_cpus", "CPUs", "CPUs allocated, P: one per process.")
-BATCH = TableColumn(name="train_batch_size", unit="1", label="batch", meaning="Env steps per iteration, as asked.")
-RUNS = count("n", "runs", "Runs behind the row.")
-FAILED_RUNS = count("n_failed", "failed", "Failed runs of this row.")
-RATE = estimate("env_steps_per_s", "1", "steps/s", "Throughput X: env steps per second, total over total.")

@@ -9,10 +9,9 @@ from analysis.estimates.results import Results
 from analysis.load import RUN_COLUMNS, StudyData
 from analysis.scaling.fingerprint import ABSENT, fields
 from analysis.scaling.selection import at_their_scale
-from analysis.tables import definitions as words
 from analysis.tables.cells import TableColumn
 from analysis.tables.columns import text
-from analysis.tables.table import Layout, Table
+from analysis.tables.table import Table, table_of_values, without_rows
 from study.space.parameters import PARAMETERS, SCALE
 from study.text import count as counted
 
@@ -38,15 +37,10 @@ MOST_VALUES = 8
 LONGEST = 300
 """Characters of a value that are shown."""
 
-SHEET = Layout(
-    key="T1",
-    title="Study sheet",
-    columns=(
-        text("group", "", "What the entry belongs to."),
-        text("entry", "", "Its name, as in the space, the records and MLflow."),
-        text("value", "", "Its value; of a field that differs between trials, all values."),
-    ),
-    definitions=(words.FINGERPRINT,),
+SHEET = (
+    text("group", "", "What the entry belongs to."),
+    text("entry", "", "Its name, as in the space, the records and MLflow."),
+    text("value", "", "Its value; of a field that differs between trials, all values."),
 )
 TRIALS = "trials"
 MOST_TRIALS = 60
@@ -72,14 +66,15 @@ def study_sheet(results: Results) -> Table:
     """T1: the fingerprint, hardware, versions and scheduler job of a study."""
     data = results.data
     rows = [*_head(data), *_entries(data.sheet), *_sessions(data.sheet), *_fingerprint(data)]
-    return SHEET.table(
-        rows,
+    return table_of_values(
+        "T1",
+        "Study sheet",
+        SHEET,
+        {column.name: [row[place] for row in rows] for place, column in enumerate(SHEET)},
         _conclusion(data),
         n=len(data.runs),
         n_failed=results.num_failed,
-        excluded={},
         notes=data.problems,
-        values={column.name: [row[place] for row in rows] for place, column in enumerate(SHEET.columns)},
     )
 
 
@@ -88,7 +83,7 @@ def every_trial(results: Results) -> Table:
     data = results.data
     runs = at_their_scale(data.runs)
     if runs.empty:
-        return Layout(key=TRIALS, title="Every trial").without("No trial has started.")
+        return without_rows(TRIALS, "Every trial", "No trial has started.")
     timed = data.kind == "throughput"
     by = [SCALE, "trial"] if timed else ["final_return", "env_steps_to_target", SCALE, "trial"]  # as `Setting.order`
     runs = runs.sort_values(by, ascending=[timed, *[True] * (len(by) - 1)], na_position="last")

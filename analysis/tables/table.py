@@ -158,87 +158,77 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     return pd.Series(list(values), dtype=dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What a table is, whatever the study: everything but its rows and sentences."""
+def table_of_values(
+    key: str,
+    title: str,
+    columns: Sequence[TableColumn],
+    values: Mapping[str, Sequence[Any]],
+    conclusion: str,
+    *,
+    n: int = 0,
+    n_failed: int = 0,
+    excluded: Mapping[str, int] = MappingProxyType({}),
+    notes: Iterable[str] = (),
+    definitions: Sequence[str] = (),
+    first: Sequence[str] = (),
+) -> Table:
+    """Return a table of values that are no pivot of the long frame; a column without any value is left out.
 
-    key: str
-    title: str
-    columns: tuple[TableColumn, ...] = ()
-    definitions: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
+    Args:
+        key: Of the table, such as `T9`.
+        title: Of the table.
+        columns: Its columns, in order.
+        values: Column -> one value for each row, an `Estimate` or None in those of estimates.
+        conclusion: One sentence.
+        n: Runs that the rows rest on.
+        n_failed: Failed runs.
+        excluded: Reason -> runs that are left out for it.
+        notes: Further sentences.
+        definitions: What must be known to read it.
+        first: Columns that people see first.
+    """
+    shown = [column for column in columns if any(each is not None for each in values[column.name])]
+    frame: dict[str, Any] = {}
+    for column in shown:
+        own = values[column.name]
+        frame |= estimate_columns(column.name, own) if column.estimate else {column.name: own}
+    return Table(
+        key=key,
+        title=title,
+        frame=make_frame(frame),
+        columns=tuple(shown),
+        definitions=tuple(definitions),
+        n=n,
+        n_failed=n_failed,
+        excluded=left_out(excluded),
+        conclusion=conclusion,
+        notes=tuple(notes),
+        first=tuple(first),
+    )
 
-    def table(
-        self,
-        rows: Sequence[Any],
-        conclusion: str,
-        *,
-        n: int,
-        n_failed: int = 0,
-        excluded: Mapping[str, int] = MappingProxyType({}),
-        notes: Iterable[str] = (),
-        values: Mapping[str, Sequence[Any]] = MappingProxyType({}),
-        hidden: Sequence[str] = (),
-    ) -> Table:
-        """Return the table of some results: each column is the attribute of its name.
 
-        Args:
-            rows: One result per row.
-            conclusion: One sentence.
-            n: Runs that the rows rest on.
-            n_failed: Failed runs.
-            excluded: Reason -> runs that are left out for it.
-            notes: Further sentences.
-            values: Column -> its values, where they are no attribute.
-            hidden: Columns that say nothing here; nor does one without any value.
-        """
-        frame: dict[str, list[Any]] = {}
-        shown = []
-        for column in self.columns:
-            if column.name in hidden:
-                continue
-            own = values.get(column.name)
-            cells = list(own) if own is not None else [getattr(row, column.name) for row in rows]
-            if all(each is None for each in cells):
-                continue
-            shown.append(column)
-            frame |= estimate_columns(column.name, cells) if column.estimate else {column.name: cells}
-        return Table(
-            key=self.key,
-            title=self.title,
-            frame=make_frame(frame),
-            columns=tuple(shown),
-            definitions=self.definitions,
-            n=n,
-            n_failed=n_failed,
-            excluded=left_out(excluded),
-            conclusion=conclusion,
-            notes=tuple(notes),
-            first=self.first,
-        )
-
-    def without(
-        self,
-        why: str,
-        command: str = "",
-        *,
-        n_failed: int = 0,
-        excluded: Mapping[str, int] = MappingProxyType({}),
-        notes: Iterable[str] = (),
-    ) -> Table:
-        """Return the table without rows; `why` says what is missing, and `command` is what would make it."""
-        return Table(
-            key=self.key,
-            title=self.title,
-            frame=pd.DataFrame(),
-            columns=(),
-            definitions=self.definitions,
-            n_failed=n_failed,
-            excluded=left_out(excluded),
-            conclusion=why,
-            command=command,
-            notes=tuple(notes),
-        )
+def without_rows(
+    key: str,
+    title: str,
+    why: str,
+    command: str = "",
+    *,
+    n_failed: int = 0,
+    excluded: Mapping[str, int] = MappingProxyType({}),
+    notes: Iterable[str] = (),
+) -> Table:
+    """Return a table without rows; `why` says what is missing, and `command` is what would make it."""
+    return Table(
+        key=key,
+        title=title,
+        frame=pd.DataFrame(),
+        columns=(),
+        n_failed=n_failed,
+        excluded=left_out(excluded),
+        conclusion=why,
+        command=command,
+        notes=tuple(notes),
+    )
 
 
 def with_command(why: str, command: str) -> str:

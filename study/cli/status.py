@@ -30,8 +30,8 @@ EFFICIENCY = (
     "n",
     "env_steps_per_s",
     "speed_up",
-    "efficiency_n",
-    "efficiency_p",
+    "efficiency_per_runner",
+    "efficiency_per_cpu",
 )
 """Columns of T2 that are shown."""
 MOST_RUNNING = 12

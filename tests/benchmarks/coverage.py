@@ -11,23 +11,23 @@ Takes some minutes on one core. `--write` puts the table into `study/statistics/
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
-from analysis.models.calibration import verdict
-from analysis.models.comparison import _median
-from analysis.models.iteration_time import fit_iteration_time
-from analysis.models.laws import AmdahlFit, USLFit, fit_amdahl, fit_usl, usl_peak, usl_throughput
-from analysis.models.observations import Observations
-from analysis.models.phases import phase_times
+from analysis.models import laws
+from analysis.models.holdout import _median
+from analysis.models.iteration_time import fit_iteration_time, phase_times
+from analysis.models.laws import LawFit, fit_law, usl_peak
+from analysis.models.study import Bound, ceiling_env_steps_per_s
 from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
 from analysis.scaling.targets import Targets, product_of, restricted
 from study import statistics
 from study.statistics import Estimate
-from tests.unit.test_models_planted import TRUTH, design, grid, planted, vector
+from tests.unit.test_models import TRUTH, design, grid, planted, vector
 
 SIZES = (2, 3, 4, 5, 10, 20)
 PAGE = Path(__file__).parents[2] / "study/statistics/README.md"
@@ -150,7 +150,7 @@ def decomposed(rng: Rng, n: int) -> tuple[Estimate, float]:
 
 
 def trend(rng: Rng, n: int) -> tuple[Estimate, float]:
-    # The difference of two cells' fractions within each block, as `efficiency.karp_flatt_trend` takes it.
+    # The difference of two cells' fractions within each block, as `clock.karp_flatt_change` takes it.
     reference, small, large = (np.array(list(each.values())) for each in logs(rng, n, 0.0, -1.2, -2.0))
     values = (np.exp(large - reference) - 1 / 16) / (1 - 1 / 16) - (np.exp(small - reference) - 1 / 4) / (1 - 1 / 4)
     truth = (np.exp(-2.0) - 1 / 16) / (1 - 1 / 16) - (np.exp(-1.2) - 1 / 4) / (1 - 1 / 4)
@@ -178,7 +178,7 @@ def time_to_target(rng: Rng, n: int) -> tuple[Estimate | None, float]:
 
 
 def model_error(rng: Rng, n: int) -> tuple[Estimate, float]:
-    return _median(np.abs(rng.normal(0, 0.05, n)), rng, 0.95, 500), float(0.05 * stats.norm.ppf(0.75))
+    return _median(np.abs(rng.normal(0, 0.05, n)), rng, 0.95), float(0.05 * stats.norm.ppf(0.75))
 
 
 def in_blocks(rng: Rng, scales: np.ndarray, rates: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -187,35 +187,34 @@ def in_blocks(rng: Rng, scales: np.ndarray, rates: np.ndarray, n: int) -> tuple[
     return np.tile(scales, n), np.tile(rates, n) * np.exp(noise), blocks
 
 
-def amdahl(of: Callable[[AmdahlFit], Estimate | None], truth: float) -> Draw:
+def amdahl(of: Callable[[LawFit], Estimate | None], truth: float) -> Draw:
     scales = np.array([1, 2, 4, 8, 16, 32.0])
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
         where, rates, blocks = in_blocks(rng, scales, 1000 / (0.1 + 0.9 / scales), n)
-        return of(fit_amdahl(where, rates, blocks=blocks)), truth
+        return of(fit_law(laws.amdahl, where, rates, blocks=blocks)), truth
 
     return draw
 
 
-USL = (1000, 0.05, 0.0005)
+USL = (np.log(1000), 0.05, 0.0005)
 
 
-def usl(of: Callable[[USLFit], Estimate | None], truth: float) -> Draw:
+def usl(of: Callable[[LawFit], Estimate | None], truth: float) -> Draw:
     scales = np.array([1, 2, 4, 8, 16, 24, 32, 46.0])
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
-        where, rates, blocks = in_blocks(rng, scales, usl_throughput(USL, scales), n)
-        return of(fit_usl(where, rates, blocks=blocks)), truth
+        where, rates, blocks = in_blocks(rng, scales, laws.usl(scales, *USL), n)
+        return of(fit_law(laws.usl, where, rates, blocks=blocks)), truth
 
     return draw
 
 
-def slowed(seen: Observations, rng: Rng, n: int) -> Observations:
+def slowed(seen: pd.DataFrame, rng: Rng, n: int) -> pd.DataFrame:
     """Runs of `planted`, cell by cell n runs, with what each block does to all of them."""
     blocks = np.tile(np.arange(n), len(seen) // n)
     factor = np.exp(rng.normal(0, BLOCK, n))[blocks]
-    named = {name: getattr(seen, name) * factor for name in seen.__slots__ if name.endswith("_s")}
-    return replace(seen, block=blocks, **named)
+    return seen.assign(block=blocks, **{name: seen[name] * factor for name in seen if name.endswith("_time_s")})
 
 
 def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
@@ -223,19 +222,17 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     target = grid((46,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     truth = phase_times(vector(TRUTH), design(target))["iteration"][0]
     fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
-    found, draws = fit.iteration_time_s(target), fit.time_draws(target)["iteration"]
-    return fit.estimate(float(found[0]), draws[:, 0]), float(truth)
+    return fit.estimate(float(fit.times(target)[0]), fit.times(target, fit.draws)[:, 0]), float(truth)
 
 
 def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
     cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     true = phase_times(vector(TRUTH), design(cells))
-    seen = slowed(planted(rng, cells=cells, runs=n), rng, n)
-    found = verdict(seen, level=0.9).most_env_steps_per_s
+    found = ceiling_env_steps_per_s(Bound(slowed(planted(rng, cells=cells, runs=n), rng, n)))
     return found, 4000 / float(true["iteration"][0] - true["slowest_runner"][0])
 
 
-PEAK = usl_peak(USL)
+PEAK = usl_peak(*USL[1:])
 ROWS = (
     Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
     Row("mean score, 10 % of runs fail", "the same", mean(0.1)),
@@ -256,12 +253,12 @@ ROWS = (
     Row("change of the Karp-Flatt fraction", "T2", trend),
     Row("throughput, total over total", "T2, T4, T8", rate),
     Row("share of a phase", "T5", share),
-    Row("Amdahl, serial fraction", "T9", amdahl(lambda fit: fit.serial_fraction, 0.1), 500),
-    Row("USL, contention", "the same", usl(lambda fit: fit.contention, USL[1]), 500),
-    Row("USL, coherency", "the same", usl(lambda fit: fit.coherency, USL[2]), 500),
+    Row("Amdahl, serial fraction", "T9", amdahl(lambda fit: fit.unknown(1, most=1.0), 0.1), 500),
+    Row("USL, contention", "the same", usl(lambda fit: fit.unknown(1), USL[1]), 500),
+    Row("USL, coherency", "the same", usl(lambda fit: fit.unknown(2), USL[2]), 500),
     Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
     Row("model, iteration time at 46 runners", "price list", prediction, 200, 0.9),
-    Row("more than any number of runners gives", "T5", bound, 1000, 0.9),
+    Row("more than any number of runners gives", "T5", bound, 1000),
     Row("median error of a model over n cells", "T9", model_error, 1000),
 )
 

@@ -13,9 +13,9 @@ import analysis
 from analysis.answers import Answer, Fact
 from analysis.answers.facts import took
 from analysis.estimates import QUANTITIES
-from analysis.estimates import throughput as estimates_of_throughput
 from analysis.figures import FIGURES
 from analysis.opened import Study
+from analysis.scaling import clock
 from study.cli.tables import print_stages
 from study.records.ledger import Ledger
 from tests import synthetic
@@ -64,7 +64,7 @@ def test_the_line_to_copy_is_of_the_workload_whose_prices_are_listed_and_the_fas
 
 
 def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(monkeypatch):
-    monkeypatch.setattr(estimates_of_throughput, "MOST_CELLS", 4)
+    monkeypatch.setattr(clock, "MOST_CELLS", 4)
     cells = [(n, 3_200, 1) for n in (1, 2, 4)] + [(n, batch, 2) for n in (1, 2) for batch in (400, 800, 1_600)]
     places = [(n, batch, seed) for n, batch, seeds in cells for seed in range(1, seeds + 1)]
     rows = [

@@ -15,8 +15,8 @@ from analysis import load
 from analysis.estimates.results import Results
 from analysis.figures import all_figures
 from analysis.opened import Study
+from analysis.scaling.clock import scaling
 from analysis.scaling.fingerprint import differing
-from analysis.scaling.speed_up import strong_scaling
 from analysis.status import read_status
 from analysis.tables.catalogue import all_tables
 from study.adopted.loading import load_space
@@ -134,7 +134,7 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     large = runs[SCALE] == runs[SCALE].max()
     runs["fingerprint"] = text.where(~large, stock.str.replace('"runner":"batched"', '"runner":"stock"'))
     kept = runs[large | (runs[SCALE] == runs[SCALE].min())]
-    found = strong_scaling(kept)
+    found = scaling(kept, "strong")
     assert not found.groups
     (refusal,) = found.refusals
     apart = differing(refusal.first.fingerprint, refusal.second.fingerprint)

@@ -13,10 +13,10 @@ import analysis
 from analysis.estimates import QUANTITIES, settings
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.frame import DTYPES
-from analysis.estimates.prices import cpu_hours_per_hour_saved, hours_of
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.problems import outcome_problems
 from analysis.opened import Study
+from analysis.scaling.clock import hours_per_million_steps, price_of_an_hour
 from analysis.scaling.fingerprint import value_in_words
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
@@ -63,6 +63,7 @@ def test_the_frame_has_its_columns_and_each_estimate_once(studies, name):
     assert ((known["low"] <= known["value"]) & (known["value"] <= known["high"])).all()
     assert (frame["low"].isna() == frame["high"].isna()).all()
     assert (frame["n"].isna() == frame["method"].eq("by definition")).all()
+    assert frame.attrs["units"] == {name: QUANTITIES[name].unit for name in frame["quantity"].unique()}
     assert set(frame["basis"]) <= {"measured", "predicted", "extrapolated", "emulated"}
     assert (frame["kind"] == studies[name].kind).all()
 
@@ -124,8 +125,8 @@ def test_what_was_learnt_is_emulated_where_runners_were_and_not_where_clocks_wer
 ):
     arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
     rows = certificate_rows(studies["example_study"].data, certificate | {"arms": arms})
-    assert {row.quantity for row in rows} >= {"score_difference", "steps_saved", "score_lead"}
-    assert {row.basis for row in rows} == {"measured" if execution == "real" else "emulated"}
+    assert {row["quantity"] for row in rows} >= {"score_difference", "steps_saved", "score_lead"}
+    assert {row["basis"] for row in rows} == {"measured" if execution == "real" else "emulated"}
 
 
 def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
@@ -199,19 +200,19 @@ def test_a_baseline_with_two_budgets_is_two_settings():
     ids=["costs", "saves both", "may save none", "no interval"],
 )
 def test_an_hour_saved_costs_more_cpu_hours_over_fewer_hours(gain, before, after, price):
-    found = cpu_hours_per_hour_saved(gain, before, after)
+    found = price_of_an_hour(gain, before, after)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx(price)
 
 
 def test_where_no_hour_is_saved_there_is_no_price_of_one():
-    assert cpu_hours_per_hour_saved(estimate(1.0, 0.9, 1.1), 3, 5) is None
+    assert price_of_an_hour(estimate(1.0, 0.9, 1.1), 3, 5) is None
 
 
 def test_hours_are_the_inverse_of_the_rate_with_its_ends_exchanged():
-    hours = hours_of(estimate(1000.0, 500.0, 2000.0))
+    hours = hours_per_million_steps((estimate(1000.0, 500.0, 2000.0), None))
     assert (hours.value, hours.low, hours.high) == pytest.approx((0.2777778, 0.1388889, 0.5555556))
-    assert math.isinf(hours_of(estimate(1000.0)).high)
+    assert math.isinf(hours_per_million_steps((estimate(1000.0), None)).high)
 
 
 def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
@@ -276,10 +277,10 @@ def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
 @pytest.mark.parametrize(
     ("ask", "problem"),
     [
-        (lambda study: study.estimates("eficiency_per_runner"), "quantity: .*'eficiency_per_runner'"),
+        (lambda study: study.estimates("efficiency"), "quantity: .*'efficiency'.* 'efficiency_per_runner'"),
         (lambda study: study.estimates(scale=8), "column: .*'scale'"),
-        (lambda study: study.table("strong"), "table: .*'strong'"),
-        (lambda study: study.plot("effic"), "figure: .*'effic'"),
+        (lambda study: study.tables["strong"], "table: .*'strong'.* 'strong_scaling'"),
+        (lambda study: study.figures["effic"], "figure: .*'effic'.* 'efficiency'"),
         (lambda study: analysis.compare([study]), "compare: needs two studies or more"),
     ],
     ids=["quantity", "column", "table", "figure", "one study"],
@@ -306,7 +307,8 @@ def test_a_study_is_one_value(studies):
     assert set(study.curves["trial"]) <= set(study.trials["trial"])
     assert study.evaluations.empty
     assert {study.table(name).key for name in ("strong_scaling", "T2")} == {"T2"}
-    assert {table.key for table in study.tables.values()} == {key for key, *_ in TABLES.values()}
+    assert list(study.tables) == list(TABLES) and study.tables["strong_scaling"].key == "T2"
+    assert "efficiency" in study.figures and "strong" not in study.tables
     ax = Figure().add_subplot()
     assert study.plot("efficiency", ax=ax).drawn
     assert ax.lines or ax.collections

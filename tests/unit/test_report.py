@@ -17,7 +17,7 @@ from analysis.opened import Study
 from analysis.report import Report, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.content import GRID5000, MOST, acknowledgement
 from analysis.tables.cells import TableColumn
-from analysis.tables.table import Layout, Table
+from analysis.tables.table import Table, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from tests.examples import example
@@ -42,7 +42,7 @@ def table(key, conclusion="It is so.", **more):
 
 
 def empty(key, why="Nothing to show."):
-    return Layout(key=key, title=f"Table {key}").without(why)
+    return without_rows(key, f"Table {key}", why)
 
 
 def bars(ax, frame):

@@ -357,7 +357,7 @@ def test_efficiency_is_that_of_the_table_in_short(folder):
     status = reader.read()
     table = efficiency_so_far(reader)
     assert table.frame["speed_up"].tolist() == pytest.approx([1.0, 2**0.5])
-    assert table.frame["efficiency_n"].tolist() == pytest.approx([1.0, 0.5**0.5])
+    assert table.frame["efficiency_per_runner"].tolist() == pytest.approx([1.0, 0.5**0.5])
     for width in (80, 140):
         text = printed(status, width, table)
         assert "1.41" in text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.tables.cells import TableColumn
 from analysis.tables.numbers import estimate, in_words, plain
-from analysis.tables.table import Layout, Table, estimate_columns, make_frame
+from analysis.tables.table import Table, estimate_columns, make_frame, without_rows
 from study.statistics import Estimate
 from study.statistics.estimate import without_interval
 from tests.unit.test_report import Outline
@@ -216,7 +216,7 @@ def test_html_can_be_read_without_a_screen():
 
 
 def test_a_table_without_rows_says_why_in_every_format():
-    empty = Layout(key="T4", title="Trials against runners").without("Nothing ran side by side. Run: x", n_failed=2)
+    empty = without_rows("T4", "Trials against runners", "Nothing ran side by side. Run: x", n_failed=2)
     assert empty.empty
     for text in (empty.to_csv(), empty.to_markdown(), empty.to_latex(), Outline(empty.to_html()).text):
         assert "Nothing ran side by side" in text

@@ -1,0 +1,306 @@
+"""What the models say of one study: bounds, unknowns of the laws, throughput at other numbers of runners, the limit.
+
+Models are fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs per
+runner), it is the one that ran at most scales. Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest
+measured scale, nor by a model that does not describe its own runs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from analysis.models.holdout import ModelError, held_out
+from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
+from analysis.models.laws import MOST_OFF, LawFit, amdahl, fit_law, usl
+from analysis.models.runs import CELL, Fitting, column, from_runs, numbered, rates, thinned
+from analysis.quantity import Basis, Row, declare, quantity, row, rows_of
+from analysis.scaling.blocks import exponential
+from analysis.scaling.clock import LEVEL, Names, engine_in, prices_of
+from study.errors import AnalysisError
+from study.statistics import Estimate, FloatArray, t_estimate, variance
+
+T = TypeVar("T")
+SEED = 20_251_121
+"""Of the resamples: the same study gives the same digits."""
+SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
+MOST_EXTRAPOLATED = 2
+"""Times the largest measured scale up to which a number of runners has a prediction."""
+ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Numbers of runners that are predicted where they lie between measured ones, or a little beyond."""
+
+
+def attempt(compute: Callable[[], T]) -> T | str:
+    """Return what `compute` returns, or the sentence of the `AnalysisError` that it raises."""
+    try:
+        return compute()
+    except AnalysisError as error:
+        return str(error)
+
+
+class Models:
+    """The models of one study, each fitted when it is first asked for.
+
+    Every property raises `AnalysisError` where the runs do not allow it.
+    """
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        """Take one row per trial; nothing is computed yet."""
+        self._all = runs
+
+    @cached_property
+    def selection(self) -> Fitting:
+        """The runs that models may be fitted to, by workload."""
+        return from_runs(self._all)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """Those of the workload with most runs; of very many, equally many of each cell."""
+        if not self.selection.groups:
+            rule = "need finished runs with a measured clock and timed phases"
+            raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
+        return thinned(self.selection.groups[0])
+
+    @cached_property
+    def setting(self) -> pd.DataFrame:
+        """Of these, the runs of the setting that ran at most scales; on a tie that with most runs."""
+        numbers, scales = numbered(self.runs, SETTING), column(self.runs, "num_env_runners")
+
+        def weight(number: int) -> tuple[int, int, int]:
+            here = numbers == number
+            return int(np.unique(scales[here]).size), int(here.sum()), -number
+
+        return self.runs.iloc[np.flatnonzero(numbers == max((int(each) for each in np.unique(numbers)), key=weight))]
+
+    @property
+    def cell(self) -> pd.DataFrame:
+        """That setting at its largest scale, one row of the columns `CELL`."""
+        first = int(column(self.setting, "num_env_runners").argmax())
+        return self.setting.iloc[[first]][list(CELL)].reset_index(drop=True)
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """Scales at which that setting ran."""
+        return tuple(int(each) for each in np.unique(column(self.setting, "num_env_runners")))
+
+    @cached_property
+    def fit(self) -> IterationTimeFit:
+        """The iteration-time model."""
+        return fit_iteration_time(self.runs, rng=np.random.default_rng(SEED))
+
+    @property
+    def described(self) -> IterationTimeFit:
+        """The iteration-time model where it describes its own runs."""
+        if self.fit.closure > MOST_OFF:
+            raise AnalysisError(
+                where="models",
+                rule=f"the iteration-time model must describe its own runs to within {MOST_OFF:.0%} at their median",
+                got=f"{self.fit.closure:.0%}, so that nothing is predicted from it",
+                fix="Read what was measured.",
+            )
+        return self.fit
+
+    @cached_property
+    def errors(self) -> tuple[ModelError, ...]:
+        """Errors of every model on held-out cells."""
+        return held_out(self.runs, rng=np.random.default_rng(SEED))
+
+    @cached_property
+    def amdahl(self) -> LawFit:
+        """Amdahl's law, fitted to the setting."""
+        return self._law(amdahl)
+
+    @cached_property
+    def usl(self) -> LawFit:
+        """The universal scalability law, fitted to the setting."""
+        return self._law(usl)
+
+    def _law(self, law: Callable[..., FloatArray]) -> LawFit:
+        mine = self.setting
+        return fit_law(law, column(mine, "num_env_runners"), rates(mine), blocks=mine["block"], level=LEVEL)
+
+    @cached_property
+    def bound(self) -> "Bound":
+        """What the phases at the largest scale say of more runners."""
+        return Bound(self.setting)
+
+
+# --- bounds from measured phases ----------------------------------------------------------------------------------
+
+
+class Bound:
+    """The runs of one setting at its largest scale, and what of their iterations more runners do not shorten.
+
+    More runners shorten the sampling of the runners themselves and nothing else: what else an iteration takes does not
+    get less, so that B over it is more than any number of runners can give. No model is fitted.
+    """
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        """Take the runs of one setting.
+
+        Raises:
+            AnalysisError: Those at the largest n differ in their setting, or one has no time or no learning.
+        """
+        most = runs["num_env_runners"].max()
+        self.runs = runs[runs["num_env_runners"] == most]
+        self.num_env_runners = int(most)
+        if np.unique(numbered(self.runs)).size > 1:
+            rule = "the runs at the largest number of runners must share one setting"
+            fix = "Ask for one batch, minibatch and epochs at a time."
+            raise AnalysisError(where="bound", rule=rule, got="several", fix=fix)
+        for name in ("iteration_time_s", "learning_time_s"):
+            if not (times := column(self.runs, name)).min() > 0:
+                rule = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
+                raise AnalysisError(where="bound", rule=rule, got=f"{times.min():g}", fix="Leave out such runs.")
+        self.whole = column(self.runs, "iteration_time_s")
+        collecting = column(self.runs, "sampling_time_s") - column(self.runs, "slowest_runner_time_s")
+        parts = [column(self.runs, f"{name}_time_s") for name in ("learning", "sync", "rest")]
+        self.fixed = sum(parts) + np.maximum(collecting, 0.0)
+
+    def ratio(self, above: FloatArray, below: FloatArray) -> Estimate:
+        """Return the ratio of the sums with a t interval of the blocks' mean log ratios.
+
+        The runs of a block, such as the two of an anchor, share what the block does to them: they count once: with 3
+        blocks of one run and 3 % noise a nominal 90 % covers 93 %.
+        """
+        value = float(above.sum() / below.sum())
+        place = np.unique(self.runs["block"], return_inverse=True)[1].reshape(-1)
+        logs = np.bincount(place, weights=np.log(above / below)) / np.bincount(place)
+        spread, method = variance(logs) / logs.size, "Student's t of the logarithm"
+        found = t_estimate(float(np.log(value)), spread, logs.size - 1, n=logs.size, level=LEVEL, method=method)
+        return replace(exponential(found), value=value)
+
+
+@quantity("bound", "1", "most that runners can give")
+def most_speed_up(at: Bound) -> Estimate:
+    """Bound of the throughput over that at the largest scale, at this batch, if runners took no time."""
+    return at.ratio(at.whole, at.fixed)
+
+
+@quantity("bound", "env steps/s", "ceiling")
+def ceiling_env_steps_per_s(at: Bound) -> Estimate:
+    """Bound of the throughput at this batch, if runners took no time."""
+    return at.ratio(column(at.runs, "train_batch_size"), at.fixed)
+
+
+@quantity("phase share", "1", "share that no runner shortens")
+def fixed_share(at: Bound) -> Estimate:
+    """Share of the iteration that more runners do not shorten."""
+    return at.ratio(at.fixed, at.whole)
+
+
+# --- rows of the long frame ---------------------------------------------------------------------------------------
+
+
+@quantity("limit", "runners", "limit")
+def limit_num_env_runners(found: Models) -> Estimate | None:
+    """Runners beyond which a CPU more gives less than half its share."""
+    return found.described.runner_limit(found.cell)
+
+
+for _name, _label, _definition in (
+    ("amdahl_serial_fraction", "serial fraction", "Share that no runner shortens, by Amdahl's law."),
+    ("usl_contention", "contention", "a of the universal scalability law."),
+    ("usl_coherency", "coherency", "b of the universal scalability law."),
+):
+    declare("law", _name, "1", _label, _definition)
+declare("law", "usl_peak_num_env_runners", "runners", "peak", "Runners of the highest throughput, by the USL.")
+
+
+class _Place:
+    """The workload of the models, and the CPUs of its numbers of runners."""
+
+    def __init__(self, found: Models, measured: pd.DataFrame, names: Names) -> None:
+        fingerprints = Counter(map(str, found.setting["fingerprint"]))
+        ((text, _),) = fingerprints.most_common(1)
+        self._place = {"workload": names[text], "engine": engine_in(text)}
+        self._batch, self.scales = int(found.cell["train_batch_size"].iloc[0]), found.scales
+        runs = measured.dropna(subset=["num_cpus"])
+        here = runs[runs["fingerprint"].isin(fingerprints.keys())]
+        fewest = here.groupby("num_env_runners")["num_cpus"].min()
+        self._cpus = {int(n): int(p) for n, p in zip(fewest.index, fewest, strict=True)}
+
+    def at(self, num_env_runners: int, basis: Basis) -> Row:
+        """Return the columns of a number of runners, at the batch of the models."""
+        cpus = self._cpus.get(num_env_runners)
+        if cpus is None and self._cpus:
+            (n1, p1), (n2, p2) = min(self._cpus.items()), max(self._cpus.items())
+            per_runner = (p2 - p1) / (n2 - n1) if n2 > n1 else 1.0
+            cpus = round(p1 + per_runner * (num_env_runners - n1))
+        where = {"num_env_runners": num_env_runners, "num_cpus": cpus, "train_batch_size": self._batch}
+        return {**self._place, **where, "basis": basis}
+
+    def basis(self, num_env_runners: float) -> Basis:
+        """Return whether a prediction lies between measured scales."""
+        return "predicted" if min(self.scales) <= num_env_runners <= max(self.scales) else "extrapolated"
+
+
+def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[Row]:
+    """Yield what the models say of the workload that ran at most scales, where the runs allow it.
+
+    Args:
+        found: The models.
+        measured: Runs whose times may be used (`scaling.selection`).
+        names: What workloads are called.
+    """
+    if isinstance(attempt(lambda: found.runs), str):
+        return
+    place = _Place(found, measured, names)
+    largest = max(place.scales)
+    if not isinstance(bound := attempt(lambda: found.bound), str):
+        yield from rows_of("phase share", bound, place.at(bound.num_env_runners, "measured"))
+        yield from rows_of("bound", bound, place.at(bound.num_env_runners, "extrapolated"))
+    unknowns: dict[str, Estimate | None] = {}
+    if not isinstance(one := attempt(lambda: found.amdahl), str):
+        unknowns["amdahl_serial_fraction"] = one.unknown(1, most=1.0)
+    if not isinstance(other := attempt(lambda: found.usl), str):
+        unknowns |= {"usl_contention": other.unknown(1), "usl_coherency": other.unknown(2)}
+        unknowns["usl_peak_num_env_runners"] = other.peak
+    for name, estimate in unknowns.items():
+        if estimate is not None:
+            yield row(name, estimate, place.at(largest, "predicted"))
+    if isinstance(attempt(lambda: found.described), str):
+        return
+    most = MOST_EXTRAPOLATED * largest
+    asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
+    yield from _predicted(found, place, asked)
+    limit = limit_num_env_runners(found)
+    if limit is not None and limit.value <= most:
+        yield row("limit_num_env_runners", limit, place.at(largest, place.basis(limit.value)))
+
+
+def rows_at(found: Models, measured: pd.DataFrame, names: Names, num_env_runners: int) -> list[Row]:
+    """Return predicted throughput and prices at a number of runners of the workload that ran at most scales.
+
+    Raises:
+        AnalysisError: The runs allow no model, the model does not describe them, or the number is too far away.
+    """
+    if isinstance(why := attempt(lambda: found.described), str):
+        raise AnalysisError(
+            where="predict",
+            rule="the runs must allow a model that describes them",
+            got=why,
+            fix="Measure two scales or more in equal workloads: python run_study.py --space throughput.yaml",
+        )
+    place = _Place(found, measured, names)
+    if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.scales):
+        raise AnalysisError(
+            where="num_env_runners",
+            rule=f"must be from 1 to {MOST_EXTRAPOLATED * max(place.scales)}, twice the largest measured",
+            got=num_env_runners,
+            fix="Measure larger scales first.",
+        )
+    rows = list(_predicted(found, place, [num_env_runners]))
+    return [*rows, *prices_of(rows)]
+
+
+def _predicted(found: Models, place: _Place, scales: Iterable[int]) -> Iterator[Row]:
+    """Yield the throughput at each number of runners by the iteration-time model, in the models' setting."""
+    numbers = list(scales)
+    rates = found.described.predict(at_scales(found.cell, numbers)) if numbers else ()
+    for n, rate in zip(numbers, rates, strict=True):
+        yield row("env_steps_per_s", replace(rate, method="iteration-time model"), place.at(n, place.basis(n)))

@@ -1,0 +1,147 @@
+"""A table of the long frame: `pivot(frame, "speed_up efficiency_per_runner")` is one row per place, one column each."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from analysis.estimates.frame import estimate_of, select
+from analysis.quantity import QUANTITIES
+from analysis.tables.cells import SUFFIXES, TableColumn
+from analysis.tables.numbers import in_words
+from analysis.tables.table import Table, left_out
+
+PLACE = ("workload", "arm", "num_env_runners", "num_cpus", "num_nodes", "train_batch_size")
+"""What a row is about."""
+COUNTS = ("n", "n_failed", "n_censored")
+KEY = ["fingerprint", *PLACE[2:]]
+"""What makes two estimates of measured runs those of one place; workloads are called otherwise in weak scaling."""
+ABOUT: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "workload": ("", "workload", "What tells this group of equal work from the others."),
+        "arm": ("", "setting", "The setting in words."),
+        "num_env_runners": ("1", "runners", "Environment runners, n."),
+        "num_cpus": ("1", "CPUs", "CPUs allocated, P: main + n x CPUs per runner + learners."),
+        "num_nodes": ("1", "nodes", "Nodes that held processes of the trial."),
+        "train_batch_size": ("1", "batch", "Env steps per iteration, as asked."),
+        "n": ("1", "runs", "Runs behind the row."),
+        "n_failed": ("1", "failed", "Failed runs of this row."),
+        "n_censored": ("1", "never", "Runs that did not reach the target: its mean is then a lower bound."),
+    }
+)
+"""Column -> unit, label and meaning."""
+
+
+def pivot(
+    frame: pd.DataFrame, quantities: str, *, key: Sequence[str] = (*KEY, "workload", "arm"), runs: str = ""
+) -> pd.DataFrame:
+    """Return one row for each place that has the first quantity, in the order of the frame.
+
+    Args:
+        frame: Of estimates, as `Study.estimates` returns it.
+        quantities: Names of quantities, separated by spaces.
+        key: Columns that make two estimates those of one place.
+        runs: The quantity whose `n` counts the runs of a row; empty: the first one.
+
+    Returns:
+        The columns `PLACE`, `COUNTS`, and for each quantity its name with the value, and `_low`, `_high` and `_n`.
+
+    Raises:
+        AnalysisError: There is no such quantity.
+    """
+    first, *others = quantities.split()
+    found = {name: select(frame, name) for name in dict.fromkeys((first, *others, *([runs] if runs else [])))}
+    keys = {name: _keys(rows, key) for name, rows in found.items()}
+    columns = ["value", "low", "high", "n"]
+    wide = found[first][[*PLACE, *COUNTS]].reset_index(drop=True)
+    for name, rows in found.items():
+        at = ~keys[name].duplicated()
+        own = rows.loc[at, columns].set_axis(keys[name][at]).reindex(keys[first])
+        for column, suffix in zip(columns, ("", *SUFFIXES), strict=True):
+            wide[f"{name}{suffix}"] = own[column].to_numpy() if own.empty else own[column].array
+    if runs:
+        wide["n"] = wide[f"{runs}_n"].array
+    return wide
+
+
+def _keys(rows: pd.DataFrame, key: Sequence[str]) -> "pd.Series[Any]":
+    return pd.Series(list(zip(*(rows[name].astype(object).fillna("") for name in key), strict=True)), dtype=object)
+
+
+def table_of_pivot(
+    wide: pd.DataFrame,
+    *,
+    key: str,
+    title: str,
+    quantities: str,
+    conclusion: str,
+    counts: Any,
+    about: str = "workload num_env_runners num_cpus num_nodes train_batch_size",
+    more: Sequence[TableColumn] = (),
+    labels: Mapping[str, str] = MappingProxyType({}),
+    notes: Sequence[str] = (),
+    definitions: Sequence[str] = (),
+    first: str = "",
+) -> Table:
+    """Return a table of a pivot; a column without any value, or with one that says nothing, is left out.
+
+    Args:
+        wide: As `pivot` returns it, with the columns `more` where these are given.
+        key: Of the table, such as `T2`.
+        title: Of the table.
+        quantities: Those that it shows, separated by spaces.
+        conclusion: One sentence.
+        counts: What it rests on, a `Part`.
+        about: Columns of `ABOUT` that stand before the quantities.
+        more: Further columns of the frame, at the end.
+        labels: Column -> what people call it here.
+        notes: Further sentences.
+        definitions: What must be known to read it, beside the meaning of each column.
+        first: Columns that people see first.
+    """
+    columns = []
+    for name in (*about.split(), "n", "n_failed", "n_censored"):
+        unit, label, meaning = ABOUT[name]
+        if not _silent(wide[name], name):
+            columns.append(TableColumn(name=name, unit=unit, label=labels.get(name, label), meaning=meaning))
+    for name in quantities.split():
+        if wide[name].notna().any():
+            one = QUANTITIES[name]
+            label, meaning = labels.get(name, one.label), f"{one.definition} {one.source and f'Source: {one.source}'}"
+            column = TableColumn(name=name, unit=one.unit, label=label, meaning=meaning.strip(), estimate=True)
+            columns.append(column)
+    columns += [column for column in more if wide[column.name].notna().any()]
+    return Table(
+        key=key,
+        title=title,
+        frame=wide[[name for column in columns for name in column.names if name in wide]],
+        columns=tuple(columns),
+        definitions=tuple(definitions),
+        n=counts.n,
+        n_failed=counts.n_failed,
+        excluded=left_out(counts.excluded),
+        conclusion=conclusion,
+        notes=tuple(notes),
+        first=tuple((first or quantities).split()),
+    )
+
+
+def _silent(values: "pd.Series[Any]", name: str) -> bool:
+    """Return whether a column says nothing: no value, one workload, one node everywhere, none that never got there."""
+    known = values.dropna().unique().tolist()
+    if name in ("workload", "arm"):
+        return known == [""] or (name == "workload" and len(known) <= 1)
+    return not known or (name == "num_nodes" and known == [1]) or (name == "n_censored" and known == [0])
+
+
+def told(row: Any, name: str, *, digits: int = 3) -> str:
+    """Return an estimate of a row of a pivot in words, such as `1.93 [1.90, 1.96]`.
+
+    Args:
+        row: Of a pivot.
+        name: The quantity.
+        digits: Significant digits.
+    """
+    found = {"value": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "n": row[f"{name}_n"]}
+    return in_words(estimate_of(found | {"level": 0.95, "method": ""}), digits=digits)
