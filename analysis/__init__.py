@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["compare", "open"]
 
 
-def open(source: str | Path, name: str | None = None, *, histories: bool | None = None) -> "Study":
-    """Open a study, finished or running.
+def open(source: str | Path, name: str | None = None) -> "Study":
+    """Open a study, finished or running; in MLflow, as far as its records have been sent there.
 
     Args:
         source: A folder, packed or not, or an MLflow tracking URI such as `sqlite:///mlflow.db`.
         name: Name of the study, where `source` holds several.
-        histories: Of a study in MLflow, whether to read the metric histories of every run, which the phases need and
-            which takes time; None reads them of up to 300 runs.
 
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.
@@ -35,7 +33,7 @@ def open(source: str | Path, name: str | None = None, *, histories: bool | None 
     from analysis.load import open_study
     from analysis.opened import Study
 
-    return Study(open_study(source, study=name, histories=histories))
+    return Study(open_study(source, study=name))
 
 
 def compare(sources: "Iterable[str | Path | Study]") -> "Comparison":

@@ -76,13 +76,14 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
     """Return the points of every run: those of the last attempt of each trial, and one for each tag and step."""
     runs: dict[int, tuple[str, int, Points]] = {}
     steps: dict[int, int] = {}
+    last: dict[int, int] = {}
     for line in read_lines(folder.records):
-        record, values, step = line.record, {}, 0
+        record, values, step, moment = line.record, {}, 0, round(line.time * 1000)
         if isinstance(record, TrialStarted):
             runners = record.scale or record.setting["num_env_runners"]
             name = f"trial_{record.trial:05d}_r{runners}_s{record.seed}"
             runs[record.trial] = (name, record.attempt, defaultdict(list))
-            steps[record.trial] = 0
+            steps[record.trial], last[record.trial] = 0, 0
             continue
         if not isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
             continue
@@ -91,10 +92,11 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
         if isinstance(record, TrialBuilt):
             values = {"startup_time_s": record.startup_time_s}
         elif isinstance(record, TrialEnded):
-            step = steps[record.trial]
+            step, moment = steps[record.trial], max(moment, last[record.trial] + 1)
             values = {name: value for name, value in record.summary.items() if step not in steps_of(points, name)}
         else:
-            step = steps[record.trial] = record.env_steps
+            step, last[record.trial] = record.env_steps, moment
+            steps[record.trial] = step
             if isinstance(record, Evaluation):
                 values = {"eval_return": math.fsum(record.returns) / len(record.returns)}
             else:
@@ -104,7 +106,7 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
                 values |= {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
         for name, value in values.items():
             if value is not None and math.isfinite(value):
-                points[name].append((step, struct.unpack("<f", struct.pack("<f", value))[0], line.time))
+                points[name].append((step, struct.unpack("<f", struct.pack("<f", value))[0], moment / 1000))
     return {name: {tag_of(metric): values for metric, values in points.items()} for name, _, points in runs.values()}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from study.mirrors.base import Synced, sync
+from study.mirrors.follower import Synced, sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow

@@ -26,19 +26,14 @@ def certificate_of(data: StudyData) -> dict[str, Any] | str:
             "No certificate: this study asks for no setting that holds up. A space with a `holdup` section does: "
             "python run_study.py --space holdup_small.yaml"
         )
-    if "://" in data.source:
-        return (
-            "The certificate is made from the records, which MLflow does not hold: read the study from its folder, or "
-            "look at certificate.md among the artifacts of its run."
-        )
-    folder = StudyFolder(Path(data.source))
-    from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
+    folder = data.folder or StudyFolder(Path(data.source))
+    from study.designs.holdup.certificate import make_certificate  # SciPy's, for a second
 
     try:
         if folder.certificate.exists():
             content: dict[str, Any] = json.loads(folder.certificate.read_text())
             return content
-        return make_certificate(folder).to_json()
+        return make_certificate(folder)
     except (StudyError, OSError, ValueError, RecursionError) as error:
         return f"No certificate. {error}"
 

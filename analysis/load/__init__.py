@@ -4,9 +4,12 @@ data = open_study("studies/quickstart")
 data.runs, data.iterations(), data.evaluations(), data.sheet, data.problems
 """
 
+from pathlib import Path
+
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
-from analysis.load.folder import from_folder, open_study
+from analysis.load.folder import from_folder
 from analysis.load.study_data import Kind, StudyData
+from study.records.folder import StudyFolder
 
 __all__ = [
     "EVALUATION_COLUMNS",
@@ -18,3 +21,25 @@ __all__ = [
     "from_folder",
     "open_study",
 ]
+
+
+def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
+    """Read a study from wherever it is.
+
+    Args:
+        source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
+        study: Name of the study, or its id in MLflow. Not needed where there is one.
+
+    Raises:
+        AnalysisError: There is no such study, or nothing in it to show.
+        RecordError: The records cannot be trusted.
+        TrackingError: The tracking URI does not answer.
+    """
+    if "://" in str(source):
+        from analysis.load.mlflow import from_mlflow  # MLflow takes a second to import
+
+        return from_mlflow(str(source), study=study)
+    folder = StudyFolder(Path(source))
+    if study is None or (folder.exists() and study in (folder.path.name, folder.identity().name)):
+        return from_folder(source)
+    return from_folder(folder.path / study)

@@ -1,6 +1,6 @@
 """The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports no engine.
 
-A frame is made by its declaration (`analysis.load.arrays`), so that what follows never asks whether a column is there,
+A frame is made by its declaration (`analysis.load.frames`), so that what follows never asks whether a column is there,
 which unit it has, or whether a missing value is None, NaN, 0 or an empty text: it is NA.
 """
 

@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel
 
 from study.engine import engine_of
+from study.harmless import mask_arguments
 from study.space.parameters import SCALE, Value
 from study.space.sections import LEARNERS, EnvironmentSpec, EvaluationSpec, NetworkSpec
 
@@ -117,7 +118,7 @@ def _whole(section: object, model: type[BaseModel]) -> dict[str, Any] | None:
 
 def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
     """Return what tells a person's configuration from another one: its file, and what was found in it."""
-    facts = spec.get("script")
+    facts = mask_arguments(spec).get("script")  # a copy that is not private shows no secret
     if not isinstance(facts, Mapping):
         return None
     content = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

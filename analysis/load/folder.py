@@ -1,11 +1,10 @@
-"""A study folder -> `StudyData`, in one pass over its records; and one entrance for every place. No engine."""
+"""A study folder -> `StudyData`, in one pass over its records. No engine."""
 
 from functools import partial
 from pathlib import Path
 
-from analysis.load.details import iterations_frame
+from analysis.load.frames import Trials, iterations_frame
 from analysis.load.problems import folder_problems
-from analysis.load.runs_frame import Trials, runs_frame
 from analysis.load.sheet import kind_of, spec_of, study_sheet
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError
@@ -45,7 +44,7 @@ def from_folder(path: str | Path) -> StudyData:
             got=f"none yet ({trials.num_lines} other records)",
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
         )
-    runs = runs_frame(identity.name, trials, where=str(folder.records))
+    runs = trials.runs_frame()
     return StudyData(
         name=identity.name,
         source=str(path),
@@ -63,30 +62,7 @@ def from_folder(path: str | Path) -> StudyData:
         ),
         spec=spec,
         iterations=partial(iterations_frame, folder.records),
-        read_evaluations=trials.evaluations.frame,
+        read_evaluations=trials.evaluations_frame,
         ledger=trials.ledger,
+        folder=folder,
     )
-
-
-def open_study(source: str | Path, *, study: str | None = None, histories: bool | None = None) -> StudyData:
-    """Read a study from wherever it is.
-
-    Args:
-        source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
-        study: Name of the study, or its id in MLflow. Not needed where there is one.
-        histories: Of a study in MLflow, whether to read the metric histories of every run, which the means of the
-            phases need; None: where there are few.
-
-    Raises:
-        AnalysisError: There is no such study, or nothing in it to show.
-        RecordError: The records cannot be trusted.
-        TrackingError: The tracking URI does not answer.
-    """
-    if "://" in str(source):
-        from analysis.load.mlflow_source import from_mlflow  # MLflow takes a second to import
-
-        return from_mlflow(str(source), study=study, histories=histories)
-    folder = StudyFolder(Path(source))
-    if study is None or (folder.exists() and study in (folder.path.name, folder.identity().name)):
-        return from_folder(source)
-    return from_folder(folder.path / study)

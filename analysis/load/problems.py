@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.runs_frame import Trials
+from analysis.load.frames import Trials
 from analysis.load.sheet import Session
 from study.records.ledger import Ledger
 from study.text import count

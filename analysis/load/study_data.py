@@ -29,7 +29,8 @@ class StudyData:
             hardware, scheduler job, commit, dates. JSON values.
         problems: Plain sentences: what is missing or unfinished, and what can still be shown.
         spec: The space; None where it is not known or not of this version.
-        ledger: State of the trials by the records, but for sums over iterations; None where the source was MLflow.
+        ledger: State of the trials by the records, but for sums over iterations; None where there are no records.
+        folder: Where its files are: the study's folder, or a copy of what MLflow holds of it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StudyData:
     problems: tuple[str, ...] = ()
     spec: StudySpec | None = field(default=None, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
+    folder: StudyFolder | None = field(default=None, repr=False)
     iterations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads one row per training iteration, the columns of `ITERATION_COLUMNS`; `StudyError` if that cannot be read."""
     read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)

@@ -13,7 +13,7 @@ from analysis.estimates.frame import estimate_of as of_row
 from analysis.estimates.frame import frame_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words
-from analysis.models.study import Models, attempt
+from analysis.models.study import Bound, Models, attempt
 from analysis.quantity import Part, unknown
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal, Rerun, cells_of
@@ -293,8 +293,8 @@ def phases(results: Results) -> Table:
                 f"Straggler at {row['num_env_runners']} runners{where}: the mean runner takes "
                 f"{told(row, 'load_balance')} of the time of the slowest one."
             )
-    if not isinstance(bound := attempt(lambda: _bound(results)), str):
-        notes.append(bound)
+    if not isinstance(bound := attempt(lambda: results.models.bound), str):
+        notes.append(_most(results, bound))
     return table_of_pivot(
         wide,
         key=key,
@@ -324,8 +324,7 @@ def _largest_phase(wide: pd.DataFrame, shares: Mapping[str, str]) -> str:
     return f"At {row['num_env_runners']} runners {shares[largest]} takes {found} of an iteration; {closed}."
 
 
-def _bound(results: Results) -> str:
-    bound = results.models.bound
+def _most(results: Results, bound: Bound) -> str:
     found = results.frame.set_index("quantity")
     fixed, most = of_row(found.loc["fixed_share"]), of_row(found.loc["most_speed_up"])
     return (

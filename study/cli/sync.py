@@ -13,8 +13,8 @@ from study.cli.tables import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
 from study.harmless import one_line
-from study.mirrors.base import Mirror
-from study.mirrors.base import sync as catch_up
+from study.mirrors.follower import Mirror
+from study.mirrors.follower import sync as catch_up
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
@@ -68,13 +68,13 @@ def pack(
     ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
-    from study.designs.holdup.certificate.making import make_certificate
+    from study.designs.holdup.certificate import write_certificate
     from study.records.packing import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target, results_only=results_only, digits=digits)
     if folder.certificate.exists() and not results_only:
-        make_certificate(packed).write(packed)
+        write_certificate(packed)
     size = packed.records.stat().st_size
     shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     say(terminal(), f"{packed.records}: {shown}.")
@@ -112,7 +112,7 @@ def sync_study(
     }
     if not any(places.values()):
         folder.check_owner()
-        places = {kind: kind.address_of(folder) for kind in MIRRORS}
+        places = {kind: kind.address_of(folder) for kind in MIRRORS.values()}
     failed: list[StudyError] = []
     for kind, address in places.items():
         if address is None:

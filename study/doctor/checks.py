@@ -24,7 +24,7 @@ from study.errors import StudyError, in_one_line
 from study.machine.host import mount_of
 from study.machine.jobs import current_job
 from study.machine.shape import LOCAL, ClusterShape
-from study.mirrors.tracking_uri import check_tracking_uri, sqlite_path
+from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
 from study.planning.needs import execution_of, memory_mb
 from study.space.spec import StudySpec
 from study.text import count, gigabytes, listed
@@ -333,7 +333,8 @@ def _try(place: Path) -> None:
 
 def check_mlflow(around: Surroundings) -> Iterator[Finding]:
     """Whether MLflow can be used as the start of a study would, and an SQLite database is where its locks work."""
-    path = sqlite_path(check_tracking_uri(around.tracking_uri))  # its errors become the finding
+    ask_mlflow(uri := check_tracking_uri(around.tracking_uri))  # its errors become the finding
+    path = sqlite_path(uri)
     if path is not None and (mount := mount_of(_nearest(path))).is_network:
         found = f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it"
         fix = "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL."

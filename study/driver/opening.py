@@ -13,6 +13,7 @@ from msgspec import structs
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.tracking_uri import (
     absolute_uri,
+    ask_mlflow,
     check_asked_uri,
     check_optuna_storage,
     check_tracking_uri,
@@ -97,7 +98,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: MLflow does not answer, or the Optuna storage is not a database that Optuna can use.
+        TrackingError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
     """
     return StudyIdentity(
         format=FORMAT,
@@ -214,7 +215,8 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:
-        identity = structs.replace(identity, tracking_uri=check_tracking_uri(uri))
+        ask_mlflow(other := check_tracking_uri(uri))
+        identity = structs.replace(identity, tracking_uri=other)
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
         identity = structs.replace(identity, optuna_storage=check_optuna_storage(storage))
     return identity

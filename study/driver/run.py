@@ -4,9 +4,9 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
@@ -38,10 +38,10 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.base import MirrorReport
+from study.mirrors.follower import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.process import MIRRORS, READY_TIMEOUT_S, MirrorProcess
-from study.mirrors.tracking_uri import is_probed, is_uri
+from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
+from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity, check_not_cut
@@ -58,9 +58,6 @@ from study.space.spec import Execution, StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import STARTED, packed_config
-
-if TYPE_CHECKING:
-    from study.designs.holdup.certificate.making import Certificate
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -85,7 +82,7 @@ class StudyResult:
     """How each place that shows the study caught up."""
     is_broken: bool = False
     """Whether it ended because its first trials all failed in the same way."""
-    certificate: "Certificate | None" = None
+    certificate: Mapping[str, Any] | None = None
     """Of a hold-up study that has come to its end."""
 
     @property
@@ -234,7 +231,7 @@ class _Session:
         budget = options.time_budget_s
         self._deadline = None if budget is None else time.monotonic() + budget
         self._signals = signals
-        self._mirrors: list[MirrorProcess] = []
+        self._mirrors: MirrorProcess | None = None
         self._adopted = adopted
         self._own_modules = own_modules(spec.environment) if adopted is None else adopted.modules
 
@@ -244,9 +241,7 @@ class _Session:
         if ledger.opened is not None:
             self._display.note(continuing(self._spec, ledger))
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
-        for kind in MIRRORS:
-            if (address := kind.address_of(self._folder)) is not None:
-                self._mirrors.append(MirrorProcess(kind, self._folder, address))
+        self._mirrors = MirrorProcess.of_study(self._folder)
         log = stack.enter_context(RecordLog(self._folder.records))
         if insist_on_mlflow:
             self._await_mirrors(insist=True)  # before Ray starts: what is wrong with a place is known in seconds
@@ -313,16 +308,16 @@ class _Session:
 
     def _finish_mirrors(self, patience: float) -> tuple[MirrorReport, ...]:
         """Let all places catch up side by side, until `patience` seconds have passed or a signal wants an end."""
-        for mirror in self._mirrors:
-            mirror.ask_to_finish(patience)
-        return tuple(mirror.finish(patience, cut=lambda: self._signals.deadline) for mirror in self._mirrors)
+        if self._mirrors is None:
+            return ()
+        return self._mirrors.finish(patience, cut=lambda: self._signals.deadline)
 
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
         anything = next(read_lines(self._folder.records), None) is not None
         self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
 
-    def _certify(self) -> "Certificate | None":
+    def _certify(self) -> Mapping[str, Any] | None:
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
         try:
             return design_of(self._spec).certify(self._folder)
@@ -349,14 +344,14 @@ class _Session:
             yield shape
 
     def _await_mirrors(self, *, insist: bool) -> None:
-        """Let the places outside of the folder prove that they work, where a first start has not seen it yet."""
-        for mirror in self._mirrors:
-            address = mirror.address
-            if not is_uri(address) or (insist and is_probed(address)):  # SQLite and servers were probed
+        """Let the places outside of the folder prove that they take the study: each is asked to show it."""
+        assert self._mirrors is not None, "they are started first"
+        for key, mirror in self._mirrors.mirrors.items():
+            if not is_uri(mirror.address):
                 continue
             try:
                 with self._display.busy(f"Waiting for {mirror.name}"):
-                    mirror.wait_ready(READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
+                    self._mirrors.wait_ready(key, READY_TIMEOUT_S if insist else RESUME_READY_TIMEOUT_S)
             except TrackingError as error:
                 if insist:
                     raise

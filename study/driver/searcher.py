@@ -4,18 +4,20 @@ Nothing here may raise into Tune's event loop, where one exception ends every tr
 ends the study early and is reported by `study.driver.run`.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor
-from study.driver.losses import fault_of
+from study.driver.losses import Fault, fault_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
 from study.trial.messages import RESULT, STARTED, TrialResult
@@ -112,8 +114,7 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            number, address = trial.config[STARTED].trial, (trial.last_result or {}).get("node_ip", "")
-            reason, loss = fault_of(trial.get_pickled_error(), said=_error_text(trial), address=address)
+            number, (reason, loss) = trial.config[STARTED].trial, _fault_of(trial)
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
                 self._conductor.end(number, "interrupted", self._conductor.stop.detail)
@@ -165,10 +166,10 @@ def _end_early(conductor: Conductor, error: Exception) -> None:
     conductor.end_early("error", str(error) or type(error).__name__)
 
 
-def _error_text(trial: Trial) -> str:
-    """Return what Tune wrote about a trial's failure; there is an exception only where a task or an actor failed."""
-    try:
-        text = Path(trial.error_file).read_text()
-    except (OSError, TypeError):
-        return ""
-    return "\n".join(line for line in text.splitlines() if not line.startswith("Failure # "))
+def _fault_of(trial: Trial) -> Fault:
+    """Return why a trial ended, from what Tune wrote down of it in the driver's own folder."""
+    error, said = None, ""
+    with contextlib.suppress(OSError, TypeError):  # no file: neither a task nor a process of Ray's failed
+        said = Path(trial.error_file).read_text()
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))

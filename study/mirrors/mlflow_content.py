@@ -1,22 +1,24 @@
-"""What each record becomes in MLflow: keys, values, texts. Pure; imports no MLflow.
+"""What the records of a study become in MLflow: runs with parameters, tags and points. TensorBoard gets the same.
 
-Everything here depends on the record alone, never on the moment of sending: a record sent again is the same.
+Everything here follows from the records alone, never from the moment of sending: what is sent again is the same.
 """
 
 import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from study.engine import UNKNOWN, engine_of, engine_of_space
 from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
+from study.mirrors.mlflow_view import STUDY_COLOUR, colour_of, milliseconds
 from study.records.folder import StudyIdentity
 from study.records.records import (
     Evaluation,
     Iteration,
+    Line,
     Metrics,
     SettingsFrozen,
     StudyClosed,
@@ -33,10 +35,12 @@ STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study
 """Tags by which a run is found again."""
 SUPERSEDED, DUPLICATE = "superseded", "duplicate"
 """Tags on deleted runs: why they were deleted."""
+STUDY = (-1, 0)
+"""Key of the study's own run among those of trials and attempts."""
+NUM_RECORDS = "study.records"
+"""Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
 FROZEN = "frozen.winner"
-"""Tag of the parent run: the setting that was chosen before the first test seed."""
-EFFECTIVE = "effective"
-"""Tag with what was read back from the built algorithm, as JSON."""
+"""Tag of the study's run: the setting that was chosen before the first test seed."""
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 """Tag with the text above a run's page: of the study's run the answer, of a trial's run its result, once known."""
@@ -52,6 +56,8 @@ _NONE = "none"
 """Stands for an empty text where a tag must replace an earlier one."""
 _LONGEST_TAG = 5000
 """Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
+_MOST_DIGITS = 9
+"""Of a trial's number in a tag."""
 
 RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 """MLflow's status of a trial that ended so."""
@@ -77,19 +83,178 @@ class Point:
     """Environment steps trained on."""
 
 
-def milliseconds(time_s: float) -> int:
-    """Return seconds since the epoch as MLflow's whole milliseconds."""
-    return round(time_s * 1000)
+@dataclass(slots=True, kw_only=True)
+class Shown:
+    """A run as MLflow shows it: what of it waits to be sent, and its state."""
+
+    key: tuple[int, int]
+    """Trial and attempt; `STUDY` of the study's own run."""
+    name: str
+    start_ms: int
+    params: dict[str, Any]
+    tags: dict[str, str]
+    points: list[Point] = field(default_factory=list)
+    status: str = "RUNNING"
+    end_ms: int | None = None
+    replaced: bool = False
+    """Whether a later attempt runs in its place."""
+    ended: bool = False
+    """Whether the records say how the attempt ended."""
+    runners: int = 0
+    """The scale that the trial stands for."""
+    startup: list[Point] = field(default_factory=list)
+    """Waits for the first results: MLflow shows metrics in the order in which they came, results first."""
+    env_steps: int = 0
+    """Environment steps of the last points."""
+    time_ms: int = 0
+    """Milliseconds since the epoch of the last points."""
+    num_cut: int = 0
+    """Evaluation episodes that did not end and were cut."""
+    num_episodes: int = 0
+    """Evaluation episodes."""
+
+    def sent(self) -> None:
+        """Take note that nothing waits any more."""
+        self.params, self.tags, self.points = {}, {}, []
 
 
-def study_key(identity: StudyIdentity) -> dict[str, str]:
-    """Return the tags that name the study's parent run."""
-    return {STUDY_ID: identity.study_id, ROLE: "study"}
+class Contents:
+    """The runs of a study, as the records that were taken make them.
+
+    Attributes:
+        study: The study's own run.
+        trials: The run of each trial's latest attempt.
+        changed: Runs that have changed since `sent`, by their keys, in that order.
+        spec: The study's space.
+    """
+
+    def __init__(self, identity: StudyIdentity) -> None:
+        self.spec = identity.parse()
+        self.study = Shown(
+            key=STUDY,
+            name=identity.name,
+            start_ms=milliseconds(identity.created),
+            params=study_params(self.spec),
+            tags={**study_tags(identity, self.spec), COLOUR: STUDY_COLOUR},
+        )
+        self.trials: dict[int, Shown] = {}
+        self.changed: dict[tuple[int, int], Shown] = {STUDY: self.study}
+        self._best: dict[int, float] = {}
+        self._time_ms = self.study.start_ms
+
+    def sent(self) -> None:
+        """Take note that everything has been sent."""
+        for run in self.changed.values():
+            run.sent()
+        self.changed = {}
+
+    def take(self, line: Line) -> Shown | None:
+        """Take a record; return the run that it changes: none where a later attempt has taken its trial's place."""
+        record, self._time_ms = line.record, milliseconds(line.time)
+        match record:
+            case StudyOpened():
+                self.study.tags |= opened_tags(record)
+                self.study.status = "RUNNING"
+            case SettingsFrozen():
+                self.study.tags[FROZEN] = record.winner
+            case StudyClosed():
+                self.study.tags |= {"status": record.reason, "reason": cut(record.detail) or _NONE}
+                self.close(STUDY_STATUS[record.reason])
+            case TrialStarted():
+                return self._start(record)
+            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
+                run = self.trials.get(record.trial)
+                if run is None or run.ended or run.key[1] != record.attempt:
+                    return None
+                self._add(run, record)
+                return self._change(run)
+            case _:
+                return None
+        return self._change(self.study)
+
+    def run(self) -> None:
+        """Show the study as running."""
+        self._change(self.study).status = "RUNNING"
+
+    def close(self, status: str) -> None:
+        """End the study, with MLflow's status, and what still runs in it; a resume may yet end or replace that."""
+        for run in self.trials.values():
+            if not run.ended:
+                self._change(run).points += run.startup
+                run.startup, run.status, run.end_ms = [], "KILLED", self._time_ms
+                run.tags["status"] = "interrupted"
+        self.study.status, self.study.end_ms = status, self._time_ms
+        self._change(self.study)
+
+    def _change(self, run: Shown) -> Shown:
+        self.changed[run.key] = run
+        return run
+
+    def _start(self, record: TrialStarted) -> Shown:
+        if (before := self.trials.get(record.trial)) is not None:
+            self._change(before).replaced = True
+            before.end_ms = before.end_ms or self._time_ms
+        runners = runners_of(record)
+        run = self.trials[record.trial] = Shown(
+            key=(record.trial, record.attempt),
+            name=trial_name(record),
+            start_ms=self._time_ms,
+            params=trial_values(record, self.spec),
+            tags={"status": "running", COLOUR: colour_of(runners, self.spec)},
+            runners=runners,
+        )
+        return self._change(run)
+
+    def _add(self, run: Shown, record: TrialBuilt | Iteration | Evaluation | TrialEnded) -> None:
+        now = self._time_ms
+        if isinstance(record, TrialBuilt):
+            run.startup = built_points(record, now)
+            run.tags |= built_tags(record)
+            return
+        startup, run.startup = run.startup, []
+        if isinstance(record, TrialEnded):
+            # MLflow's latest value has the largest (step, time): that of the summary must be after the last one's.
+            run.points = [*ended_points(record, max(now, run.time_ms + 1), run.env_steps), *run.points, *startup]
+            run.tags |= ended_tags(record, num_cut=run.num_cut, num_episodes=run.num_episodes)
+            run.status, run.end_ms, run.ended = RUN_STATUS[record.status], now, True
+            self._compare(run, record)
+            return
+        if isinstance(record, Iteration):
+            run.points += [*iteration_points(record, now), *startup]
+        else:
+            run.points += [*evaluation_points(record, now), *startup]
+            run.num_cut += record.num_cut
+            run.num_episodes += len(record.returns)
+        run.env_steps, run.time_ms = record.env_steps, now
+
+    def _compare(self, run: Shown, record: TrialEnded) -> None:
+        """Show the return of a trial with the study's run, if it is the best one of its scale so far."""
+        value = record.summary.get("final_return")
+        if record.status == "finished" and value is not None and value > self._best.get(run.runners, -math.inf):
+            self._best[run.runners] = value
+            point = Point(key=BEST.format(run.runners), value=value, time_ms=self._time_ms, step=0)
+            self._change(self.study).points.append(point)
 
 
-def trial_key(identity: StudyIdentity, trial: int, attempt: int) -> dict[str, str]:
-    """Return the tags that name the run of one attempt of a trial."""
-    return {STUDY_ID: identity.study_id, ROLE: "trial", TRIAL: str(trial), ATTEMPT: str(attempt)}
+def key_tags(study_id: str, key: tuple[int, int]) -> dict[str, str]:
+    """Return the tags that name a run."""
+    if key == STUDY:
+        return {STUDY_ID: study_id, ROLE: "study"}
+    return {STUDY_ID: study_id, ROLE: "trial", TRIAL: str(key[0]), ATTEMPT: str(key[1])}
+
+
+def search_text(tags: Mapping[str, str]) -> str:
+    """Return the search for runs that carry these tags."""
+    return " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+
+
+def key_of(tags: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the key of a run by its tags; None where somebody has changed them."""
+    if tags.get(ROLE) == "study":
+        return STUDY
+    trial, attempt = (tags.get(name, "") for name in (TRIAL, ATTEMPT))
+    is_known = all(text.isdecimal() and len(text) <= _MOST_DIGITS for text in (trial, attempt))
+    return (int(trial), int(attempt)) if is_known else None
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:
@@ -141,16 +306,6 @@ def _source(command: Sequence[str]) -> str:
     return shlex.join(words).replace("__main__.py", "python -m study", 1)
 
 
-def closed_tags(record: StudyClosed) -> dict[str, str]:
-    """Return how the driver ended."""
-    return {"status": record.reason, "reason": cut(record.detail) or _NONE}
-
-
-def frozen_tags(record: SettingsFrozen) -> dict[str, str]:
-    """Return what a hold-up study freezes before the first test seed."""
-    return {FROZEN: record.winner}
-
-
 def identity_text(identity: StudyIdentity) -> str:
     """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
     masked = {name: mask_credentials(value) for name, value in identity.to_json().items() if name in _URIS}
@@ -194,28 +349,26 @@ def runners_of(record: TrialStarted) -> int:
     return int(record.scale or record.setting.get(SCALE, 0))
 
 
-def trial_params(record: TrialStarted, spec: StudySpec) -> dict[str, str]:
-    """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
-    return {key: str(value) for key, value in trial_values(record, spec).items()}
-
-
 def trial_values(record: TrialStarted, spec: StudySpec) -> dict[str, float | int | str]:
-    """Return the same with numbers as numbers."""
+    """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
     iterations = {} if record.iterations is None else {"iterations": record.iterations}
+    staged: dict[str, Any] = {}
+    if record.stage is not None:  # what a trial of a hold-up or throughput study is for
+        staged = {"stage": record.stage, "variant": record.variant, "setting": record.digest}
+        staged["stands_for_runners"] = runners_of(record)
     return {
         **record.setting,
         **iterations,
         "seed": record.seed,
         "baseline": record.anchor or _NONE,
         "execution": record.execution,
-        **_staged_params(record),
+        **staged,
         **study_params(spec),
     }
 
 
 def built_tags(record: TrialBuilt) -> dict[str, str]:
-    """Return the engine, how far the timings can be trusted, where the trial runs, and what was read back."""
-    effective = json.dumps(record.effective)
+    """Return the engine, how far the timings can be trusted, and where the trial runs."""
     return without_empty(
         {
             "engine": engine_of(record.effective) or UNKNOWN,
@@ -223,7 +376,6 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
             "timing_reason": record.timing_reason,
             "nodes": ", ".join(sorted(record.processes_per_node)),
             "placement": _placement(record.placement),
-            EFFECTIVE: effective if len(effective) <= _LONGEST_TAG else "",  # no JSON any more where it is cut
         }
     )
 
@@ -246,19 +398,7 @@ def _placement(places: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(words)
 
 
-def _staged_params(record: TrialStarted) -> dict[str, Any]:
-    """Return what a trial of a hold-up or throughput study is for."""
-    if record.stage is None:
-        return {}
-    return {
-        "stage": record.stage,
-        "variant": record.variant,
-        "setting": record.digest,
-        "stands_for_runners": runners_of(record),
-    }
-
-
-def ended_tags(record: TrialEnded, *, num_cut: int = 0, num_episodes: int = 0) -> dict[str, str]:
+def ended_tags(record: TrialEnded, *, num_cut: int, num_episodes: int) -> dict[str, str]:
     """Return the outcome, the timing label that stays, and how many evaluation episodes were cut, if any were."""
     return without_empty(
         {

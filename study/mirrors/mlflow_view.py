@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from study.mirrors.mlflow_content import STUDY_ID, milliseconds
 from study.records.folder import StudyIdentity
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
@@ -29,6 +28,11 @@ _PARAMETERS, _RESULTS, _BEST, _REST = "Parameters and result", "Results", "best_
 _WIDTHS = {"lr": 90, "final_return": 105, "score": 80, "wall_time_s": 100, "timing": 110}
 _WIDTH = 130
 """Pixels of a column."""
+
+
+def milliseconds(time_s: float) -> int:
+    """Return seconds since the epoch as MLflow's whole milliseconds."""
+    return round(time_s * 1000)
 
 
 def page_of(experiment_id: str, study_id: str) -> str:
@@ -67,7 +71,7 @@ def view_state(study_id: str, spec: StudySpec) -> dict[str, Any]:
         for name in names
     }
     return {
-        "searchFilter": f"tags.`{STUDY_ID}` = '{study_id}'",
+        "searchFilter": f"tags.`study.id` = '{study_id}'",
         "orderByKey": _key("metrics", best),
         "orderByAsc": False,  # an order by a metric unfolds the trials, too
         "startTime": "ALL",

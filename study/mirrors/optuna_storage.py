@@ -1,6 +1,6 @@
 """Optuna's storage: the trials of a search, for `optuna-dashboard` and for teams. Imports Optuna in `open`.
 
-It makes no proposals: the sampler reads the records (`study.designs.search.asking`). Every trial is entered
+It makes no proposals: the sampler reads the records (`study.designs.search.proposals`). Every trial is entered
 once it has ended, whole and in one transaction, so that the storage shows what is on record and nothing else: no trial
 that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import RecordError
-from study.mirrors.base import Mirror
+from study.mirrors.follower import IMPORTING, Mirror
 from study.mirrors.tracking_uri import check_optuna_storage, is_uri, reach, with_time_limits
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, fold_lines, ledger_of
@@ -56,9 +56,10 @@ class OptunaMirror(Mirror):
             TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
             RecordError: The storage has a trial of this study that has not ended on record.
         """
-        import optuna
+        with IMPORTING:
+            import optuna
 
-        from study.designs.search.outcome import TRIAL, Outcomes
+            from study.designs.search.outcome import TRIAL, Outcomes
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()

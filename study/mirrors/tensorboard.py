@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from study.metrics import CUSTOM, METRICS
 from study.mirrors import mlflow_content as content
-from study.mirrors.base import Mirror
-from study.mirrors.mlflow_content import Point, milliseconds
+from study.mirrors.follower import IMPORTING, Mirror
+from study.mirrors.mlflow_content import Contents, Point, Shown
 from study.records.folder import StudyFolder
-from study.records.records import Evaluation, Iteration, Line, TrialBuilt, TrialEnded, TrialStarted
+from study.records.records import Line, TrialBuilt, TrialEnded, TrialStarted
 
 _RESULTS = ("final_return", "score", "env_steps_per_s")
 """Metrics that the HPARAMS tab shows beside the settings."""
@@ -30,14 +30,15 @@ def without_torch(*modules: str) -> tuple[Any, ...]:
 
     tensorboardX imports torch where that is installed: seconds and 200 MB in a process that only copies numbers.
     """
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment] # Python's import system then raises ImportError
-    try:
-        return tuple(import_module(f"tensorboardX.{module}") for module in modules)
-    finally:
+    with IMPORTING:
+        hidden = "torch" not in sys.modules
         if hidden:
-            del sys.modules["torch"]
+            sys.modules["torch"] = None  # type: ignore[assignment] # Python's import system then raises ImportError
+        try:
+            return tuple(import_module(f"tensorboardX.{module}") for module in modules)
+        finally:
+            if hidden:
+                del sys.modules["torch"]
 
 
 def tag_of(name: str) -> str:
@@ -53,8 +54,7 @@ class TensorBoardMirror(Mirror):
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
         super().__init__(folder, address)
-        self._runs: dict[int, _Run] = {}
-        self._trials: set[int] = set()
+        self._files: dict[tuple[int, int], _File] = {}
 
     @classmethod
     def address_of(cls, folder: StudyFolder) -> str | None:
@@ -65,107 +65,90 @@ class TensorBoardMirror(Mirror):
         """Begin with the first record."""
         self.close()
         self.folder.make_tensorboard()
-        self._trials = set()
-        self._spec = self.folder.identity().parse()
+        self._contents = Contents(self.folder.identity())
         return 0, 0
 
     def apply(self, line: Line) -> None:
         """Write what follows from one record; nothing for an attempt that is complete."""
-        record, time_ms = line.record, milliseconds(line.time)
-        if isinstance(record, TrialStarted):
-            self._start(record, line.time)
-            return
-        if not isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
-            return
-        run = self._runs.get(record.trial)
-        if run is None or run.attempt != record.attempt:
-            return
-        match record:
-            case TrialBuilt():
-                run.add_points(content.built_points(record, time_ms), line.time)
-                tags = {name: text for name, text in content.built_tags(record).items() if name != content.EFFECTIVE}
-                run.add_table("built", tags, line.time)
-            case Iteration():
-                run.add_points(content.iteration_points(record, time_ms), line.time, record.env_steps)
-            case Evaluation():
-                run.add_points(content.evaluation_points(record, time_ms), line.time, record.env_steps)
-                run.num_cut += record.num_cut
-                run.num_episodes += len(record.returns)
-            case TrialEnded():
-                run.end(record, line.time)
-                del self._runs[record.trial]
+        run = self._contents.take(line)
+        if isinstance(line.record, TrialStarted) and run is not None:
+            self._start(run, line.record, line.time)
+        if run is not None and (file := self._files.get(run.key)) is not None:
+            if isinstance(line.record, TrialBuilt):
+                file.add_points(run.startup)
+                run.startup = []
+            file.add_points(run.points, anew=not isinstance(line.record, TrialEnded))
+            match line.record:
+                case TrialBuilt() as record:
+                    file.add_table("built", content.built_tags(record), line.time)
+                case TrialEnded() as record:
+                    file.end(run, record, line.time)
+                    del self._files[run.key]
+        self._contents.sent()
 
     def flush(self, lines: list[Line]) -> None:
         """Let the events reach the files."""
-        for run in self._runs.values():
-            run.flush()
+        for file in self._files.values():
+            file.flush()
 
     def count_trials(self) -> int:
         """Return the number of trials that the folder shows."""
-        return len(self._trials)
+        return len(self._contents.trials)
 
     def close(self) -> None:
         """Close the files."""
-        for run in self._runs.values():
-            run.writer.close()
-        self._runs = {}
+        for file in self._files.values():
+            file.writer.close()
+        self._files = {}
 
-    def _start(self, record: TrialStarted, time: float) -> None:
+    def _start(self, run: Shown, record: TrialStarted, time: float) -> None:
         """Begin the attempt's file, in place of those of earlier attempts."""
-        self._trials.add(record.trial)
-        if (replaced := self._runs.pop(record.trial, None)) is not None:
-            replaced.writer.close()
-        runners = content.runners_of(record)
-        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{runners}_s{record.seed}"
+        for key in [key for key in self._files if key[0] == record.trial]:
+            self._files.pop(key).writer.close()
+        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{run.runners}_s{record.seed}"
         if time <= _began_of_ended(path):
             return
         path.mkdir(exist_ok=True)
         for file in (path / _ENDED, *path.glob("events.out.tfevents.*.study")):
             file.unlink(missing_ok=True)
-        self._runs[record.trial] = _Run(path, record.attempt, content.trial_values(record, self._spec), time)
+        self._files[run.key] = _File(path, run, time)
 
 
-class _Run:
+class _File:
     """The event file of an attempt under way."""
 
-    def __init__(self, path: Path, attempt: int, values: Mapping[str, Any], time: float) -> None:
+    def __init__(self, path: Path, run: Shown, time: float) -> None:
         event_file_writer, summary, event_pb2 = without_torch("event_file_writer", "summary", "proto.event_pb2")
 
-        self.attempt = attempt
-        self.num_cut, self.num_episodes = 0, 0
-        """Of the evaluations."""
-        self.writer = event_file_writer.EventsWriter(str(path / "events"), f".{attempt:05d}.study")
+        self._suffix = f".{run.key[1]:05d}.study"
+        self.writer = event_file_writer.EventsWriter(str(path / "events"), self._suffix)
         self._path, self._began, self._event, self._summary = path, time, event_pb2, summary
-        self._env_steps = 0
-        """Environment steps of the last points."""
         self._steps: dict[str, int] = {}
         """Step of each metric's last point."""
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self.writer.write_event(event_pb2.Event(wall_time=time, session_log=restart))
-        experiment, start, _ = summary.hparams(values, dict.fromkeys(map(tag_of, _RESULTS)))
+        experiment, start, _ = summary.hparams(run.params, dict.fromkeys(map(tag_of, _RESULTS)))
         for each in (experiment, start):
             self._add(each, time)
 
-    def add_points(self, points: Sequence[Point], time: float, env_steps: int | None = None) -> None:
-        """Add the points of one record."""
-        self._env_steps = self._env_steps if env_steps is None else env_steps
+    def add_points(self, points: Sequence[Point], *, anew: bool = True) -> None:
+        """Add points; not anew where they were given at the same step: a summary repeats the last iteration."""
         for point in points:
-            self._add(self._summary.scalar(tag_of(point.key), point.value), time, point.step)
-            self._steps[point.key] = point.step
+            if anew or self._steps.get(point.key) != point.step:
+                self._add(self._summary.scalar(tag_of(point.key), point.value), point.time_ms / 1000, point.step)
+                self._steps[point.key] = point.step
 
     def add_table(self, tag: str, values: Mapping[str, str], time: float, step: int = 0) -> None:
         """Add a text that TensorBoard shows as a table."""
         rows = [f"| {name} | {' '.join(value.split()).replace('|', chr(92) + '|')} |" for name, value in values.items()]
         self._add(self._summary.text(tag, "\n".join(["| | |", "|---|---|", *rows])), time, step)
 
-    def end(self, record: TrialEnded, time: float) -> None:
-        """Add the outcome, but for what the last iteration has said at the same step, and close the file."""
-        points = content.ended_points(record, milliseconds(time), self._env_steps)
-        self.add_points([point for point in points if self._steps.get(point.key) != point.step], time)
-        tags = content.ended_tags(record, num_cut=self.num_cut, num_episodes=self.num_episodes)
-        self.add_table("outcome", tags, time, self._env_steps)
+    def end(self, run: Shown, record: TrialEnded, time: float) -> None:
+        """Add the outcome, and close the file."""
+        tags = content.ended_tags(record, num_cut=run.num_cut, num_episodes=run.num_episodes)
+        self.add_table("outcome", tags, time, run.env_steps)
         if record.status in _STATUS:  # an interrupted trial is not at its end
-            self._add(_session_end(_STATUS[record.status], time), time, self._env_steps)
+            self._add(_session_end(_STATUS[record.status], time), time, run.env_steps)
         self.flush()
         self.writer.close()
         (self._path / _ENDED).write_text(repr(self._began))
@@ -177,7 +160,7 @@ class _Run:
             FileNotFoundError: It was removed meanwhile.
         """
         self.writer.flush()
-        if not any(self._path.glob(f"events.out.tfevents.*.{self.attempt:05d}.study")):
+        if not any(self._path.glob(f"events.out.tfevents.*{self._suffix}")):
             raise FileNotFoundError(2, "the event file was removed", str(self._path))
 
     def _add(self, summary: Any, time: float, step: int = 0) -> None:

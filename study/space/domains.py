@@ -147,13 +147,7 @@ Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
 class Choices(Model, Generic[T]):
     """An unordered list to choose from; a bare YAML list means the same."""
 
-    choices: list[T] = Field(min_length=1, description="The values.")
-
-    @model_validator(mode="after")
-    def _differ(self) -> "Choices[T]":
-        if len(set(self.choices)) != len(self.choices):
-            raise broken(rule="every choice must differ", got=str(self.choices), fix="Name each value once.")
-        return self
+    choices: Annotated[list[T], Distinct] = Field(min_length=1, description="The values.")
 
 
 class Range(Model, Generic[T]):

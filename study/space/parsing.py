@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from study.errors import Fault, SpaceError
 from study.space.domains import MAX_LISTED, Rule, Setting
-from study.space.parameters import ALGORITHMS, MAX_WHOLE, SCALE
+from study.space.parameters import ALGORITHMS, SCALE
 from study.space.rules import ASKED, BATCHES, COMMON, HOLDUP, SCRIPT, SEARCH, YOUNGER
 from study.space.script import ScriptFacts
-from study.space.space_file import MAX_FAULTS, Source, as_yaml, shown, unfit
+from study.space.space_file import MAX_FAULTS, Source, as_yaml, unfit
 from study.space.spec import KINDS, VERSION, StudySpec
 from study.space.throughput import TIMED
 from study.withdrawn import withdrawn_values
@@ -186,101 +186,47 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
     return list(first.values()), meant
 
 
-_TYPES: Mapping[str, str] = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping of keys to values",
-    "model_type": "a mapping of keys to values",
+_DOMAIN = "Write a number, a list such as [1, 2], or a range such as {low: 1, high: 46}."
+_KEYS = "Write its keys below it, indented, without dashes"
+_EXPLAINED: Mapping[str, tuple[str, str]] = {
+    "missing": ("must be given", "Add it."),
+    "int_type": ("must be a whole number", "Write a whole number, such as 1000000 or 1e6."),
+    "int_from_float": ("must be a whole number", "Write a whole number."),
+    "float_type": ("must be a number", "Write a number, such as 0.0003 or 3e-4."),
+    "finite_number": ("must be a finite number", "Write a finite number."),
+    "string_type": ("must be text", "Write it in quotes."),
+    "bool_type": ("must be true or false", "Write true or false."),
+    "list_type": ("must be a list", "Write a list, such as [1, 2]."),
+    "dict_type": ("must be a mapping of keys to values", f"{_KEYS}."),
+    "model_type": ("must be a mapping of keys to values", f"{_KEYS}: {{keys}}."),
+    "greater_than": ("must be greater than {gt:g}", "Write a larger number."),
+    "greater_than_equal": ("must be at least {ge:g}", "Write a larger number."),
+    "less_than": ("must be less than {lt:g}", "Write a smaller number."),
+    "less_than_equal": ("must be at most {le:g}", "Write a smaller number."),
+    "string_too_short": ("must not be empty", "Write it."),
+    "too_short": ("must have at least {min_length}", "Add an item."),
+    "too_long": ("must have at most {max_length}", "Remove an item."),
+    "literal_error": ("must be {expected}", "Use one of these."),
+    "rule": ("{rule}", "{fix}"),
 }
-"""Kind of a pydantic error about a type -> the type, for people."""
-_FIXES: Mapping[str, str] = {
-    "missing": "Add it.",
-    "finite_number": "Write a finite number.",
-    "greater_than": "Write a larger number.",
-    "greater_than_equal": "Write a larger number.",
-    "less_than": "Write a smaller number.",
-    "less_than_equal": "Write a smaller number.",
-    "string_too_short": "Write it.",
-    "too_short": "Add an item.",
-    "too_long": "Remove an item.",
-}
-"""Kind of another error -> what to do."""
+"""Kind of pydantic's error -> what must hold, and what to do; both with what pydantic knows of it."""
 
 
 def _explained(item: Any, parts: Sequence[str]) -> tuple[str, str, str]:
     """Return rule, value and fix of every error but an unknown key."""
-    kind, value = item["type"], item.get("input")
-    got = as_yaml(value)
-    if kind == "rule":
-        return item["ctx"]["rule"], item["ctx"]["got"], item["ctx"]["fix"]
-    if kind == "missing":
-        return "must be given", "", _FIXES[kind]
-    if kind in _TYPES:
-        return f"must be {_TYPES[kind]}", got, _fix_of_type(kind, value, parts)
-    rule = re.sub(r"(Input|List|String) should", "must", item["msg"].split(" after validation")[0])
+    kind, known = item["type"], {"keys": "", **item.get("ctx", {})}
+    rule, fix = _EXPLAINED.get(kind, ("must be another value", "Change the value."))
+    got = "" if kind == "missing" else known.get("got", as_yaml(item.get("input")))
     if kind == "literal_error":
-        options = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
-        names = {(text or digits).lower(): text or digits for text, digits in options}
-        near = difflib.get_close_matches(str(value).lower(), names, n=1)
-        one = f"Write {next(iter(names.values()))}." if len(names) == 1 else "Use one of these."
-        return rule, got, f"Did you mean '{names[near[0]]}'?" if near else one
-    return rule, got, _FIXES.get(kind, "Change the value.")
-
-
-def _fix_of_type(kind: str, got: object, parts: Sequence[str]) -> str:
-    """Return what to write in place of a value of another type."""
-    if kind in ("int_type", "int_from_float", "float_type"):
-        whole = kind != "float_type"
-        if isinstance(got, str) and (number := _number_meant(got, parts[-1], whole=whole)) is not None:
-            return f"Write {number}."
-        if len(parts) == 2 and parts[0] == "parameters" and not isinstance(got, (float, bool)):
-            forms = "[1, 2, 4]", "{low: 1, high: 46}"
-            one, ends = forms if whole else ("[0.0003, 0.001]", "{low: 0.0001, high: 0.01, log: true}")
-            return f"Write a number, a list such as {one}, or a range such as {ends}."
-        return f"Write {_TYPES[kind]}."
-    if kind == "bool_type":
-        said = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
-        return f"Write {said.get(str(got).lower(), 'true or false')}."
-    if kind == "string_type":
-        return f"Write it in quotes: '{got}'." if isinstance(got, (int, float)) else "Write text."
-    if kind == "list_type":
-        return f"Write [{got}]." if isinstance(got, (int, float, str)) else "Write a list, such as [1, 2]."
-    if isinstance(got, list):
-        return "Write its keys without dashes, one in each line."
-    value = "" if got is None or isinstance(got, bool) else f" {shown(got).strip(chr(39))}"
-    example = f", such as `{_known_keys(parts, {})[0]}:{value}`" if kind == "model_type" else ""
-    return f"Write its keys below it, indented{example}."
-
-
-_UNITS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-_SECONDS: Mapping[str, int] = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def _number_meant(text: str, name: str, *, whole: bool) -> str | None:
-    """Return the number that a text means, as YAML writes it.
-
-    Such as `1,000,000`, `40k`, `2**15`, `10^-4`, `'1e-4'`; for seconds `10m`.
-    """
-    units = _SECONDS if name.endswith("_s") else _UNITS
-    plain = text.strip().replace("_", "").lower()
-    if re.fullmatch(r"[1-9]\d{0,2}([, ']\d{3})+", plain):
-        plain = re.sub(r"\D", "", plain)
-    plain = re.sub(r"^(\d+),(\d+)$", r"\1.\2", plain)
-    if match := re.fullmatch(r"(\d{1,3})(?:\*\*|\^)(-?\d{1,2})", plain):
-        value = float(match[1]) ** int(match[2])
-    elif match := re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,2})?) ?([a-z]?)", plain):
-        if match[2] not in units:
-            return None
-        value = float(match[1]) * units[match[2]]
-    else:
-        return None
-    if value.is_integer() and abs(value) <= MAX_WHOLE:
-        return str(int(value))
-    return None if whole else repr(value)
+        options = re.findall(r"[\w-]+", known["expected"].replace(" or ", " "))
+        near = difflib.get_close_matches(str(item["input"]).lower(), [each.lower() for each in options], n=1)
+        meant = [each for each in options if each.lower() in near] or options[: 2 - len(options)]
+        fix = f"Did you mean '{meant[0]}'?" if meant else fix
+    if kind == "model_type":
+        known["keys"] = ", ".join(_known_keys(parts, {}))
+    if parts[:-1] == ["parameters"] and kind in ("int_type", "float_type") and not isinstance(item["input"], bool):
+        return rule, got, _DOMAIN
+    return rule.format(**known), got, fix.format(**known)
 
 
 # --- did you mean -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from study.space.settings import (
     overlay,
     resolve,
 )
-from study.space.space_file import as_yaml, shown
+from study.space.space_file import as_yaml
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -66,14 +66,11 @@ _NOT_IN_RLLIB = {
 }
 """What `rllib:` may not set, and why: otherwise the recorded spec could disagree with what ran."""
 _RETURNS = {
-    "floor": ("the return that scores 0", "what random actions get, by `python -m study evaluate SPACE --random`"),
-    "reference": ("the return that scores 1", "what a good policy gets, as published, or the most that is possible"),
-    "target": (
-        "the return from which it counts as solved",
-        "as the environment's page says, or nine tenths of the way from floor to reference",
-    ),
+    "floor": "what random actions get, by `python -m study evaluate SPACE --random`",
+    "reference": "what a good policy gets, as published, or the most that is possible",
+    "target": "as the environment's page says, or nine tenths of the way from floor to reference",
 }
-"""What the returns of a space mean, and how to choose them."""
+"""The returns that give a score its meaning, and how to choose them."""
 
 
 def _value(spec: Any, place: str) -> tuple[Any, Any]:
@@ -112,9 +109,9 @@ def _wrong_levels(spec: StudySpec) -> Found:
 
 
 def _missing_returns(spec: StudySpec) -> Found:
-    for name, (meaning, how) in _RETURNS.items():
+    for name, how in _RETURNS.items():
         if getattr(spec.environment, name) is None and (what := _needs_return(spec, name)):
-            yield {"name": name, "what": what, "meaning": meaning, "how": how}
+            yield {"name": name, "what": what, "how": how}
 
 
 def _needs_return(spec: StudySpec, name: str) -> str:
@@ -207,7 +204,7 @@ COMMON = (
              "needs one learner, which sees all rewards, not {s.most_learners}", "Remove it, or use one learner."),
     left_out("environment.normalize_rewards", lambda s: s.runner != "batched", "needs runner: batched",
              "Set runner: batched."),
-    Rule("environment.{name}", _missing_returns, "{what} needs it: {meaning}", "Add it: {how}."),
+    Rule("environment.{name}", _missing_returns, "{what} needs it", "Add it: {how}."),
     Rule("environment.{name}", _not_above_floor, "`floor < {name}` must hold",
          "Set floor to what a policy gets that learnt nothing, and {name} to a return worth reaching.", "{got}"),
     Rule("{where}", _without_fused, "{what}needs the fused learner, and {own}", "Remove one of the two."),
@@ -311,27 +308,30 @@ def _fragments(spec: StudySpec, scale: int, given: Mapping[str, Value] = Mapping
             yield batch_unit(spec, scale, int(num_envs), int(fragment))
 
 
-def _units(spec: StudySpec) -> Iterator[tuple[str, Domain, int, str]]:
-    """Yield the sizes that a space has: place, values, what they must be multiples of, and why.
+Size = tuple[str, Domain, Iterable[int], str]
+"""Where a size is given, its values, the units that each must be a multiple of, and why."""
+
+
+def _sizes(spec: StudySpec) -> Iterator[Size]:
+    """Yield the sizes that a space has.
 
     A sampled range is rounded to multiples, and must hold one; what a person wrote runs as it is, or is refused.
     """
-    key, learners, asynchronous = _batch_key(spec), max(spec.resources.num_learners, 1), spec.traits.asynchronous
+    key, learners, asynchronous = _batch_key(spec), [max(spec.resources.num_learners, 1)], spec.traits.asynchronous
     if not spec.is_on_policy:
         return
+    few_lanes = not any(_many_lanes(spec))
     for scale in spec.scales:
         batch = batch_domain(spec, scale)
         yield f"parameters.{key}", batch, learners, _LEARNERS
-        sampled = isinstance(batch, Range) and batch.step is None
-        if sampled and not any(_many_lanes(spec)):
+        if isinstance(batch, Range) and batch.step is None and few_lanes:
             # Steps of each runner are whole numbers too, wherever fragments are no multiple of the runners.
             of_runners = scale if key != "train_batch_size" else 1
+            units = (math.lcm(unit, of_runners) for unit in _fragments(spec, scale))
             why = _FRAGMENTS if asynchronous else f"the lanes at {scale} runners, and the learners"
-            yield from (
-                (f"parameters.{key}", batch, math.lcm(unit, of_runners), why) for unit in _fragments(spec, scale)
-            )
+            yield f"parameters.{key}", batch, units, why
         elif asynchronous and spec.script is None:
-            yield from ((f"parameters.{key}", batch, unit, _FRAGMENTS) for unit in _fragments(spec, scale))
+            yield f"parameters.{key}", batch, _fragments(spec, scale), _FRAGMENTS
     if spec.rule("num_minibatches") is None and "minibatch_size" in spec.parameter_names:
         yield "parameters.minibatch_size", spec.domain("minibatch_size"), learners, _LEARNERS
     for place, given in _sound_baselines(spec) if spec.learns else ():
@@ -339,27 +339,30 @@ def _units(spec: StudySpec) -> Iterator[tuple[str, Domain, int, str]]:
             yield f"{place}.{name}", given[name], learners, _LEARNERS
 
 
-def _fragments_of_baselines(spec: StudySpec) -> Iterator[tuple[str, Domain, int, str]]:
+def _sizes_of_baselines(spec: StudySpec) -> Iterator[Size]:
     for place, given in _baselines(spec):
         if "train_batch_size" in given and spec.traits.asynchronous and spec.script is None:
-            for unit in _fragments(spec, max(spec.scales), given):
-                yield f"{place}.train_batch_size", given["train_batch_size"], unit, _FRAGMENTS
+            units = _fragments(spec, max(spec.scales), given)
+            yield f"{place}.train_batch_size", given["train_batch_size"], units, _FRAGMENTS
 
 
-def _multiples(sizes: Callable[[StudySpec], Iterator[tuple[str, Domain, int, str]]]) -> Rule:
+def _misfit(domain: Domain, unit: int) -> str:
+    """Return what of a size is no multiple of a unit; empty where all fits."""
+    if isinstance(domain, Range) and domain.step is None:
+        return f"{domain.low} to {domain.high}" if domain.high // unit * unit < domain.low else ""
+    # All of a range are multiples where the first and the step are: there may be too many to look at each.
+    some = (domain.low, domain.low + (domain.step or 0)) if isinstance(domain, Range) else values(domain)
+    return next((str(value) for value in some if value % unit), "")
+
+
+def _multiples(sizes: Callable[[StudySpec], Iterator[Size]]) -> Rule:
     """Return the rule that sizes are multiples of their units."""
 
     def misfits(spec: StudySpec) -> Found:
-        for where, domain, unit, why in sizes(spec):
-            if isinstance(domain, Range) and domain.step is None:
-                misfit, got = domain.high // unit * unit < domain.low, f"{domain.low} to {domain.high}"
-            else:
-                # All of a range are multiples where the first and the step are: there may be too many to look at each.
-                stepped = isinstance(domain, Range) and (domain.low, domain.low + (domain.step or 0))
-                wrong = [value for value in stepped or values(domain) if value % unit]
-                misfit, got = bool(wrong), str(next(iter(wrong), ""))
-            if misfit:
-                yield {"where": where, "unit": unit, "why": why, "got": got}
+        for where, domain, units, why in sizes(spec):
+            found = ({"unit": unit, "got": got} for unit in units if (got := _misfit(domain, unit)))
+            if (first := next(found, None)) is not None:  # of units there may be a thousand million
+                yield {"where": where, "why": why, **first}
 
     return Rule("{where}", misfits, "must be, or hold, a multiple of {unit} ({why})",
                 "Use multiples of {unit}, or a wider range.", "{got}")  # fmt: skip
@@ -371,7 +374,7 @@ BATCHES = (
     Rule("parameters.{key}", _many_lanes,
          "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale",
          "Raise it to {least} or more, or use fewer lanes.", "{lanes} lanes and {steps} steps"),
-    _multiples(_units),
+    _multiples(_sizes),
     Rule("parameters.num_minibatches",
          lambda s: s.is_on_policy and s.parameters.num_minibatches is not None and s.resources.num_learners > 1,
          "learners cannot share it evenly", "Give minibatch_size instead, or one learner.",
@@ -429,18 +432,10 @@ def _counts_trials(spec: StudySpec) -> bool:
 
 
 def _few_trials(spec: StudySpec) -> Found:
-    section, num_iterations = spec.search, len(spec.iterations_axis)
-    if section.num_trials is None or not _counts_trials(spec):
-        return
-    runs_of = (1 if SCALE in baseline.parameters else len(spec.scales) for baseline in section.baselines)
-    least, needed = len(spec.scales) * num_iterations, num_iterations * sum(runs_of)
-    times = f" with each of {num_iterations} numbers of iterations" if num_iterations > 1 else ""
-    if needed > section.num_trials:
-        rule = f"cover the baselines ({needed} trials, one for each scale where they name none)"
-        yield {"rule": rule, "least": needed, "other": "drop baselines"}
-    elif section.num_trials < least:
-        rule = f"give every scale a trial ({least}: {shown(list(spec.scales))} runners{times})"
-        yield {"rule": rule, "least": least, "other": "list fewer scales"}
+    runs = sum(1 if SCALE in baseline.parameters else len(spec.scales) for baseline in spec.search.baselines)
+    least = len(spec.iterations_axis) * max(len(spec.scales), runs)
+    if _counts_trials(spec) and spec.search.num_trials is not None and spec.search.num_trials < least:
+        yield {"least": least}
 
 
 def _endless(spec: StudySpec) -> Found:
@@ -476,7 +471,9 @@ SEARCH = (
          "Raise it, or name a smaller num_env_runners in the baseline.", "{batch}"),
     Rule("search.num_trials", lambda s: s.search.num_trials is None and _counts_trials(s),
          "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
-    Rule("search.num_trials", _few_trials, "must {rule}", "Raise it to {least} or {other}.", "{s.search.num_trials}"),
+    Rule("search.num_trials", _few_trials,
+         "must give a trial to every scale, number of iterations and baseline: {least} in all",
+         "Raise it to {least}, or list fewer scales or baselines.", "{s.search.num_trials}"),
     Rule("parameters.{name}", _endless, "must be a list, or a range with a step, with sampler grid",
          "List the values.", "low={low}, high={high}"),
     Rule("search.sampler", _large_grid, f"a grid has at most {MAX_TRIALS} trials", "List fewer values.", "{total}"),
@@ -608,7 +605,7 @@ ASKED = (
 )  # fmt: skip
 """For a study that a person starts now: one on record is read whatever its budget."""
 YOUNGER = (
-    _multiples(_fragments_of_baselines),
+    _multiples(_sizes_of_baselines),
     Rule("budget.env_steps", _one_of_few_batches,
          "the train batch of every baseline must fit into it, or a baseline trains once and loses",
          "Raise it to {batch} or more, change the baseline, or set allow_larger_batch: true.",

@@ -9,7 +9,6 @@ import copy
 import datetime
 import difflib
 import io
-import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -171,9 +170,12 @@ def read_text(text: str, *, name: str) -> Source:
         fix = "Remove one of the two."
         raise _error(name, rule=f"keys must be distinct ({problem})", fix=fix, line=line) from error
     except MarkedYAMLError as error:
-        line, fix = _place_and_fix(error, text)
-        problem = _printable(error.problem or _first_line(error))
-        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, line=line) from error
+        # What is never closed is noticed at the end, and to be mended where it begins.
+        unclosed = "quoted scalar" in str(error.context) or "flow" in str(error.context)
+        mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+        problem, fix = _printable(error.problem or _first_line(error)), "Look there, and in the line before: "
+        fix += "a space behind each colon, spaces in front of keys, quotes around text with : or @, brackets in pairs."
+        raise _error(name, rule=f"must be YAML ({problem})", fix=fix, line=mark.line + 1 if mark else None) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         number = error.character if isinstance(error.character, int) else ord(error.character)
@@ -262,48 +264,6 @@ def _kind(value: object) -> str:
         (datetime.date, "a date"),
     )
     return next((name for kind, name in kinds if isinstance(value, kind)), "something else")
-
-
-_STUMBLED: tuple[tuple[str, bool, str], ...] = (
-    ("quoted scalar", True, "Close the quotes that begin here."),
-    ("flow sequence", True, "Close the bracket that opens here with ], and put a comma between its items."),
-    ("flow mapping", True, "Close the bracket that opens here with }, and put a comma between its items."),
-    ("another document", False, "Remove this line and what follows: a file holds one space."),
-    ("cannot start any token", False, "Put the text in quotes."),
-    ("undefined alias", False, "Put the text in quotes."),
-    ("expected ':'", False, "Write a key, a colon, a space and a value."),
-    ("found '<block mapping start>'", False, "Indent this key as the keys beside it."),
-)
-"""Words of ruamel's message; whether the line is where the value began, not where it stumbled; what to do."""
-
-
-def _place_and_fix(error: MarkedYAMLError, text: str) -> tuple[int | None, str]:
-    """Return the line in which a document ceases to be YAML, and what is probably wrong there."""
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return None, "Check the indentation and quotes."
-    number, lines = mark.line + 1, ["", *_LINE_BREAK.split(text)]
-    before, here, *_ = *lines[mark.line : mark.line + 2], "", ""
-    if foreign := next((each for each in here + before if each in _FOREIGN_SPACES), None):
-        return number, f"Replace the character U+{ord(foreign):04X} here by an ordinary space."
-    if "\t" in here[: len(here) - len(here.lstrip())]:
-        return number, "Indent with spaces, not with tabs."
-    said = f"{error.context} {error.problem}"
-    for words, where_it_began, fix in _STUMBLED:
-        if words in said:
-            began = error.context_mark if where_it_began else None
-            return number if began is None else began.line + 1, fix
-    if re.match(r"\s*[\w-]+:[^\s]", before):
-        return number - 1, "Write a space behind the colon."
-    if ": " in here.partition(": ")[2]:
-        return number, "Put the text behind the first colon in quotes."
-    return number, "Indent the keys of a section alike, and close quotes and brackets."
-
-
-_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-"""As YAML counts lines."""
-_FOREIGN_SPACES = frozenset("\u00a0\u2007\u2009\u200b\u202f\u3000\ufeff")
-"""Spaces of web pages and word processors, which YAML takes for letters."""
 
 
 def _printable(text: str) -> str:

@@ -14,6 +14,7 @@ import time
 import optuna
 import pytest
 from filelock import FileLock
+from mlflow import MlflowClient
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -21,8 +22,8 @@ from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.sync import sync_study
 from study.errors import RecordError, TrackingError
-from study.mirrors import base, mlflow_store
-from study.mirrors.base import sync
+from study.mirrors import follower
+from study.mirrors.follower import sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
 from study.mirrors.process import MirrorProcess
@@ -39,7 +40,7 @@ class Mlflow:
 
     kind = MlflowMirror
     writes = tuple(
-        (mlflow_store.MlflowClient, name)
+        (MlflowClient, name)
         for name in (
             *("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact"),
             "set_experiment_tag",
@@ -169,7 +170,7 @@ def study(make, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(base, "POLL_S", 0.05)
+    monkeypatch.setattr(follower, "POLL_S", 0.05)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -265,7 +266,7 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
 
 def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch):
     folder, place = study
-    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(follower, "SYNC_TIMEOUT_S", 0.2)
     append(folder, *STORY[:6])
     mirror = mirror_of(folder, place)
     follow(mirror)
@@ -341,7 +342,7 @@ def test_damaged_records_are_named_and_not_sent_again(study, monkeypatch, chunk,
 
 def test_only_one_mirror_sends_to_a_place(study, monkeypatch):
     folder, place = study
-    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(follower, "SYNC_TIMEOUT_S", 0.1)
     append(folder, opened())
     mirror = mirror_of(folder, place)
     other = place.kind(folder, f"{place.address}-elsewhere")
@@ -361,7 +362,7 @@ def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
 
     monkeypatch.setattr("fcntl.flock", no_lock)
     with folder.locked(), monkeypatch.context() as patched:
-        patched.setattr(base, "SYNC_TIMEOUT_S", 0.1)
+        patched.setattr(follower, "SYNC_TIMEOUT_S", 0.1)
         with pytest.raises(TrackingError, match=r"only one mirror.*Fix: "):
             sync(mirror_of(folder, place))
     sync(mirror_of(folder, place))
@@ -374,12 +375,12 @@ def test_a_mirror_that_waits_for_that_of_an_earlier_driver_lets_trials_go_first(
     folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path / 'mlflow.db'}")
     append(folder, opened())
     with FileLock(MlflowMirror(folder, folder.identity().tracking_uri).lock):
-        mirror = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
+        mirror = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})
         until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))
         with pytest.raises(TrackingError, match="earlier driver has not let go"):
-            mirror.wait_ready(1)
-    mirror.wait_ready()
-    assert mirror.finish(60.0).drained
+            mirror.wait_ready("mlflow", 1)
+    mirror.wait_ready("mlflow")
+    assert mirror.finish(60.0)[0].drained
 
 
 def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
@@ -389,7 +390,7 @@ def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
     def catch_up(mirror):
         if not isinstance(mirror, TensorBoardMirror):
             raise TrackingError(f"{mirror.name} is away.")
-        return base.Synced(records=0, trials=0, behind=0)
+        return follower.Synced(records=0, trials=0, behind=0)
 
     monkeypatch.setattr("study.cli.sync.catch_up", catch_up)
     said = sync_study(folder)
@@ -400,9 +401,11 @@ def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.minutes
-def test_a_process_follows_a_driver_and_survives_kills(study):
-    """Signals to a whole job do not end the mirror, only SIGKILL does; the next one goes on."""
-    folder, place = study
+def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path, empty_database):
+    """Signals to a whole job do not end it, only SIGKILL does; the next one goes on."""
+    (tmp_path / "mlflow.db").write_bytes(empty_database)
+    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+    folder.make_tensorboard()
     append(folder, opened())
 
     def write():
@@ -411,26 +414,31 @@ def test_a_process_follows_a_driver_and_survives_kills(study):
                 append(folder, record)
                 time.sleep(0.05)
 
+    def begun():
+        mirrors = MirrorProcess.of_study(folder)
+        for key in mirrors.mirrors:
+            mirrors.wait_ready(key)
+        return mirrors
+
     writer = threading.Thread(target=write)
     writer.start()
-    mirror, rng = MirrorProcess(place.kind, folder, place.address), random.Random(1)
-    mirror.wait_ready()
-    until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))  # trials go first
+    mirrors, rng = begun(), random.Random(1)
+    until(lambda: os.getpriority(os.PRIO_PROCESS, mirrors.pid) > os.getpriority(os.PRIO_PROCESS, 0))  # trials go first
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(mirror.pid, number)
+        os.kill(mirrors.pid, number)
     for _ in range(2):
         time.sleep(rng.uniform(0.2, 1.0))
-        os.kill(mirror.pid, signal.SIGKILL)
-        mirror.finish(0)
-        mirror = MirrorProcess(place.kind, folder, place.address)
-        mirror.wait_ready()
+        os.kill(mirrors.pid, signal.SIGKILL)
+        mirrors.finish(0)
+        mirrors = begun()
     writer.join()
     append(folder, closed())
-    os.kill(mirror.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
-    report = mirror.finish(60)
-    assert report.drained, report
-    assert mirror.finish(0) == report
-    place.assert_follows(folder)
+    os.kill(mirrors.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
+    reports = mirrors.finish(60)
+    assert [report.drained for report in reports] == [True] * 3, reports
+    assert mirrors.finish(0) == reports
+    for kind in (Mlflow, OptunaJournal, TensorBoard):
+        kind(tmp_path).assert_follows(folder)
 
 
 @pytest.mark.minutes
@@ -444,11 +452,11 @@ def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(study):
         path.write_text("in its place")
     else:
         path.mkdir()
-    mirror = MirrorProcess(place.kind, folder, place.address)
+    mirror = MirrorProcess(folder, {place.kind.key: place.address})
     until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
     with pytest.raises(TrackingError, match=r"Fix: "):
-        mirror.wait_ready(1)
-    report = mirror.finish(1)
+        mirror.wait_ready(place.kind.key, 1)
+    (report,) = mirror.finish(1)
     assert (report.behind, report.drained) == (len(STORY), False)
     assert report.reason
     if place.kind is TensorBoardMirror:

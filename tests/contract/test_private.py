@@ -60,6 +60,7 @@ def parameters_of(function):
         ("ray._private.ray_constants:ENABLE_RAY_CLUSTER", None),  # loopback_only
         ("ray._raylet:GcsClient", None),  # nodes_of
         ("ray._raylet:InnerGcsClient.get_all_node_info", None),
+        ("ray._private.state:actors", None),  # died_alone
         ("ray.tune.registry:_global_registry.get", "category key"),  # maker_of
         ("ray.tune.registry:_global_registry.contains", "category key"),
         ("ray.tune.registry:ENV_CREATOR", None),
@@ -234,6 +235,13 @@ def test_ray_reads_the_variables_that_it_is_given(file, variables):
 @pytest.mark.parametrize("name", LOST)
 def test_ray_has_the_exception_of_a_lost_process(name):
     assert issubclass(resolved(f"ray.exceptions:{name}"), Exception)
+
+
+def test_ray_says_what_an_actor_died_of():  # died_alone
+    messages = importlib.import_module("ray.core.generated.common_pb2")
+    assert {"oom_context", "actor_died_error_context"} <= {*messages.ActorDeathCause.DESCRIPTOR.fields_by_name}
+    reasons = {*messages.ActorDiedErrorContext.Reason.keys()}
+    assert {"WORKER_DIED", "NODE_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"} <= reasons
 
 
 # --- JAX and tensorboardX --------------------------------------------------------------------------------------------

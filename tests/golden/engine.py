@@ -7,6 +7,7 @@ time. So a study comes to the same records wherever it runs.
 import contextlib
 import io
 import math
+import pickle
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -327,7 +328,12 @@ class Engine:
             self._kill()
 
     def _fail(self, trial: InventedTrial, trouble: Trouble) -> None:
-        trial.tune.get_pickled_error = lambda: trouble.error
+        file = self.scratch / f"error_{trial.asked.trial}_{trial.asked.attempt}"
+        file.write_bytes(pickle.dumps(trouble.error))
+        trial.tune.pickled_error_file = str(file)
+        file = file.with_suffix(".txt")
+        file.write_text(str(trouble.error))
+        trial.tune.error_file = str(file)
         self._running.remove(trial)
         self._callback.on_trial_error(0, self._tune_trials, trial.tune)
         self._searcher.on_trial_complete(trial.tune.trial_id, None, error=True)

@@ -17,7 +17,7 @@ import sqlalchemy
 
 from study.errors import TrackingError
 from study.metrics import METRICS
-from study.mirrors.tracking_uri import check_tracking_uri
+from study.mirrors.tracking_uri import ask_mlflow
 from study.records.folder import StudyFolder
 from tests.waiting import until
 
@@ -191,7 +191,7 @@ class Server:
 
     def answers(self) -> bool:
         try:
-            check_tracking_uri(self.uri)
+            ask_mlflow(self.uri)
         except TrackingError:
             return False
         return True

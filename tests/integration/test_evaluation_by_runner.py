@@ -1,6 +1,7 @@
 """RLlib's own runner plays the evaluation episodes, as ours does, with every part of RLlib's; checkpoints play too."""
 
 import pickle
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,7 +211,7 @@ class Endless(Recalls):
 @pytest.mark.parametrize(
     ("env", "rule", "got"),
     [
-        (Breaks, "`step` must not fail", "KeyError: 'no such room' at step 1 of episode 7"),
+        (Breaks, "`step` must not fail", r"KeyError: 'no such room' \(.*, in step\) at step 1 of episode 7"),
         (Endless, "rewards must be finite", "inf at step 1 of episode 7"),
     ],
 )
@@ -219,7 +220,8 @@ def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: st
     config = configured(env)
     with pytest.raises(TrialError) as found:
         played(config, state_in(config), spec(), first_episode=7)
-    assert (found.value.rule, found.value.got) == (rule, got)
+    assert found.value.rule == rule
+    assert re.fullmatch(got, found.value.got)
 
 
 def test_a_callback_that_raises_is_told_by_its_line() -> None:

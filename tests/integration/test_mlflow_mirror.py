@@ -1,4 +1,7 @@
-"""Records and MLflow agree, whatever is killed, stopped, deleted or repeated. Real SQLite, a real server."""
+"""What only MLflow's mirror promises: a run is seen once, whoever repeats, deletes or is slow. Real SQLite.
+
+What every mirror promises is `tests/contract/test_mirrors.py`.
+"""
 
 import errno
 import os
@@ -16,7 +19,7 @@ from mlflow.exceptions import MlflowException
 import analysis
 from study.cli.sync import sync_study
 from study.errors import TrackingError
-from study.mirrors import mlflow_store
+from study.mirrors import mlflow_mirror
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.process import MirrorProcess
@@ -65,6 +68,7 @@ STORY = [
 
 
 def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
+    folder.space_file.write_text("config_args: --hf-token s3cret -n 2")
     append(folder, *STORY)
     sync_mlflow(folder)
     assert_mirrored(folder, database)
@@ -79,96 +83,69 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert (study.status, study.latest) == ("FINISHED", {"best_run_return/runners_2": 30.0})
     assert study.params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
     assert study.tags["mlflow.source.name"] == "python -m study run demo.yaml"
+    (space,) = (database.parent / "mlruns" / "demo").rglob("space.yaml")  # beside the database
+    assert space.read_text() == "config_args: --hf-token *** -n 2"
+    names = {"study.json", "trials.csv", "records.jsonl.xz", "provenance_session_1.json", "provenance_session_2.json"}
+    assert {path.name for path in space.parent.iterdir()} == {"space.yaml", *names}
 
 
-def test_episodes_that_were_cut_are_counted_over_all_evaluations_and_also_by_the_next_mirror(folder, database):
+def test_what_is_counted_over_a_trial_or_a_study_is_counted_on_by_the_next_mirror(folder, database):
+    """Episodes that were cut, and the best return of each scale."""
     cut, whole = (replace(evaluation(0, number), num_cut=number % 2) for number in (1, 2))
-    append(folder, opened(), started(0), cut, whole)
-    with folder.locked():
-        sync_mlflow(folder)
-    append(folder, cut, ended(0), *whole_trial(1), closed())
-    sync_mlflow(folder)
-    tags = {key: run.tags.get("episodes_cut") for key, run in children(database).items()}
-    assert tags == {(0, 1): f"2 of {3 * len(whole.returns)}", (1, 1): None}
 
-
-def test_the_best_return_of_each_scale_survives_a_resume(folder, database):
     def trial(number, runners, value):
         yield started(number, runners=runners)
         yield replace(ended(number), summary={"final_return": value})
 
-    append(folder, opened(), *trial(0, 1, -90.0), *trial(1, 4, -80.0))
+    append(folder, opened(), *trial(1, 1, -90.0), *trial(2, 4, -80.0), started(0), cut, whole)
     with folder.locked():
         sync_mlflow(folder)
-    append(folder, *trial(2, 4, -85.0), *trial(3, 1, -70.0), closed())
+    append(folder, *trial(3, 4, -85.0), *trial(4, 1, -70.0), cut, replace(ended(0), summary={}), closed())
     sync_mlflow(folder)
+    tags = {trial: run.tags.get("episodes_cut") for (trial, _), run in children(database).items()}
+    assert tags == {0: f"2 of {3 * len(whole.returns)}", **dict.fromkeys((1, 2, 3, 4))}
     study = parent(database)
     assert study.latest == {"best_run_return/runners_1": -70.0, "best_run_return/runners_4": -80.0}
     assert sorted(value for _, _, value in study.points["best_run_return/runners_1"]) == [-90.0, -70.0]
 
 
-def test_the_answer_stands_on_the_page_of_the_study(folder, database):
+def test_the_answer_and_the_films_come_with_a_sync(folder, database):
     identity = folder.identity()
     place = {"tracking_uri": identity.tracking_uri, "name": "demo"}
     append(folder, *STORY)
+    folder.clips.mkdir()
+    for name in ("best.mp4", "best.png", "best.json", ".best.4711.mp4", "notes.txt"):
+        (folder.clips / name).write_text(name)
     assert [said for said in sync_study(folder) if said.startswith("MLflow is up to date")]
+    (clips,) = (database.parent / "mlruns").rglob("clips")
+    assert {path.name for path in clips.iterdir()} == {"best.mp4", "best.png", "best.json"}
     assert analysis.open(folder.path).answer().sentence in parent(database).tags["mlflow.note.content"]
     publish_answer("**Another answer.**\n\n" + "x" * 9000, **place, study_id=identity.study_id)
     note = parent(database).tags["mlflow.note.content"]
     assert note.startswith("**Another answer.**")
     assert (len(note), note[-1]) == (5000, "…")
-    client = mlflow_store.MlflowClient(tracking_uri=identity.tracking_uri)
-    (listed,) = client.search_experiments(filter_string="name = 'demo'")
+    (listed,) = MlflowClient(tracking_uri=identity.tracking_uri).search_experiments(filter_string="name = 'demo'")
     assert listed.tags["mlflow.note.content"] == "Another answer."
     with pytest.raises(TrackingError, match="must hold the study 'demo'"):
         publish_answer("", **place, study_id="another")
 
 
-def test_artifacts_lie_beside_the_database(folder, database):
-    append(folder, *STORY)
-    folder.space_file.write_text("config_args: --hf-token s3cret -n 2")
-    sync_mlflow(folder)
-    (space,) = (database.parent / "mlruns").rglob("space.yaml")
-    assert space.read_text() == "config_args: --hf-token *** -n 2"
-    assert space.is_relative_to(database.parent / "mlruns" / "demo")
-    names = {path.name for path in space.parent.iterdir()}
-    assert names == {
-        "space.yaml",
-        "study.json",
-        "trials.csv",
-        "provenance_session_1.json",
-        "provenance_session_2.json",
-    }
-
-
-def test_a_sync_takes_the_films_of_policies_along(folder, database):
-    append(folder, *STORY)
-    sync_mlflow(folder)
-    folder.clips.mkdir()
-    for name in ("best.mp4", "best.png", "best.json", ".best.4711.mp4", "notes.txt"):
-        (folder.clips / name).write_text(name)
-    sync_mlflow(folder)
-    (clips,) = (database.parent / "mlruns").rglob("clips")
-    assert {path.name for path in clips.iterdir()} == {"best.mp4", "best.png", "best.json"}
-
-
 def test_a_run_created_twice_is_kept_once(folder, database, monkeypatch):
     """A creation that timed out for us and succeeded in the server, after we had looked and created again."""
-    original = mlflow_store.MlflowClient.create_run
+    original = MlflowClient.create_run
 
     def twice(*arguments, **options):
         original(*arguments, **options)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(mlflow_store.MlflowClient, "create_run", twice)
+    monkeypatch.setattr(MlflowClient, "create_run", twice)
     append(folder, *STORY)
     sync_mlflow(folder)
-    runs = [run for run in look(database) if run.tags.get("duplicate") != "true"]
-    assert sorted(run.key for run in runs if run.active and run.tags["study.role"] == "trial") == [
-        ("id-demo", "trial", "0", "1"),
-        ("id-demo", "trial", "1", "1"),
-        ("id-demo", "trial", "2", "2"),
-        ("id-demo", "trial", "3", "1"),
+    runs = [run for run in look(database) if run.active]
+    trials = [("0", "1"), ("1", "1"), ("2", "2"), ("3", "1")]
+    assert sorted(run.key for run in runs) == [
+        ("id-demo", "study", "", ""),
+        *(("id-demo", "trial", *each) for each in trials),
     ]
     expected = expected_points(folder)
     for run in runs:
@@ -176,17 +153,23 @@ def test_a_run_created_twice_is_kept_once(folder, database, monkeypatch):
             assert run.points == expected[int(run.tags["study.trial"]), int(run.tags["study.attempt"])]
 
 
-def test_sync_to_another_mlflow_rebuilds_the_study_there(folder, database, tmp_path, empty_database):
+def test_each_mlflow_has_a_cursor_of_its_own_and_one_that_is_new_gets_the_whole_study(
+    folder, database, tmp_path, empty_database
+):
     append(folder, *STORY)
     sync_mlflow(folder)
+    before = contents(database)
     (tmp_path / "other.db").write_bytes(empty_database)
     uri = f"sqlite:///{tmp_path}/other.db"
     assert sync_mlflow(folder, uri).records == len(STORY)
-    assert contents(tmp_path / "other.db") == contents(database)
+    assert contents(tmp_path / "other.db") == before
     assert sync_mlflow(folder, uri).records == 0
     append(folder, opened(3), closed(session=3))
-    assert sync_mlflow(folder).records == 2  # each place has its own cursor
+    assert sync_mlflow(folder).records == 2
     assert sync_mlflow(folder, uri).records == 2
+    MlflowClient(f"sqlite:///{database}")._tracking_client.store.engine.dispose()
+    database.write_bytes(empty_database)  # in place of the old one
+    assert sync_mlflow(folder).records == len(STORY) + 2
 
 
 def test_sync_beside_a_driver_leaves_the_study_running(folder, database):
@@ -206,23 +189,13 @@ def test_the_end_of_the_study_is_shown(folder, database, reason):
     assert parent(database).tags["status"] == reason
 
 
-def test_a_new_database_in_place_of_the_old_one_is_filled_again(folder, database, empty_database):
-    append(folder, *STORY)
-    sync_mlflow(folder)
-    before = contents(database)
-    mlflow_store.MlflowClient(f"sqlite:///{database}")._tracking_client.store.engine.dispose()
-    database.write_bytes(empty_database)
-    assert sync_mlflow(folder).records == len(STORY)
-    assert contents(database) == before
-
-
 @pytest.mark.parametrize("what", ["experiment", "run"])
 def test_a_study_that_a_person_deleted_at_work_is_shown_again_and_lacks_nothing(folder, database, what):
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
     mirror = MlflowMirror(folder, folder.identity().tracking_uri)
     while mirror.step():
         pass
-    client = mlflow_store.MlflowClient(f"sqlite:///{database}")
+    client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
     (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
     getattr(client, f"delete_{what}")(experiment if what == "experiment" else study.info.run_id)
@@ -240,7 +213,7 @@ def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder
     append(folder, opened(), started(0), iteration(0, 1), started(1))
     with folder.locked():
         sync_mlflow(folder)
-    client = mlflow_store.MlflowClient(f"sqlite:///{database}")
+    client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
     (run,) = client.search_runs([experiment], "tags.`study.trial` = '0'")
     client.delete_run(run.info.run_id)
@@ -250,23 +223,8 @@ def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder
     assert children(database)[1, 1].points == expected_points(folder)[1, 1]
 
 
-def test_studies_of_one_name_share_an_experiment(folder, database, tmp_path):
-    second = make_folder(tmp_path / "elsewhere" / "demo", f"sqlite:///{database}")
-    text = second.identity_file.read_text().replace("id-demo", "id-second")
-    second.identity_file.write_text(text)
-    for study in (folder, second):
-        append(study, opened(), *whole_trial(0), closed())
-        sync_mlflow(study)
-    assert sorted(run.tags["study.id"] for run in look(database)) == [
-        "id-demo",
-        "id-demo",
-        "id-second",
-        "id-second",
-    ]
-
-
 def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, database, monkeypatch):
-    original = mlflow_store.MlflowClient.log_batch
+    original = MlflowClient.log_batch
 
     def slow(*arguments, metrics=(), **options):
         if len(metrics) > 100:
@@ -276,39 +234,37 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
     append(folder, opened(), *whole_trial(0, length=300))
     with folder.locked():
         sync_mlflow(folder)  # more than 1000 points at once
-    monkeypatch.setattr(mlflow_store.MlflowClient, "log_batch", slow)
-    monkeypatch.setattr("study.mirrors.base.POLL_S", 0.01)
+    monkeypatch.setattr(MlflowClient, "log_batch", slow)
+    monkeypatch.setattr("study.mirrors.follower.POLL_S", 0.01)
     append(folder, *whole_trial(1, length=100), closed())
     sync_mlflow(folder)
     assert_mirrored(folder, database)
 
 
-def test_a_signal_cuts_short_what_a_dead_server_would_take(tmp_path, database):
-    folder = make_folder(tmp_path / "demo", f"sqlite:///{database}")
+def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_get_all(tmp_path):
+    folder = make_folder(tmp_path / "demo", "http://127.0.0.1:9")
+    folder.make_tensorboard()
     append(folder, opened(), closed())
-    mirror, other = (MirrorProcess(MlflowMirror, folder, "http://127.0.0.1:9") for _ in range(2))
-    for each in (mirror, other):
-        each.ask_to_finish(600)
-    pids = [mirror.pid, other.pid]
-    began = time.monotonic()
+    mirrors = MirrorProcess.of_study(folder)
+    mirrors.ask_to_finish(600)
+    pid, began = mirrors.pid, time.monotonic()
     cut = [began + 600]
-    threading.Timer(1.0, lambda: cut.insert(0, time.monotonic())).start()
-    reports = [each.finish(600, cut=lambda: cut[0]) for each in (mirror, other)]
+    threading.Timer(10.0, lambda: cut.insert(0, time.monotonic())).start()
+    reports = {report.name: report.behind for report in mirrors.finish(600, cut=lambda: cut[0])}
     assert time.monotonic() < began + 100
-    assert [report.behind for report in reports] == [2, 2]
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert reports == {"MLflow": 2, "Optuna's storage": 0, "TensorBoard's folder": 0}
+    assert not psutil.pid_exists(pid)
 
 
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from study.records.folder import StudyFolder
-from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess
 from tests.synthetic import append, opened, started
 folder = StudyFolder(Path(sys.argv[1]))
-mirror = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
-mirror.wait_ready()
+mirror = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})
+mirror.wait_ready("mlflow")
 append(folder, opened(), started(0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -319,11 +275,11 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     subprocess.run([sys.executable, "-c", DRIVER, str(folder.path)], check=False)
     until(lambda: parent(database).status == "KILLED")
     assert children(database)[0, 1].status == "KILLED"
-    resumed = MirrorProcess(MlflowMirror, folder, folder.identity().tracking_uri)
-    resumed.wait_ready()
+    resumed = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})
+    resumed.wait_ready("mlflow")
     assert parent(database).status == "RUNNING"
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
-    assert resumed.finish(20).drained
+    assert resumed.finish(20)[0].drained
     assert parent(database).status == "FINISHED"
     assert_mirrored(folder, database)
 
@@ -331,50 +287,40 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
 # --- a new database --------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_start_leaves_no_half_made_database(tmp_path, monkeypatch):
-    path, search = tmp_path / "mlflow.db", MlflowClient.search_experiments
+@pytest.mark.parametrize("fault", ["killed", "full disk", "no links", "another process"])
+def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch, fault):
+    path, write, search = tmp_path / "mlflow.db", Path.write_bytes, MlflowClient.search_experiments
 
     def killed(client, **arguments):
         search(client, **arguments)
         raise KeyboardInterrupt
 
-    mlflow_store._new_database.cache_clear()
-    monkeypatch.setattr(MlflowClient, "search_experiments", killed)
-    with pytest.raises(KeyboardInterrupt):
-        mlflow_store.create_database(path)
-    assert not list(tmp_path.iterdir())
-    monkeypatch.undo()
-    mlflow_store.create_database(path)
-    assert [path] == list(tmp_path.iterdir())
-    made = path.stat()
-    assert [each.name for each in MlflowClient(f"sqlite:///{path}").search_experiments()] == ["Default"]
-    mlflow_store.create_database(path)
-    assert path.stat().st_mtime_ns == made.st_mtime_ns
-
-
-def test_a_full_disk_leaves_no_half_made_database(tmp_path, monkeypatch):
-    path, write = tmp_path / "mlflow.db", Path.write_bytes
-
     def write_a_part(self, content):
         write(self, content[:1000])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", write_a_part)
-    with pytest.raises(OSError, match="No space left"):
-        mlflow_store.create_database(path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("other", [None, b"of another process"])
-def test_a_database_gets_its_place_where_files_have_no_links(other, tmp_path, monkeypatch):
-    path = tmp_path / "mlflow.db"
-
     def link(*_):
-        if other is not None:
-            path.write_bytes(other)
+        if fault == "another process":
+            write(path, b"of another process")
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", link)
-    mlflow_store.create_database(path)
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == other or other is None
+    with monkeypatch.context() as patch:
+        match fault:
+            case "killed":
+                mlflow_mirror._new_database.cache_clear()
+                patch.setattr(MlflowClient, "search_experiments", killed)
+            case "full disk":
+                patch.setattr(Path, "write_bytes", write_a_part)
+            case _:
+                patch.setattr(os, "link", link)
+                mlflow_mirror.create_database(path)
+        if fault in ("killed", "full disk"):
+            with pytest.raises((KeyboardInterrupt, OSError)):
+                mlflow_mirror.create_database(path)
+            assert not list(tmp_path.iterdir())
+    mlflow_mirror.create_database(path)
+    assert [path] == list(tmp_path.iterdir())
+    if fault == "another process":
+        assert path.read_bytes() == b"of another process"
+    else:
+        assert [each.name for each in MlflowClient(f"sqlite:///{path}").search_experiments()] == ["Default"]

@@ -13,12 +13,8 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.harmless import mask_credentials
-from study.mirrors import base
-from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach
 from study.records.folder import StudyFolder
@@ -55,10 +51,10 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
     storage = database.create("optuna_crash")
     folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="crash")
     append(folder, opened())
-    mirrors = [MirrorProcess(MlflowMirror, folder, mlflow_uri), MirrorProcess(OptunaMirror, folder, storage)]
-    for mirror in mirrors:
-        mirror.wait_ready()
-        assert "s3cr" not in " ".join(psutil.Process(mirror.pid).cmdline())
+    mirrors = MirrorProcess(folder, {"mlflow": mlflow_uri, "optuna": storage})
+    for key in mirrors.mirrors:
+        mirrors.wait_ready(key)
+    assert "s3cr" not in " ".join(psutil.Process(mirrors.pid).cmdline())
     slowest = [0.0]
 
     def write():
@@ -78,7 +74,7 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
     meanwhile = writer.is_alive()
     database.start()
     writer.join()
-    reports = [mirror.finish(60) for mirror in mirrors]
+    reports = mirrors.finish(60)
     assert all(report.drained for report in reports), reports
     assert meanwhile, "the crash came after the study"
     assert slowest[0] < 2, "the driver waited for a database"
@@ -114,40 +110,14 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
     uri = change(database.uri())
     folder = make_folder(tmp_path / "demo", uri, optuna_storage=uri)
     append(folder, opened())
-    for kind in (MlflowMirror, OptunaMirror):
-        folder.mirror_log.write_text("")
-        mirror = MirrorProcess(kind, folder, uri)
-        until(lambda: "Error" in folder.mirror_log.read_text(), timeout_s=90)
-        with pytest.raises(TrackingError, match=rf"must accept the study, got .*{reason}") as error:
-            mirror.wait_ready(2)
+    mirrors = MirrorProcess(folder, {"mlflow": uri, "optuna": uri})
+    for key in mirrors.mirrors:
+        with pytest.raises(TrackingError, match=rf"must take the study's records, got .*{reason}") as error:
+            mirrors.wait_ready(key, 90)
         assert "no answer within" not in str(error.value)
         assert mask_credentials(uri) in str(error.value)
         assert "s3cr" not in str(error.value)
-        mirror.finish(0)
-
-
-def test_a_sync_catches_up_with_what_was_missed_while_the_database_was_away(
-    database, mlflow_uri, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 1.0)
-    storage = database.create("optuna_sync")
-    folder = make_folder(tmp_path / "demo", mlflow_uri, optuna_storage=storage, name="sync")
-    append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), closed())
-    database.stop()
-    with pytest.raises(TrackingError, match=r"MLflow must take.*records are behind\. Fix: "):
-        list(sync_study(folder))
-    with pytest.raises(TrackingError, match=r"Optuna's storage must take.*records are behind\. Fix: "):
-        list(sync_study(folder, optuna_storage=storage))
-    monkeypatch.setattr(base, "SYNC_TIMEOUT_S", 30.0)
-    database.start()
-    count = len(list(read_lines(folder.records)))
-    assert list(sync_study(folder)) == [
-        f"MLflow is up to date: {count} records sent, 2 trials there.",
-        f"Optuna's storage is up to date: {count} records sent, 2 trials there.",
-    ]
-    assert_mirrored(folder, mlflow_uri, "sync")
-    assert numbers_in(storage, "sync-id-sync") == [0, 1]
+    mirrors.finish(0)
 
 
 # --- whole studies ---------------------------------------------------------------------------------------------------

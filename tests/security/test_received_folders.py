@@ -27,8 +27,8 @@ from study.cli.report import report
 from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
-from study.designs.holdup.certificate import export
-from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.holdup import export
+from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity, write_identity
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
@@ -36,7 +36,7 @@ from study.evaluating.policies import ChosenPolicy
 from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
 from study.mirrors.mlflow_report import NOT_ASKED, asked_place
-from study.mirrors.tracking_uri import CLIENT_SETTINGS, asked_uri, check_asked_uri, check_tracking_uri
+from study.mirrors.tracking_uri import CLIENT_SETTINGS, ask_mlflow, asked_uri, check_asked_uri
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, check_files
 from study.records.ledger import ledger_of
@@ -305,7 +305,7 @@ def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
     with pytest.raises(
         TrackingError,
-        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: .*no file store\. Fix: Use [^:]*sqlite:(?!.*Fix)",
+        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: must begin [^:]*Fix: Use [^:]*sqlite:(?!.*Fix)",
     ):
         check_asked_uri(None)
 
@@ -374,7 +374,7 @@ def named(stranger):
 def test_the_probe_takes_no_credentials_to_another_host(named, stranger, monkeypatch, token):
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
     with pytest.raises(TrackingError, match="got a redirect, which is not followed"):
-        check_tracking_uri(named.uri)
+        ask_mlflow(named.uri)
     assert len(named.asked) == 1
 
 

@@ -108,13 +108,17 @@ def without_measure() -> Iterator[Bad]:
     yield Bad("huge", "parameters.num_env_runners.high", "search", {"low": 1, "high": 10**12})
     yield Bad("huge", "throughput.grids.strong", "throughput", {"num_env_runners": list(range(1, 1100))})
     yield Bad("huge", "search.seeds", "search", [2**31])
+    fragments = {"train_batch_size": {"low": 1, "high": 9}, "rollout_fragment_length": {"low": 1, "high": 10**9}}
+    yield Bad("huge", "parameters.train_batch_size", "impala", fragments)
 
 
 def written(bad: Bad) -> dict[str, Any]:
     """Return the content of a bad space."""
-    content = copy.deepcopy(BASES["search" if bad.base == "both" else bad.base])
+    content = copy.deepcopy(BASES.get(bad.base, BASES["search"]))
     if bad.base == "both":
         content["parameters"] |= {"train_batch_size": 400, "minibatch_size": 64}
+    if bad.base == "impala":
+        return spaces.BASE | {"algorithm": "IMPALA", "parameters": {"num_env_runners": 1, **bad.value}}
     if bad.place == "file":
         return content | bad.value
     if bad.place.startswith("search.baselines.0"):

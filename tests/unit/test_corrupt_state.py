@@ -25,13 +25,13 @@ from analysis.tables.catalogue import hold_up
 from study.cli.commands import app
 from study.cli.status import efficiency_so_far, show
 from study.cli.sync import sync_study
-from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
-from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
@@ -84,8 +84,6 @@ def whole(tmp_path_factory):
         parent_run_id="p",
         offset=lines[-2].end,
         seq=lines[-2].seq + 1,
-        time=lines[-2].time,
-        open={started.trial: Attempt(attempt=1, run_id="r", env_steps=100, time_ms=5, runners=2)},
     )
     MlflowMirror(folder, uri).write_cursor(cursor)
     folder.mirror_log.write_text("MLflow was away\n")
@@ -405,7 +403,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
     folder = StudyFolder(study)
     folder.mirror_log.unlink()
     folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess(MlflowMirror, folder, "sqlite:///nowhere.db"))[1]
+    assert "mirror.log" in told(lambda: MirrorProcess(folder, {"mlflow": "sqlite:///nowhere.db"}))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------
@@ -415,7 +413,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
 def certified(tmp_path_factory):
     space = holdup.holdup_spec()
     folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
-    make_certificate(folder).write(folder)
+    write_certificate(folder)
     write_table(folder.table, ledger_of(folder.records).rows.values())
     verify(folder.path)
     return folder.path
@@ -450,7 +448,7 @@ def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
 @pytest.fixture(scope="module")
 def published(certified, tmp_path_factory):
     packed = pack(StudyFolder(certified), tmp_path_factory.mktemp("packed") / "demo")
-    make_certificate(packed).write(packed)
+    write_certificate(packed)
     return packed.path
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.designs.holdup.certificate.export import export_python, export_yaml
-from study.designs.holdup.certificate.making import Certificate, make_certificate
+from study.designs.holdup.certificate import make_certificate
+from study.designs.holdup.export import export_python, export_yaml
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.trial import trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
@@ -38,7 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 
 @pytest.fixture(scope="module")
-def certificate(study: StudyFolder) -> Certificate:
+def certificate(study: StudyFolder) -> dict[str, Any]:
     return make_certificate(study)
 
 
@@ -77,12 +77,12 @@ def test_the_script_needs_nothing_of_this_project(scripts: dict[int, str]) -> No
 
 
 def test_both_say_where_they_come_from(
-    scripts: dict[int, str], spaces: dict[int, str], certificate: Certificate
+    scripts: dict[int, str], spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     for text in (scripts[6], spaces[6]):
         head = [line for line in text.splitlines() if line.startswith("#")]
         assert "study 'demo' (id-demo) at 6 environment runners" in head[0]
-        assert certificate.winner["digest"] in head[1]
+        assert certificate["winner"]["digest"] in head[1]
         assert head[2].endswith("holds up (learning); clock not measured.")
         assert not any("WARNING" in line for line in head)
         assert any("Confirmed at 6: score 0.9" in line and "8 of 8" in line for line in head)
@@ -96,10 +96,10 @@ def test_a_scale_that_was_not_confirmed_is_warned_of(scripts: dict[int, str], sp
 
 
 def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
-    spaces: dict[int, str], certificate: Certificate
+    spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     spec = parse_space(read_text(spaces[9], name="export"))
-    rule = certificate.winner["rule"]
+    rule = certificate["winner"]["rule"]
     assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
     assert spec.tuned == {}
     assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
@@ -107,13 +107,13 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
 
 
 def test_the_table_of_the_rule_has_searched_unseen_and_asked_scales(
-    spaces: dict[int, str], certificate: Certificate
+    spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     lines = [line.removeprefix("#").split() for line in spaces[9].splitlines() if line.startswith("#")]
     start = lines.index(["num_env_runners", "train_batch_size", "minibatch_size", "lr", "num_epochs", "confirmed"])
     table = {int(line[0]): line[1:] for line in lines[start + 1 :]}
     assert list(table) == [2, 3, 4, 6, 9]
-    rule = certificate.winner["rule"]
+    rule = certificate["winner"]["rule"]
     for scale, (batch, minibatch, lr, epochs, confirmed) in table.items():
         numbers = resolve(rule, scale)
         assert (int(batch), int(minibatch), int(epochs)) == (numbers["train_batch_size"], 16, 10)
@@ -184,6 +184,9 @@ def test_a_trial_of_a_search_is_exported_with_its_seed_and_what_became_of_it(tmp
     assert "WARNING" not in script
     assert "def make_config(seed=7):" in script
     assert exported(folder) == script, "by default the best"
+    fast = exported(folder, "--engine", "fast")
+    assert ("import study\n" in fast, "return study.fast(config)" in fast) == (True, True)
+    assert "study.fast" not in script
     assert "# WARNING: this trial is running." in exported(folder, "--trial", "1")
 
 
@@ -221,6 +224,9 @@ def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
     spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
     with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
         trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))
+    asynchronous = study_of(tmp_path / "other", plain_spec(algorithm="IMPALA", parameters__minibatch_size=None))
+    with pytest.raises(AnalysisError, match="`fast` is for PPO, got IMPALA"):
+        trial_as_script(trial_of(asynchronous, 0), fast=True)
 
 
 def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_path: Path) -> None:
@@ -228,19 +234,21 @@ def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_pa
     own = dict(found.defaults)
     changed = {"num_env_runners": 4, "train_batch_size": 600, "kl_coeff": 0.3}
 
-    def calls(setting: dict[str, Any], **built_as: Any) -> list[str]:
+    def calls(setting: dict[str, Any], engine: str = "rllib", **built_as: Any) -> list[str]:
         folder = synthetic.make_folder(tmp_path / str(len(list(tmp_path.iterdir()))), of=script_spec(found))
         begun, built, *others = synthetic.whole_trial(0)
         assert isinstance(begun, TrialStarted)
         built = replace(built, effective={"differs_from_script": built_as})
         synthetic.append(folder, synthetic.opened(), replace(begun, setting=setting), built, *others)
-        return [line for line in exported(folder, "--trial", "0").splitlines() if not line.startswith("#")]
+        text = exported(folder, "--trial", "0", "--engine", engine)
+        return [line for line in text.splitlines() if not line.startswith("#")]
 
     assert calls(own) == ["config.training(gamma=0.99)"], "what the script lets Tune choose is always given"
     assert calls({**own, **changed}) == [
         "config.env_runners(num_env_runners=4)",
         "config.training(train_batch_size_per_learner=300, gamma=0.99, kl_coeff=0.3, use_kl_loss=True)",
     ]
+    assert calls(own, engine="fast")[-2:] == ["import study", "config = study.fast(config)"]
     assert calls({**own, "lr_end_fraction": 0.1}, rollout_fragment_length=[50, "auto"]) == [
         "config.env_runners(rollout_fragment_length='auto')",
         "config.training(gamma=0.99, lr=[[0, 0.001], [800, 0.0001]])",

@@ -24,7 +24,7 @@ LOADS = {
         "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror": ENGINES,
         "study.mirrors.mlflow_report study.mirrors.optuna_storage study.mirrors.tensorboard": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.weights": ENGINES,
-        "study.designs.holdup.certificate.making study.designs.holdup.certificate.page": ENGINES,
+        "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },
     "analysis": {
         "analysis": ENGINES | {"pandas", "scipy", "matplotlib"},
@@ -68,6 +68,7 @@ def imported(file):
 HOMES = {
     "ray": {
         *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
+        "study/driver/losses.py",
         *(f"study/adopted/{name}.py" for name in ("finding", "interception", "choices", "describing", "answering")),
         *("study/doctor/asking.py", "study/ray_private.py"),
     },
@@ -75,7 +76,7 @@ HOMES = {
         "study/trial",
         "study/designs/search/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow_client.py"},
+    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis import load
-from analysis.load.arrays import frame_of
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
+from analysis.load.frames import frame_of
 from study.errors import RecordError
 from study.space.settings import Variant, spec_of
 from tests import holdup, synthetic
@@ -132,6 +132,14 @@ def test_hardware_and_versions_of_the_session_are_in_the_fingerprint():
     assert of(versions={"torch": "2.1"}) != of(versions={"torch": "2.2"})
     assert of(versions={"mlflow": "3"}) == of(versions={"mlflow": "4"})  # it is in another process
     assert json.loads(of())["minibatch_times_learners"] == 64
+
+
+def test_a_script_is_in_the_fingerprint_and_its_secrets_are_not():
+    def of(**settings):
+        return fingerprint(common({"script": {"settings": {"env_config": settings}}}, {}))
+
+    assert of(hf_token="one") == of(hf_token="another") == of(hf_token="***")
+    assert of(level=1) != of(level=2)
 
 
 def test_grid5000_clusters_are_told_apart():

@@ -9,8 +9,7 @@ import pytest
 
 from study.mirrors import mlflow_content as content
 from study.mirrors import mlflow_view as view
-from study.mirrors.mlflow_content import Point
-from study.mirrors.mlflow_mirror import Attempt, Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from tests.holdup import holdup_spec
 from tests.spaces import spec
 from tests.synthetic import built, ended, evaluation, iteration, make_folder, opened, started
@@ -72,11 +71,11 @@ def test_a_summary_goes_to_the_last_step_and_begins_with_the_return():
 
 
 def test_params_are_flat_and_the_same_for_every_trial():
-    assert content.trial_params(started(7, runners=46), spec()) == {
-        "num_env_runners": "46",
-        "train_batch_size": "400",
-        "lr": "0.00025",
-        "seed": "5",
+    assert content.trial_values(started(7, runners=46), spec()) == {
+        "num_env_runners": 46,
+        "train_batch_size": 400,
+        "lr": 0.00025,
+        "seed": 5,
         "baseline": "none",
         "execution": "real",
         "environment": "CartPole-v1",
@@ -96,21 +95,19 @@ def test_tags():
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
         "nodes": "n0, n1",
-        "effective": json.dumps(built(0).effective),
     }
     parts = {"runner_class": "StockEnvRunner", "learner_class": "PPOTorchLearner"}
     assert content.built_tags(replace(built(0), effective=parts))["engine"] == "RLlib's own"
-    long = replace(built(0), effective={"fallbacks": ["x" * 5000]})
-    assert "effective" not in content.built_tags(long)  # what is cut is no JSON
-    assert content.ended_tags(ended(0)) == {
+    assert content.ended_tags(ended(0), num_cut=0, num_episodes=6) == {
         "mlflow.note.content": "**Return 30.** 777 env steps/s (oversubscribed: 3 processes on 2 cores).",
         "status": "finished",
         "checkpoint": "checkpoints/trial_00000",
         "timing": "oversubscribed",
         "timing_reason": "3 processes on 2 cores",
     }
-    assert len(content.ended_tags(replace(ended(0), reason="x" * 9000))["reason"]) == 5000
-    assert content.ended_tags(ended(0, "failed"))["mlflow.note.content"] == "**Failed:** because of failed"
+    assert len(content.ended_tags(replace(ended(0), reason="x" * 9000), num_cut=0, num_episodes=0)["reason"]) == 5000
+    failed = content.ended_tags(ended(0, "failed"), num_cut=2, num_episodes=6)
+    assert (failed["mlflow.note.content"], failed["episodes_cut"]) == ("**Failed:** because of failed", "2 of 6")
     long = {"environment": {"RAY_AUTH_MODE": "token"}, "constraints": {"others": {"a": "1"}}}
     tags = content.opened_tags(replace(opened(), provenance={**opened().provenance, **long}))
     assert not any(key.startswith(("provenance.environment", "provenance.constraints")) for key in tags)
@@ -166,19 +163,7 @@ def test_every_scale_has_a_colour_of_its_own(space):
     assert view.colour_of(1000, space) == colours[max(colours)]
 
 
-CURSOR = Cursor(
-    experiment_id="1",
-    parent_run_id="abc",
-    offset=12,
-    seq=3,
-    time=1.5,
-    status="KILLED",
-    open={
-        7: Attempt(attempt=2, run_id=None, runners=4, env_steps=400, time_ms=9),
-        8: Attempt(attempt=1, run_id="r", runners=2, startup=Point(key="startup_time_s", value=3.5, time_ms=7, step=0)),
-    },
-    best={4: -81.5},
-)
+CURSOR = Cursor(experiment_id="1", parent_run_id="abc", offset=12, seq=3)
 
 
 @pytest.fixture
@@ -197,12 +182,22 @@ def test_a_cursor_that_is_written_is_read_without_the_password(mirror):
     assert mirror.read_cursor() is None
 
 
-@pytest.mark.parametrize("change", [{"offset": -1}, {"open": {"7": {}}}, {"format": 0}, {"time": None}, {"seq": -1}])
+@pytest.mark.parametrize(
+    "change", [{"offset": -1}, {"seq": None}, {"parent_run_id": 7}, {"tracking_uri": "x"}, {"seq": -1}, {"seq": True}]
+)
 def test_a_cursor_of_another_shape_is_none(mirror, change):
     mirror.write_cursor(CURSOR)
     file = mirror.folder.mirror_state
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert mirror.read_cursor() is None
+
+
+def test_a_cursor_of_version_0_13_is_gone_on_with(mirror):
+    mirror.write_cursor(CURSOR)
+    file = mirror.folder.mirror_state
+    more = {"format": 3, "time": 1.5, "status": "KILLED", "open": {"7": {"attempt": 2}}, "best": {}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    assert mirror.read_cursor() == CURSOR
 
 
 def test_neither_identity_nor_space_shows_a_secret_of_a_script(tmp_path):

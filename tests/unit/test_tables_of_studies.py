@@ -13,7 +13,7 @@ from analysis.figures import all_figures
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.tables.catalogue import TABLES, all_tables, table_of
-from study.designs.holdup.certificate.making import make_certificate
+from study.designs.holdup.certificate import make_certificate
 from study.errors import AnalysisError
 from tests import holdup
 from tests.unit.tables_data import NOISE, amdahl, run, study
@@ -342,7 +342,7 @@ def test_a_prediction_has_the_level_that_the_definitions_name(results):
 def test_the_phases_say_what_more_runners_can_give(results):
     said = table_of("phases", results).notes[-1]
     most = results.frame.set_index("quantity").loc["most_speed_up", "value"]
-    assert said.startswith("With 32 runners ") and f"at most {most:.2f} [" in said
+    assert said.startswith("With 32 runners ") and f"at most {most:.3f} [" in said
 
 
 def test_a_model_that_does_not_fit_its_own_runs_predicts_nothing():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from study.cli.tables import print_throughput
-from study.mirrors.mlflow_content import study_params, trial_name, trial_params
+from study.mirrors.mlflow_content import study_params, trial_name, trial_values
 from study.records.ledger import best_per_scale
 from study.records.records import TrialStarted
 from study.records.sums import PHASES
@@ -196,8 +196,8 @@ def test_mlflow_is_told_what_a_trial_timed(tmp_path):
     drive.run(most=1)
     started = next(record for record in records(tmp_path) if isinstance(record, TrialStarted))
     assert trial_name(started) == "trial 0 · throughput · 2 runners"
-    params = trial_params(started, drive.spec)
-    assert (params["stage"], params["baseline"], params["num_learners"]) == ("throughput", BASE_CELL, "0")
+    params = trial_values(started, drive.spec)
+    assert (params["stage"], params["baseline"], params["num_learners"]) == ("throughput", BASE_CELL, 0)
     assert study_params(drive.spec) == {"environment": "Acrobot-v1", "algorithm": "PPO", "kind": "throughput"}
 
 

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from study.errors import TrackingError
-from study.mirrors.tracking_uri import check_optuna_storage, check_tracking_uri, is_database_server, with_time_limits
+from study.mirrors.tracking_uri import (
+    ask_mlflow,
+    check_optuna_storage,
+    check_tracking_uri,
+    is_database_server,
+    with_time_limits,
+)
 
 
 @contextmanager
@@ -62,9 +68,9 @@ def test_a_path_of_sqlite_becomes_absolute_and_stays(tmp_path, monkeypatch):
         ("sqlite:///:memory:", "SQLite must keep its data in a file"),
         ("sqlite:///", "SQLite must keep its data in a file"),
         ("sqlite:///{}/nowhere/mlflow.db", "the database's folder must exist"),
-        ("sqlite:///{}", "must name a file"),
-        ("mlruns", "must be a database or a server"),
-        ("file:///data/mlruns", "must be a database or a server"),
+        ("sqlite:///{}", "SQLite must keep its data in a file"),
+        ("mlruns", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
+        ("file:///data/mlruns", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
         ("gopher://host", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
         ("postgresql://[db", "must be a URI"),
     ],
@@ -92,9 +98,9 @@ def test_a_database_server_is_not_contacted():
     ("status", "body", "rule"),
     [
         (403, b"Invalid Host header - possible DNS rebinding attack detected", "the server must accept this host name"),
-        (403, b"Permission denied", "you must be allowed to read experiments"),
-        (401, b"You are not authenticated", "you must be allowed to read experiments"),
-        (403, b'{"error_code": "PERMISSION_DENIED"}', "you must be allowed to read experiments"),
+        (403, b"Permission denied", "you must be allowed to use experiments"),
+        (401, b"You are not authenticated", "you must be allowed to use experiments"),
+        (403, b'{"error_code": "PERMISSION_DENIED"}', "you must be allowed to use experiments"),
         (500, b"oops", "the server must be healthy"),
         (503, b"", "the server must be healthy"),
         (302, b"", "must be the server itself"),
@@ -105,7 +111,7 @@ def test_a_database_server_is_not_contacted():
 )
 def test_a_server_that_cannot_work_is_refused(status, body, rule):
     with server(status, body) as (uri, _):
-        error = refusal(check_tracking_uri, uri)
+        error = refusal(ask_mlflow, uri)
     assert (error.rule.partition(",")[0], error.where) == (rule, f"tracking URI {uri}")
 
 
@@ -113,8 +119,8 @@ def test_nobody_and_a_silent_server_are_refused_in_time(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert "timed out" in refusal(check_tracking_uri, uri).got
-    assert "refused" in refusal(check_tracking_uri, uri).got
+        assert "timed out" in refusal(ask_mlflow, uri).got
+    assert "refused" in refusal(ask_mlflow, uri).got
 
 
 @pytest.mark.parametrize("body", [b'{"experiments": []}', b"{}"])  # the default experiment may be deleted
@@ -123,6 +129,7 @@ def test_a_server_is_asked_once_by_mlflow_s_client_whose_settings_do_not_stay(mo
     before = dict(os.environ)
     with server(200, body) as (uri, seen):
         assert check_tracking_uri(f"{uri}/") == uri
+        ask_mlflow(uri)
     assert [(each["path"], each.get("Authorization")) for each in seen] == [(PROBE, "Bearer abc")]
     assert dict(os.environ) == before
 
