@@ -382,7 +382,7 @@ def test_a_file_that_may_not_be_read_is_named(study, name):
     [
         ("mirror.json", lambda raw: with_other_value(raw, 0.1, "x"), None),
         ("trials.csv", lambda raw: raw[::-1], None),
-        ("study.json", lambda raw: with_other_value(raw, 0.1, "x"), "study.json"),
+        ("study.json", lambda raw: raw.replace(b'"format": 1', b'"format": "x"'), "study.json"),
         ("records.jsonl", lambda raw: raw[: raw.find(b"\n") + 1] + b"gar\xffbage\n", "line 2"),
     ],
 )
