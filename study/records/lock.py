@@ -89,6 +89,11 @@ class Owner(Struct, frozen=True, kw_only=True):
         job = f", {self.scheduler.upper()} job {self.job}" if self.job else ""
         return f"pid {self.pid} on {self.host} ({self.user}, since {self.since}{job}): {self.command}"
 
+    def runs_beside(self, other: "Owner") -> bool:
+        """Return whether another process sees this one run."""
+        is_seen = (self.boot, self.namespace) == (other.boot, other.namespace)
+        return is_seen and still_runs(self.pid, self.began)
+
     def is_gone(self, seen_by: "Owner", path: Path, *, lock_is_free: bool) -> bool:
         """Return whether this process is gone for certain.
 
@@ -101,7 +106,7 @@ class Owner(Struct, frozen=True, kw_only=True):
             if self.namespace != seen_by.namespace:
                 return lock_is_free
             itself = self.pid == seen_by.pid and lock_is_free  # it could not remove its name
-            return itself or not still_runs(self.pid, self.began)
+            return itself or not self.runs_beside(seen_by)
         if lock_is_free and mount_of(path).locks_reach_all_hosts:
             return True
         # A job's number means something to its own scheduler alone.
@@ -161,7 +166,7 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[Owner]:
     mine, file = Owner.of_this_process(), folder / OWNER
     try:
         try:
-            if not take_over and (fix := _may_be_held(folder, mine, lock_is_free=lock_is_free)):
+            if fix := _may_be_held(folder, mine, lock_is_free=lock_is_free, take_over=take_over):
                 raise _refusal(folder, fix)
             written = msgspec.json.encode(mine) + b"\n"
             file.unlink(missing_ok=True)
@@ -220,9 +225,12 @@ def is_locked(lock: Path) -> bool | None:
     return False
 
 
-def _may_be_held(folder: Path, mine: Owner, *, lock_is_free: bool) -> str:
+def _may_be_held(folder: Path, mine: Owner, *, lock_is_free: bool, take_over: bool) -> str:
     """Return what to do about the driver that `driver.json` names; empty where it is gone for certain, or none is."""
     name = _owner(folder)
+    if take_over:  # but not from a process that is seen to run
+        seen = isinstance(name, Owner) and name.runs_beside(mine)
+        return _WAIT if seen else ""
     if name is None or (isinstance(name, str) and lock_is_free and mount_of(folder / OWNER).locks_reach_all_hosts):
         return ""
     sure = "run the same command again with --take-over."

@@ -217,10 +217,12 @@ def test_a_person_takes_over_what_nobody_can_tell_to_be_free_but_not_what_is_hel
     assert "--take-over" in refusal(study)
     with StudyFolder(study).locked(take_over=True):
         assert f"pid {os.getpid()} " in lock.at_work(study)
-    with drivers(study, 1) as [(process, answer)]:
-        assert answer == "held"
-        with pytest.raises(RecordError, match=f"pid {process.pid} "), StudyFolder(study).locked(take_over=True):
-            pass
+    for has_flock in (True, False):
+        with drivers(study, 1, has_flock) as [(process, answer)]:
+            assert answer == "held"
+            with pytest.raises(RecordError, match=f"pid {process.pid} "), StudyFolder(study).locked(take_over=True):
+                pass
+        (study / "driver.json").unlink()
 
 
 def test_a_lock_file_that_somebody_removed_leaves_the_study_held_by_name(study):
