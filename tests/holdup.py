@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from study.designs.holdup.calibration import opening
-from study.designs.holdup.machine import decide
-from study.designs.holdup.phases import phases, runners_of
+from study.designs.holdup.stages import decide, phases, requests_of
 from study.designs.starts import start_of
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
@@ -119,12 +117,12 @@ def study_records(
         until: Name of the phase whose trials are the last on record.
     """
     assert spec.holdup is not None
-    assert until is None or until in {phase.name for phase in phases(spec.holdup)}
+    assert until is None or until in {name for _, name in phases(spec.holdup)}
     records: list[Record] = [StudyOpened(session=1, num_trials=9, cluster=cluster.to_json(), provenance=PROVENANCE)]
-    ledger, asked, decisions = Ledger(), list(opening(spec)), list[StageDecided]()
+    ledger, asked, decisions = Ledger(), requests_of(spec, ()), list[StageDecided]()
     for record in records:
         ledger.apply(record, BEGUN)
-    for phase in phases(spec.holdup):
+    for _, phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
             beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
             for record in _trial(spec, number, asked[number], outcome, cluster, beside):
@@ -135,12 +133,12 @@ def study_records(
                     row = ledger.rows[number]
                     records[-1] = replace(record, summary=row.summarise(spec, record.status, moment=moment))
                     ledger.apply(records[-1], moment)
-        if phase.name == until:
+        if phase == until:
             return records
-        step = decide(spec, ledger.rows, decisions)
-        decisions.append(step.decision)
-        records += [*([step.frozen] if step.frozen else []), step.decision]
-        asked += [TrialRequest.from_json(content) for content in step.decision.requests]
+        decision, frozen = decide(spec, ledger.rows, decisions)
+        decisions.append(decision)
+        records += [*([frozen] if frozen else []), decision]
+        asked += [TrialRequest.from_json(content) for content in decision.requests]
     return [*records, StudyClosed(session=1, reason="complete")]
 
 
@@ -159,18 +157,17 @@ def _trial(
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
         proposed = _proposed(spec, number)
-    own, runners = spec_of(spec, request.variant), runners_of(spec, request.variant, scale, cluster)
+    own = spec_of(spec, request.variant)
     execution = execution_of(own, scale, cluster)
-    cpus = num_cpus(own, runners, execution)
-    start = label_at_start(own, cluster, num_env_runners=runners, execution=execution, beside=(beside - 1) * cpus)
-    label: Timing = "emulated" if runners != scale else start.timing
+    cpus = num_cpus(own, scale, execution)
+    start = label_at_start(own, cluster, num_env_runners=scale, execution=execution, beside=(beside - 1) * cpus)
+    label: Timing = start.timing
     started = start_of(
         spec,
         replace(request, trial=number),
         proposed,
         number,
         attempt=1,
-        num_env_runners=runners,
         num_cpus=cpus,
         execution=execution,
     )

@@ -27,13 +27,13 @@ def certificate_of(data: StudyData) -> dict[str, Any] | str:
             "python run_study.py --space holdup_small.yaml"
         )
     folder = data.folder or StudyFolder(Path(data.source))
-    from study.designs.holdup.certificate.making import make_certificate  # SciPy's, for a second
+    from study.designs.holdup.certificate import make_certificate  # SciPy's, for a second
 
     try:
         if folder.certificate.exists():
             content: dict[str, Any] = json.loads(folder.certificate.read_text())
             return content
-        return make_certificate(folder).to_json()
+        return make_certificate(folder)
     except (StudyError, OSError, ValueError, RecursionError) as error:
         return f"No certificate. {error}"
 

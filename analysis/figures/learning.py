@@ -127,7 +127,8 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     span = (high - low) or 0.1 * abs(high) or 1.0
     far = low - span / 2, high + span / 2  # an interval of few runs may be far wider than they lie apart
     ends = means.assign(low=means["low"].clip(lower=far[0]), high=means["high"].clip(upper=far[1]))
-    low, high = min(low, *ends["low"].dropna()) - 0.06 * span, max(high, *ends["high"].dropna()) + 0.06 * span
+    low = min([low, *ends["low"].dropna()]) - 0.06 * span
+    high = max([high, *ends["high"].dropna()]) + 0.06 * span
     plot = so.Plot(here, x="value", y="row")
     plot = plot.add(so.Dots(color=GREY, alpha=0.5), so.Jitter(0.4, seed=1), data=runs, orient="y")
     plot = plot.add(so.Dots(color=GREY, marker=">"), data=lost, orient="y")

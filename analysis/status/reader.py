@@ -20,7 +20,7 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
 from study.space.parameters import SCALE, Value
-from study.space.settings import STAGES, THROUGHPUT
+from study.space.settings import THROUGHPUT
 
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
@@ -279,7 +279,7 @@ def _state(ledger: Ledger, driver: health.Driver) -> str:
 
 def _stage(ledger: Ledger) -> str:
     if not ledger.decisions:
-        return STAGES[0]
+        return next((row.stage for row in ledger.rows.values() if row.stage), "")
     return ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
 
 

@@ -14,13 +14,11 @@ app = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER."
 @app.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
 def write_files(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
-    from study.designs.holdup.certificate.making import make_certificate
+    from study.designs.holdup.certificate import write_certificate
+    from study.designs.holdup.page import page
     from study.records.folder import StudyFolder
 
-    folder = StudyFolder(study)
-    certificate = make_certificate(folder)
-    certificate.write(folder)
-    write(f"{certificate.to_markdown()}\n")
+    write(f"{page(write_certificate(StudyFolder(study)))}\n")
 
 
 @app.command(epilog=examples("python -m study certificate verify studies/acrobot_holdup"))
@@ -32,7 +30,7 @@ def verify(
     This shows that the arithmetic is right, and that the decisions follow from the records. It does not show that the
     records are those of a training.
     """
-    from study.designs.holdup.certificate.making import verify as verify_certificate
+    from study.designs.holdup.certificate import verify as verify_certificate
 
     verify_certificate(path)
     say(terminal(), f"{path}: every decision and every figure follows from the records.")

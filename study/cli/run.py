@@ -36,7 +36,6 @@ from study.options import (
     seconds,
     with_lines,
 )
-from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 
@@ -91,7 +90,7 @@ def run(
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
-    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
+    until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on where the first trials all fail in the same way.")
     ] = False,

@@ -68,13 +68,13 @@ def pack(
     ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
-    from study.designs.holdup.certificate.making import make_certificate
+    from study.designs.holdup.certificate import write_certificate
     from study.records.packing import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target, results_only=results_only, digits=digits)
     if folder.certificate.exists() and not results_only:
-        make_certificate(packed).write(packed)
+        write_certificate(packed)
     size = packed.records.stat().st_size
     shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     say(terminal(), f"{packed.records}: {shown}.")

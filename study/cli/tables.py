@@ -20,7 +20,6 @@ from study.planning.plan import Plan, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.sums import PHASES
 from study.records.timing import PRESSURE_LIMIT
-from study.space.settings import STAGES
 from study.space.spec import StudySpec
 from study.space.throughput import BASE_CELL, Cell, cells_of
 from study.text import MISSING, clock, count, cpu_hours, duration, gigabytes, number, plain, spans
@@ -273,14 +272,14 @@ def print_stages(console: Console, rows: Iterable[TrialRow], *, table_file: str)
     """Print what a hold-up study has run, stage by stage."""
     rows = list(rows)
     shown = []
-    for stage in STAGES:
+    for stage in dict.fromkeys(row.stage for row in rows):
         here = [row for row in rows if row.stage == stage and row.ended]
         if here:
             spent = sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in here) / 3600
             finals = [row.summary.get("final_return") for row in here if row.iterations is None]
             best = max((final for final in finals if final is not None), default=None)
             failed = str(sum(row.status == "failed" for row in here))
-            shown.append((stage, str(len(here)), failed, cpu_hours(spent).split()[0], number(best, ".1f")))
+            shown.append((stage or "", str(len(here)), failed, cpu_hours(spent).split()[0], number(best, ".1f")))
     headings = ("stage", "trials", "failed", "CPU-hours", "best return")
     console.print(table(headings, shown, words=("stage",), width=console.width))
     say_reasons(console, rows)

@@ -8,21 +8,18 @@ A new kind of study is a class of its own like `Design`, one `register` (`study.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
 from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import Plan
+from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest
 from study.space.parameters import Value
 from study.space.spec import StudySpec
 from study.text import count
-
-if TYPE_CHECKING:
-    from study.designs.holdup.certificate.content import Certificate
-    from study.records.folder import StudyFolder
 
 
 class Course:
@@ -151,7 +148,7 @@ class Design(Protocol):
         moved = [seed + number * span for seed in seeds]
         return [f"search.sampler_seed={sampler_seed}", f"search.seeds={moved}"]
 
-    def certify(self, folder: "StudyFolder") -> "Certificate | None":
+    def certify(self, folder: StudyFolder) -> Mapping[str, Any] | None:
         """Write the certificate of a complete study; None where the kind has none.
 
         Raises:

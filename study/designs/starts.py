@@ -9,7 +9,7 @@ from study.records.records import TrialStarted
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.sections import LEARNERS
-from study.space.settings import rounded, runnable, with_lanes_in
+from study.space.settings import rounded, runnable
 from study.space.spec import Execution, StudySpec
 
 
@@ -35,7 +35,6 @@ def start_of(
     optuna_number: int | None,
     *,
     attempt: int,
-    num_env_runners: int,
     num_cpus: int,
     execution: Execution,
     predicted_cpu_s: float | None = None,
@@ -48,16 +47,13 @@ def start_of(
         proposed: The tuned parameters as the sampler proposed them; not looked at where the request has a setting.
         optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
         attempt: From 1.
-        num_env_runners: Runners that it has; one stock runner may step the lanes of all that were asked for.
         num_cpus: CPUs that it reserves.
         execution: Whether its runners are real.
         predicted_cpu_s: CPU-seconds of training by the cost model, where there is one.
     """
     if request.setting is not None:
         proposed, optuna_number = {}, None
-    (setting, rule), stands_for = _setting_and_rule(spec, request, proposed), None
-    if num_env_runners != request.num_env_runners:
-        setting, stands_for = with_lanes_in(setting, num_env_runners), request.num_env_runners
+    setting, rule = _setting_and_rule(spec, request, proposed)
     if request.num_learners is not None:
         setting = {**setting, LEARNERS: request.num_learners}
     return TrialStarted(
@@ -75,7 +71,6 @@ def start_of(
         rule=rule,
         digest=digest_of(rule) if rule else "",
         variant=request.variant,
-        scale=stands_for,
         predicted_cpu_s=predicted_cpu_s,
         first_episode=request.first_episode,
     )

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from msgspec import structs
 
 from study.designs.registry import design_of
-from study.designs.search.asking import Proposer
+from study.designs.search.proposals import Proposer
 from study.designs.starts import start_of
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
@@ -41,7 +41,7 @@ from study.records.records import (
 )
 from study.records.request import TrialRequest
 from study.records.table import write_table
-from study.records.timing import Label, Reserved, disturbances, label_at_end, label_with_lanes_in
+from study.records.timing import Label, Reserved, disturbances, label_at_end
 from study.space.parameters import SCALE
 from study.space.settings import spec_of
 from study.space.spec import StudySpec
@@ -188,7 +188,6 @@ class Conductor:
             request,
             *self._proposer.ask(request),
             attempt=earlier.attempt + 1 if earlier else 1,
-            num_env_runners=needs.num_env_runners,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
@@ -409,8 +408,6 @@ class Conductor:
 
     def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
         request = self._queue.requests[row.trial]
-        if row.scale is not None:
-            return label_with_lanes_in(int(row.setting[SCALE]), row.scale)
         return label_at_start(
             spec_of(self.spec, request.variant, num_learners=request.num_learners),
             self.plan.cluster,

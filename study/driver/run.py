@@ -4,9 +4,9 @@ import contextlib
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.adopted.reading import Adopted
@@ -59,9 +59,6 @@ from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import STARTED, packed_config
 
-if TYPE_CHECKING:
-    from study.designs.holdup.certificate.making import Certificate
-
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
 RESUME_READY_TIMEOUT_S = 5.0
@@ -85,7 +82,7 @@ class StudyResult:
     """How each place that shows the study caught up."""
     is_broken: bool = False
     """Whether it ended because its first trials all failed in the same way."""
-    certificate: "Certificate | None" = None
+    certificate: Mapping[str, Any] | None = None
     """Of a hold-up study that has come to its end."""
 
     @property
@@ -320,7 +317,7 @@ class _Session:
         anything = next(read_lines(self._folder.records), None) is not None
         self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
 
-    def _certify(self) -> "Certificate | None":
+    def _certify(self) -> Mapping[str, Any] | None:
         """Write the certificate; where the records do not allow one, say why: they are whole all the same."""
         try:
             return design_of(self._spec).certify(self._folder)

@@ -41,7 +41,6 @@ from study.options import (
     wrong_option,
 )
 from study.planning.needs import num_cpus
-from study.space.settings import STAGES
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 from study.text import count, cpu_hours
@@ -153,7 +152,7 @@ def launch(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False,
-    until: Annotated[str | None, typer.Option(help=f"Last stage of a hold-up study: {', '.join(STAGES)}.")] = None,
+    until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
     replicate: Replicate = None,
     trials: Trials = None,
     set_: Set = None,

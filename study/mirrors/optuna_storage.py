@@ -1,6 +1,6 @@
 """Optuna's storage: the trials of a search, for `optuna-dashboard` and for teams. Imports Optuna in `open`.
 
-It makes no proposals: the sampler reads the records (`study.designs.search.asking`). Every trial is entered
+It makes no proposals: the sampler reads the records (`study.designs.search.proposals`). Every trial is entered
 once it has ended, whole and in one transaction, so that the storage shows what is on record and nothing else: no trial
 that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
 """

@@ -186,7 +186,8 @@ class TrialStarted(Record, frozen=True):
     variant: str = "study"
     """`study`, `stock` or `measured`; see `study.space.settings`."""
     scale: Whole | None = None
-    """Runners that the trial stands for, where it is not `setting`'s: one stock runner with the lanes of 46."""
+    """Runners that the trial stands for, where it is not `setting`'s: before 0.14.0 one of RLlib's runners had the
+    lanes of 46."""
     predicted_cpu_s: float | None = None
     """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
     first_episode: Whole = 0

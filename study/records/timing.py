@@ -33,12 +33,6 @@ class Label:
     """Whether the CPU pressure of the whole trial has yet to decide between `measured` and `oversubscribed`."""
 
 
-def label_with_lanes_in(num_env_runners: int, stands_for: int) -> Label:
-    """Return the label of a trial whose few runner processes step the lanes of `stands_for` runners."""
-    inside = count(num_env_runners, "stock runner")
-    return Label(timing="emulated", reason=f"lanes of {count(stands_for, 'runner')} stepped in {inside}")
-
-
 def label_at_end(
     label: Label,
     *,

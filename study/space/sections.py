@@ -279,7 +279,7 @@ of them first, and the rest where a rule is open."""
     num_seeds_others: int = Field(10, ge=5)
     """Most test seeds of every other arm, in halves as well."""
     num_seeds_stock: int = Field(5, ge=0)
-    """Test seeds of the winner under RLlib's own runner and learner; 0 leaves this arm out."""
+    """Test seeds of the winner under RLlib's own runners and learner; 0 leaves this arm out."""
 
 
 class MeasureSpec(Section):

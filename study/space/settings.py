@@ -7,7 +7,7 @@ runners (`runnable`).
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from study.space.domains import Choices, Domain, Range, bounds, largest, smallest
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
@@ -180,19 +180,16 @@ def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) 
 
 # --- variants of a trial ---
 
-Stage = Literal["calibrate", "search", "race", "stress", "confirm", "measure"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
-"""Those of a hold-up study, in their order."""
 THROUGHPUT = "throughput"
 """What the trials of a throughput study have in place of a stage."""
 SHARED = "shared"
 """Name of the measured trials that share the CPUs of one: several of equal scale and seed, side by side."""
 Variant = Literal["study", "stock", "measured"]
-"""`study`: as the space says. `stock`: RLlib's own runner and learner. `measured`: real runners, for the clock."""
+"""`study`: as the space says. `stock`: RLlib's own runners and learner. `measured`: real runners, for the clock."""
 
 WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
 """Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
-chosen one on RLlib's own runner, which no rule and no comparison uses."""
+chosen one on RLlib's own runners, which no rule and no comparison uses."""
 
 
 def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:
@@ -202,7 +199,7 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
     match variant:
         case "stock":
             environment = spec.environment.model_copy(update={"backend": "gymnasium"})
-            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "real"}
+            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
             return spec.model_copy(update={"environment": environment, **stock})
         case "measured":
             wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
@@ -211,12 +208,3 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
             return spec.model_copy(update={"execution": "real", "environment": environment, "evaluation": evaluation})
         case _:
             return spec
-
-
-def with_lanes_in(setting: dict[str, Value], num_env_runners: int) -> dict[str, Value]:
-    """Return the setting with as many environments as before, held by `num_env_runners` runners; nothing else changes.
-
-    4 runners with 2 environments each become, for `num_env_runners=1`, 1 runner with 8.
-    """
-    lanes = int(setting[SCALE]) * int(setting["num_envs_per_env_runner"])
-    return {**setting, SCALE: num_env_runners, "num_envs_per_env_runner": lanes // num_env_runners}

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from study.designs.holdup.arms import Arm, Arms, Run
-from study.designs.holdup.phases import first_half
-from study.designs.holdup.verdict import Limits, halfway, judge
+from study.designs.holdup.stages import first_half
+from study.designs.holdup.verdict import Arm, Arms, Limits, Run, halfway, judge
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
 LIMITS = Limits(target=46, tolerance=0.05, solved_share=0.95, env_steps=None, num_seeds=SEEDS)

@@ -18,7 +18,8 @@ parameters:
   minibatch_size: 32
   num_epochs: 2
   lr: {{low: 1.0e-3, high: 1.0e-2, log: true}}
-{HOLDUP_STAGES}  unseen_scales: [2]
+{HOLDUP_STAGES.replace("num_seeds_stock: 0", "num_seeds_stock: 2")}  unseen_scales: [2]
+  solved_share: 0.2
 """
 
 
@@ -53,6 +54,11 @@ def test_a_hold_up_study_from_calibration_to_export(driver):
         for index, record in enumerate(found)
         if record.kind == "trial_started" and record.seed in range(1001, 1006)
     )
+    stock = [record for record in found if record.kind == "trial_started" and record.variant == "stock"]
+    built = {record.trial: record for record in found if record.kind == "trial_built"}
+    assert [record.setting["num_env_runners"] for record in stock] == [3, 3]
+    assert {built[record.trial].effective["runner_class"] for record in stock} == {"StockEnvRunner"}
+    assert {built[record.trial].timing_reason for record in stock} == {"lanes of 3 runners stepped in 1 process"}
     ended = [record.trial for record in driver.attempts("finished")]
     assert sorted(ended) == sorted(set(ended))
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "optuna.journal")))

@@ -58,7 +58,7 @@ for words in json.loads(sys.argv[1]):
         assert not end.code, (words, end.code)
 if len(sys.argv) > 2:
     from pathlib import Path
-    from study.designs.search.asking import Proposer
+    from study.designs.search.proposals import Proposer
     from study.records.folder import StudyFolder
     from study.records.ledger import fold
     from study.records.records import read_lines

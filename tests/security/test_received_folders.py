@@ -27,8 +27,8 @@ from study.cli.report import report
 from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
-from study.designs.holdup.certificate import export
-from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.holdup import export
+from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity, write_identity
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy

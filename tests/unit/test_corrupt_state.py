@@ -25,7 +25,7 @@ from analysis.tables.catalogue import hold_up
 from study.cli.commands import app
 from study.cli.status import efficiency_so_far, show
 from study.cli.sync import sync_study
-from study.designs.holdup.certificate.making import make_certificate, verify
+from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
@@ -413,7 +413,7 @@ def test_a_mirror_whose_log_cannot_be_written_says_so(study):
 def certified(tmp_path_factory):
     space = holdup.holdup_spec()
     folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
-    make_certificate(folder).write(folder)
+    write_certificate(folder)
     write_table(folder.table, ledger_of(folder.records).rows.values())
     verify(folder.path)
     return folder.path
@@ -448,7 +448,7 @@ def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
 @pytest.fixture(scope="module")
 def published(certified, tmp_path_factory):
     packed = pack(StudyFolder(certified), tmp_path_factory.mktemp("packed") / "demo")
-    make_certificate(packed).write(packed)
+    write_certificate(packed)
     return packed.path
 
 

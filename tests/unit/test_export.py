@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.designs.holdup.certificate.export import export_python, export_yaml
-from study.designs.holdup.certificate.making import Certificate, make_certificate
+from study.designs.holdup.certificate import make_certificate
+from study.designs.holdup.export import export_python, export_yaml
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.exporting.trial import trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
@@ -38,7 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 
 @pytest.fixture(scope="module")
-def certificate(study: StudyFolder) -> Certificate:
+def certificate(study: StudyFolder) -> dict[str, Any]:
     return make_certificate(study)
 
 
@@ -77,12 +77,12 @@ def test_the_script_needs_nothing_of_this_project(scripts: dict[int, str]) -> No
 
 
 def test_both_say_where_they_come_from(
-    scripts: dict[int, str], spaces: dict[int, str], certificate: Certificate
+    scripts: dict[int, str], spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     for text in (scripts[6], spaces[6]):
         head = [line for line in text.splitlines() if line.startswith("#")]
         assert "study 'demo' (id-demo) at 6 environment runners" in head[0]
-        assert certificate.winner["digest"] in head[1]
+        assert certificate["winner"]["digest"] in head[1]
         assert head[2].endswith("holds up (learning); clock not measured.")
         assert not any("WARNING" in line for line in head)
         assert any("Confirmed at 6: score 0.9" in line and "8 of 8" in line for line in head)
@@ -96,10 +96,10 @@ def test_a_scale_that_was_not_confirmed_is_warned_of(scripts: dict[int, str], sp
 
 
 def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
-    spaces: dict[int, str], certificate: Certificate
+    spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     spec = parse_space(read_text(spaces[9], name="export"))
-    rule = certificate.winner["rule"]
+    rule = certificate["winner"]["rule"]
     assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
     assert spec.tuned == {}
     assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
@@ -107,13 +107,13 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
 
 
 def test_the_table_of_the_rule_has_searched_unseen_and_asked_scales(
-    spaces: dict[int, str], certificate: Certificate
+    spaces: dict[int, str], certificate: dict[str, Any]
 ) -> None:
     lines = [line.removeprefix("#").split() for line in spaces[9].splitlines() if line.startswith("#")]
     start = lines.index(["num_env_runners", "train_batch_size", "minibatch_size", "lr", "num_epochs", "confirmed"])
     table = {int(line[0]): line[1:] for line in lines[start + 1 :]}
     assert list(table) == [2, 3, 4, 6, 9]
-    rule = certificate.winner["rule"]
+    rule = certificate["winner"]["rule"]
     for scale, (batch, minibatch, lr, epochs, confirmed) in table.items():
         numbers = resolve(rule, scale)
         assert (int(batch), int(minibatch), int(epochs)) == (numbers["train_batch_size"], 16, 10)

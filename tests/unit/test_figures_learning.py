@@ -168,6 +168,7 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_no_run_of_another():
     figure = figure_of(found, "score")
     assert figure.frame[["kind", "value"]].to_numpy().tolist() == [["estimate", 0.9]] * 2
     assert all(name.endswith("one run") for name in figure.frame["row"])
+    assert figure.to_svg(), "without any interval"
     steps = figure_of(found, "steps_to_target").frame
     assert steps.loc[steps["kind"] == "estimate", "value"].tolist() == [500]
 

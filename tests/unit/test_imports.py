@@ -24,7 +24,7 @@ LOADS = {
         "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror": ENGINES,
         "study.mirrors.mlflow_report study.mirrors.optuna_storage study.mirrors.tensorboard": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.weights": ENGINES,
-        "study.designs.holdup.certificate.making study.designs.holdup.certificate.page": ENGINES,
+        "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },
     "analysis": {
         "analysis": ENGINES | {"pandas", "scipy", "matplotlib"},

@@ -3,30 +3,31 @@
 import io
 import math
 import re
+import shutil
+import tempfile
 from collections import Counter
+from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rich.console import Console
 
 from study.cli.tables import print_front, print_importance, print_plan, print_stages
-from study.designs.holdup import selection
-from study.designs.holdup.certificate.making import _followed
-from study.designs.holdup.choosing import REUSED
-from study.designs.holdup.evidence import Evidence
-from study.designs.holdup.phases import num_later, phases
-from study.designs.holdup.stage_keeper import StageKeeper
+from study.designs.holdup import stages
+from study.designs.holdup.certificate import followed
+from study.designs.holdup.design import StageKeeper
+from study.designs.holdup.known import TIE, Known, places, winner_of
+from study.designs.holdup.stages import REUSED, STAGES, Outcome, Stage, num_later, phases
 from study.designs.registry import make_plan
 from study.designs.search.importance import importance_per_scale
 from study.designs.search.outcome import Outcomes
-from study.driver.opening import RunOptions, resumed_identity
 from study.errors import RecordError
 from study.records.ledger import fold
-from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted, read_lines
-from study.records.request import digest_of
-from study.space.settings import SHARED, STAGES, spec_of
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
+from study.records.request import TrialRequest, digest_of
+from study.space.settings import SHARED, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.driven import CLUSTER, ROOMY, Driven, records, rows
@@ -46,6 +47,7 @@ HOLDUP = {
     "rank_seeds": {"first": 101, "count": 2},
     "test_seeds": {"first": 1001, "count": 6},
 }
+MEASURE = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
 
 
 def space(**changes):
@@ -63,6 +65,12 @@ def space(**changes):
         holdup=holdup,
         **changes,
     )
+
+
+def few_settings(**holdup):
+    sizes = {"num_settings": 24, "tune_seeds": {"first": 1, "count": 4}, "race": {"num_settings": 6, "blocks": [1, 1]}}
+    lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
+    return space(**lists, holdup={**sizes, **holdup})
 
 
 def planted(row):
@@ -91,66 +99,13 @@ class Drive(Driven):
     def run(self, outcome=planted, *, most=None, healthy=None):
         return super().run(lambda trial: self.finish(trial, outcome, healthy=healthy), most=most)
 
+    @property
+    def rows(self):
+        return self.conductor.ledger.rows
+
 
 def decisions(path):
     return [record for record in records(path) if isinstance(record, StageDecided)]
-
-
-def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
-    assert drive.run().reason == "complete"
-    taken = decisions(tmp_path)
-    assert [each.phase for each in taken] == [phase.name for phase in phases(drive.spec.holdup)]
-    winner = next(record for record in records(tmp_path) if isinstance(record, SettingsFrozen))
-    setting = winner.settings[winner.winner]
-    assert abs(math.log10(setting["lr"]) + 3) < 0.4
-    assert setting["steps_per_env_runner"] <= 100  # 500 return units better at the large scales
-    rows = drive.conductor.ledger.rows
-    assert {row.stage for row in rows.values()} == set(STAGES) - {"measure"}
-    assert len(rows) <= drive.conductor.plan.num_trials
-
-
-def test_the_confirmation_is_on_test_seeds_and_on_scales_that_nothing_else_ran(tmp_path):
-    drive = Drive(tmp_path, space())
-    drive.run()
-    rows = drive.conductor.ledger.rows.values()
-    test_seeds = set(drive.spec.holdup.test_seeds.seeds)
-    for row in rows:
-        assert (row.seed in test_seeds) == (row.stage == "confirm")
-        assert row.num_env_runners in (2, 6, 8) or row.stage == "confirm"
-    confirmed = Counter((row.anchor, row.num_env_runners) for row in rows if row.stage == "confirm")
-    assert all(confirmed["winner", scale] == 6 for scale in (4, 8, 12))  # in two halves, of five and of one
-    assert ("best_small", 2) not in confirmed  # the winner is the best there too, and no run is made twice
-    assert confirmed["naive_growth", 8] == 5
-
-
-def test_of_an_odd_number_of_settings_the_larger_half_goes_on_the_cheaper_one_on_a_tie():
-    scores = {name: [value, value] for name, value in zip("abcde", (0.5, 0.9, 0.7, 0.7, 0.1), strict=True)}
-    costs = {name: cost for cost, name in enumerate("abdce", start=1)}
-    assert selection.race(scores, costs, least=1) == ["b", "d", "c"]
-    assert selection.winner({"a": 0.9, "b": 0.9 - selection.TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
-
-
-def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
-    drive = Drive(tmp_path, space())
-    for started in drive.groups():
-        for one in started:
-            drive.finish(one.trial)
-    drive.conductor.end_early("stopped", "told to")
-    assert drive.conductor.close().reason == "complete"
-
-
-def test_nothing_is_asked_of_a_test_seed_before_the_settings_are_frozen(tmp_path):
-    drive = Drive(tmp_path, space())
-    drive.run(most=10)
-    keeper = drive.conductor._course
-    early = TrialStarted(
-        trial=99, attempt=1, seed=1001, setting={"num_env_runners": 1}, proposed={}, iterations=None,
-        anchor=None, optuna_number=None,
-        num_cpus=1, stage="race", rule={"lr": 1.0}, digest=digest_of({"lr": 1.0}),
-    )  # fmt: skip
-    with pytest.raises(RecordError, match="test seed 1001"):
-        keeper.check(early)
 
 
 @pytest.fixture(scope="module")
@@ -173,17 +128,80 @@ def essence(path):
     return taken, started, ended
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kills=st.lists(st.integers(0, 25), min_size=1, max_size=6))
-def test_killed_anywhere_a_study_takes_the_same_decisions(kills, undisturbed, tmp_path_factory):
-    path = tmp_path_factory.mktemp("killed")
-    for most in kills:
-        if Drive(path, space()).run(most=most) is not None:
-            break
-    else:
-        Drive(path, space()).run()
-    assert essence(path) == essence(undisturbed)
-    assert max(essence(path)[2].values()) == 1
+# --- whatever happens, the same decisions ----------------------------------------------------------------------------
+
+
+class Sessions(RuleBasedStateMachine):
+    """Trials start, end in any order and are lost, drivers are killed; the model is a study that nothing disturbed.
+
+    Some settings fail or return no number, the same in both: a trial's end is a function of what it runs.
+    """
+
+    expected = None
+
+    @staticmethod
+    def outcome(row):
+        unlucky = row.seed % 3 == 0 and row.setting["train_batch_size"] > 150 * row.num_env_runners
+        return (None if row.seed % 2 else math.nan) if unlucky else planted(row)
+
+    @initialize()
+    def begin(self):
+        self.path = Path(tempfile.mkdtemp(prefix="sessions-"))
+        if Sessions.expected is None:
+            Drive(self.path / "model", space()).run(self.outcome)
+            Sessions.expected = essence(self.path / "model")
+        self.drive = Drive(self.path / "study", space())
+
+    @property
+    def running(self):
+        return sorted(self.drive.conductor._queue.running)
+
+    @rule(count=st.integers(1, 4))
+    def start(self, count):
+        for _ in range(count):
+            self.drive.conductor.next_trial()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), count=st.integers(1, 12))
+    def end(self, data, count):
+        for _ in range(count):
+            if self.running:
+                self.drive.finish(data.draw(st.sampled_from(self.running)), self.outcome)
+            self.drive.conductor.next_trial()
+            _ = self.drive.conductor.exhausted  # as Tune asks: a decision may be due
+
+    @rule()
+    def kill_and_resume(self):
+        self.drive.log.close()
+        self.drive = Drive(self.path / "study", space())
+
+    @precondition(lambda self: not self.drive.conductor.exhausted)
+    @rule()
+    def stop_and_resume(self):
+        self.drive.conductor.end_early("stopped", "told to")
+        self.drive.conductor.close()
+        self.kill_and_resume()
+
+    @invariant()
+    def test_seeds_wait_for_the_settings_and_belong_to_the_confirmation(self):
+        ledger, test_seeds = self.drive.conductor.ledger, set(HOLDUP_SPEC.test_seeds.seeds)
+        judged = [row for row in ledger.rows.values() if row.seed in test_seeds]
+        assert all(row.stage == "confirm" and row.digest in ledger.frozen.settings for row in judged)
+
+    def teardown(self):
+        self.kill_and_resume()
+        assert self.drive.run(self.outcome).reason == "complete"
+        assert essence(self.path / "study") == self.expected
+        assert set(self.expected[2].values()) == {1}
+        assert any(row.status == "failed" for row in self.drive.rows.values())
+        shutil.rmtree(self.path)
+
+
+HOLDUP_SPEC = space().holdup
+TestSessions = Sessions.TestCase
+TestSessions.settings = settings(
+    max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
@@ -193,6 +211,65 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
     Drive(tmp_path, space()).run()
     assert essence(tmp_path) == essence(undisturbed)
     assert sum(isinstance(record, SettingsFrozen) for record in records(tmp_path)) == 1
+
+
+def test_until_a_stage_and_on(undisturbed, tmp_path):
+    names = list(STAGES)
+    for stage in ("calibrate", "search", "race", "stress"):
+        closed = Drive(tmp_path, space(), until=stage).run()
+        assert closed.reason == "until"
+        assert decisions(tmp_path)[-1].stage == stage
+        assert all(names.index(row.stage) <= names.index(stage) for row in rows(tmp_path).values())
+    assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
+    assert essence(tmp_path) == essence(undisturbed)
+
+
+def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
+    drive = Drive(tmp_path, space())
+    for started in drive.groups():
+        for one in started:
+            drive.finish(one.trial)
+    drive.conductor.end_early("stopped", "told to")
+    assert drive.conductor.close().reason == "complete"
+
+
+# --- what is chosen --------------------------------------------------------------------------------------------------
+
+
+def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
+    assert drive.run().reason == "complete"
+    assert [each.phase for each in decisions(tmp_path)] == [name for _, name in phases(drive.spec.holdup)]
+    frozen = drive.conductor.ledger.frozen
+    setting = frozen.settings[frozen.winner]
+    assert abs(math.log10(setting["lr"]) + 3) < 0.4
+    assert setting["steps_per_env_runner"] <= 100  # 500 return units better at the large scales
+    assert {row.stage for row in drive.rows.values()} == set(STAGES) - {"measure"}
+    assert len(drive.rows) <= drive.conductor.plan.num_trials
+    confirmed = Counter((row.anchor, row.num_env_runners) for row in drive.rows.values() if row.stage == "confirm")
+    assert all(confirmed["winner", scale] == 6 for scale in (4, 8, 12))  # in two halves, of five and of one
+    assert confirmed["naive_growth", 8] == 5
+    assert all(row.num_env_runners in (2, 6, 8) for row in drive.rows.values() if row.stage != "confirm")
+
+
+def test_places_are_shared_by_equals_and_taken_together_over_scales_and_the_cheaper_wins_a_tie():
+    found = places([{"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.5}, {"a": 0.2, "e": 0.8}, {"f": 0.1}, {}])
+    assert found == pytest.approx(
+        {"a": (7 / 8 + 1 / 4) / 2, "b": 1 / 8, "c": 1 / 2, "d": 1 / 2, "e": 3 / 4, "f": 1 / 2}
+    )
+    assert places([{"a": 0.0, "b": 0.0}, {"c": 0.0}]) == {"a": 0, "b": 0, "c": 0}  # failed, all of a scale
+    assert winner_of({"a": 0.9, "b": 0.9 - TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
+    assert winner_of({"a": 0.9, "b": 0.9 - TIE * 2}, {"a": 2, "b": 1}) == "a"
+
+
+def test_after_a_block_the_better_half_goes_on_the_larger_one_of_an_odd_number(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"race": {"num_settings": 5, "blocks": [1, 1]}, "stress": {"num_seeds": 2}}))
+    drive.run()
+    race = [each for each in decisions(tmp_path) if each.phase.startswith("race")]
+    assert [len(each.kept) for each in race] == [3, 1]
+    for each in race:
+        means = {digest: sum(scores) / len(scores) for digest, scores in each.evidence["scores"].items()}
+        assert min(means[digest] for digest in each.kept) >= max(means[digest] for digest in each.dropped)
 
 
 def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
@@ -207,35 +284,11 @@ def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
     drive.run(outcome)
     frozen = drive.conductor.ledger.frozen
     assert frozen.settings[frozen.winner]["steps_per_env_runner"] <= 60
-    failed = [row for row in drive.conductor.ledger.rows.values() if row.status == "failed"]
+    failed = [row for row in drive.rows.values() if row.status == "failed"]
     assert failed
     assert all(row.summary["score"] == 0 for row in failed)
     race = next(each for each in decisions(tmp_path) if each.phase == "race 1")
     assert all(len(scores) == 1 for scores in race.evidence["scores"].values())
-
-
-def outcomes(drive):
-    """Return what the trials that the sampler knows came to, by number."""
-    rows = drive.conductor.ledger.rows
-    known = Outcomes(drive.spec)
-    return {trial: known.of(row) for trial, row in rows.items() if row.optuna_number is not None and row.ended}
-
-
-def seen(drive):
-    """Return what the sampler would propose the next trial by."""
-    proposer = drive.conductor._proposer
-    return proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"])
-
-
-def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tmp_path):
-    drive = Drive(tmp_path, space())
-    drive.run()
-    rows = drive.conductor.ledger.rows
-    told = outcomes(drive)
-    assert set(told) == {number for number, row in rows.items() if row.stage == "search"}
-    for number, outcome in told.items():
-        assert outcome.values == (rows[number].summary["score"],)
-        assert outcome.constraints["policy updates"] == 18  # two iterations of twenty
 
 
 def test_the_race_is_for_the_best_of_each_scale(tmp_path):
@@ -244,133 +297,31 @@ def test_the_race_is_for_the_best_of_each_scale(tmp_path):
     drive.run(lambda row: planted(row) - 150 * (row.num_env_runners > 2))
     race = next(each for each in decisions(tmp_path) if each.next_stage == "race")
     searched = race.evidence["searched"]
-    best_of_each = [max(scores, key=scores.get) for scores in searched.values()]
     assert {"2", "6", "8"} == set(searched)
     assert max(searched["8"].values()) < min(sorted(searched["2"].values())[-2:])
-    assert set(best_of_each) <= set(race.kept)
-
-
-def test_places_are_shared_by_equals_and_taken_together_over_scales():
-    found = selection.places([{"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.5}, {"a": 0.2, "e": 0.8}, {"f": 0.1}, {}])
-    assert found == pytest.approx(
-        {"a": (7 / 8 + 1 / 4) / 2, "b": 1 / 8, "c": 1 / 2, "d": 1 / 2, "e": 3 / 4, "f": 1 / 2}
-    )
-    assert selection.places([{"a": 0.0, "b": 0.0}, {"c": 0.0}]) == {"a": 0, "b": 0, "c": 0}  # failed, all of a scale
-
-
-def few_settings(**holdup):
-    sizes = {"num_settings": 24, "tune_seeds": {"first": 1, "count": 4}, "race": {"num_settings": 6, "blocks": [1, 1]}}
-    lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
-    return space(**lists, holdup={**sizes, **holdup})
+    assert {max(scores, key=scores.get) for scores in searched.values()} <= set(race.kept)
 
 
 def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
     drive = Drive(tmp_path, few_settings())
     assert drive.run().reason == "complete"
-    rows = drive.conductor.ledger.rows
-    searched = [row for row in rows.values() if row.stage in ("calibrate", "search") and row.iterations is None]
-    runs = Counter((row.digest, row.num_env_runners, row.seed) for row in searched)
-    assert max(runs.values()) > 1  # Optuna proposes again what it has proposed
-    known = Evidence(drive.spec, rows, [])
+    searched = [row for row in drive.rows.values() if row.stage in ("calibrate", "search") and row.iterations is None]
+    assert max(Counter((row.digest, row.num_env_runners, row.seed) for row in searched).values()) > 1
+    known = Known(drive.spec, drive.rows, [])
     for scale in (2, 6, 8):
         for digest, merit in known.searched(scale).items():
-            by_seed = {
-                row.seed: row.summary["score"]
-                for row in searched
-                if (row.digest, row.num_env_runners) == (digest, scale)
-            }
+            here = [row for row in searched if (row.digest, row.num_env_runners) == (digest, scale)]
+            by_seed = {row.seed: row.summary["score"] for row in here}
             assert merit == pytest.approx(sum(by_seed.values()) / len(by_seed))
-
-
-def test_a_study_of_another_version_of_the_protocol_does_not_go_on(tmp_path):
-    first = Drive(tmp_path, few_settings())
-    first.run(most=30)
-    lines = list(read_lines(first.folder.records))
-    assert any(isinstance(line.record, StageDecided) for line in lines)
-    older = [
-        replace(line, record=replace(line.record, protocol=1)) if isinstance(line.record, StageDecided) else line
-        for line in lines
-    ]
-    with pytest.raises(RecordError, match="this version knows version 5 of the hold-up protocol, got 1"):
-        StageKeeper(first.spec, make_plan(first.spec, ROOMY), folded(older), print)
-
-
-def test_a_resume_of_an_earlier_version_s_study_says_which_version_can(tmp_path):
-    spec = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path, spec, [])
-    recorded = orjson.loads(folder.identity_file.read_bytes())
-    recorded["spec"]["holdup"]["num_rounds"] = 2
-    folder.identity_file.write_bytes(orjson.dumps(recorded))
-    with pytest.raises(RecordError, match=r"this version knows no holdup\.num_rounds"):
-        resumed_identity(folder, spec, RunOptions(name="demo", out=tmp_path, resume=True))
-
-
-def seeds_played(row, spec):
-    """The environment seeds of a trial's evaluations and of its training, each as a set."""
-    size, lanes = spec.evaluation.episodes, range(row.setting["num_envs_per_env_runner"])
-    evaluated = evaluation_seeds(spec.evaluation.seed, size, first_episode=row.first_episode)
-    runners = range(1, row.setting["num_env_runners"] + 1)
-    return set(evaluated), {lane_seed(row.seed, runner, lane) for runner in runners for lane in lanes}
 
 
 def lines_of(spec, outcome=holdup.outcome, *, until=None):
     written = holdup.study_records(spec, outcome, until=until)
-    return [
-        Line(record=record, time=holdup.BEGUN + number, seq=number, end=number) for number, record in enumerate(written)
-    ]
+    return [Line(record=each, time=holdup.BEGUN + n, seq=n, end=n) for n, each in enumerate(written)]
 
 
 def folded(lines):
     return fold((line.record, line.time) for line in lines)
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    episodes=st.integers(1, 40),
-    evaluation_seed=st.integers(0, 2**28 - 1),
-    num_seeds_stock=st.integers(0, 5),
-    best_at_small=st.floats(-3.6, -2.4),
-)
-def test_the_confirmation_meets_no_seed_that_was_played_before(
-    episodes, evaluation_seed, num_seeds_stock, best_at_small
-):
-    """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
-
-    def outcome(request, rule):
-        best = best_at_small if request.num_env_runners == 2 else -3
-        return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
-
-    confirm = {**holdup.HOLDUP["confirm"], "num_seeds_stock": num_seeds_stock}
-    own_spec = holdup.holdup_spec(
-        evaluation__episodes=episodes,
-        evaluation__seed=evaluation_seed,
-        holdup={**holdup.HOLDUP, "confirm": confirm, "measure": None},
-    )
-    lines = lines_of(own_spec, outcome)
-    rows = list(folded(lines).rows.values())
-    before, confirmed = ([row for row in rows if (row.stage == "confirm") is judged] for judged in (False, True))
-    assert not {row.seed for row in before} & {row.seed for row in confirmed}
-    earlier = set().union(*(seeds_played(row, own_spec)[0] for row in before))
-    own = [seed for row in confirmed for seed in seeds_played(row, own_spec)[0]]
-    assert len(earlier) == episodes
-    assert len(own) == len(set(own)) == episodes * len(confirmed)
-    assert not earlier & set(own)
-    trained = set().union(*(seeds_played(row, own_spec)[1] for row in rows))
-    assert not trained & (earlier | set(own))
-    assert not _followed(lines, own_spec)[0]
-
-
-def test_episodes_that_were_played_before_are_refused_to_the_confirmation():
-    own_spec = holdup.holdup_spec()
-    lines, size = lines_of(own_spec, until="confirm"), own_spec.evaluation.episodes
-    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), folded(lines), print)
-    last = next(line.record for line in reversed(lines) if isinstance(line.record, TrialStarted))
-    keeper.check(replace(last, attempt=2))  # after a kill it plays its own again
-    for first in (0, size - 1, last.first_episode + 1):
-        with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
-            keeper.check(replace(last, trial=last.trial + 1, first_episode=first))
-    with pytest.raises(RecordError, match="other episodes than the first ones"):
-        keeper.check(replace(last, trial=last.trial + 1, stage="stress", seed=101, first_episode=1000 * size))
 
 
 def test_no_trial_runs_again_what_another_one_ran():
@@ -404,17 +355,88 @@ def test_no_trial_runs_again_what_another_one_ran():
     following = next(each for each in ledger.decisions if each.phase == "baselines")
     mean = sum(row.summary["score"] for row in trials) / 2
     assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
-    assert not _followed(lines, own_spec)[0]
+    assert not followed(lines, own_spec)[0]
 
 
-def test_until_a_stage_and_on(undisturbed, tmp_path):
-    for stage in ("calibrate", "search", "race", "stress"):
-        closed = Drive(tmp_path, space(), until=stage).run()
-        assert closed.reason == "until"
-        assert decisions(tmp_path)[-1].stage == stage
-        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in rows(tmp_path).values())
-    assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
-    assert essence(tmp_path) == essence(undisturbed)
+# --- seeds and episodes ----------------------------------------------------------------------------------------------
+
+
+def seeds_played(row, spec):
+    """The environment seeds of a trial's evaluations and of its training, each as a set."""
+    size, lanes = spec.evaluation.episodes, range(row.setting["num_envs_per_env_runner"])
+    evaluated = evaluation_seeds(spec.evaluation.seed, size, first_episode=row.first_episode)
+    runners = range(1, row.setting["num_env_runners"] + 1)
+    return set(evaluated), {lane_seed(row.seed, runner, lane) for runner in runners for lane in lanes}
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    episodes=st.integers(1, 40),
+    evaluation_seed=st.integers(0, 2**28 - 1),
+    num_seeds_stock=st.integers(0, 5),
+    best_at_small=st.floats(-3.6, -2.4),
+)
+def test_the_confirmation_meets_no_seed_that_was_played_before(
+    episodes, evaluation_seed, num_seeds_stock, best_at_small
+):
+    """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
+
+    def outcome(request, rule):
+        best = best_at_small if request.num_env_runners == 2 else -3
+        return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
+
+    confirm = {**holdup.HOLDUP["confirm"], "num_seeds_stock": num_seeds_stock}
+    own_spec = holdup.holdup_spec(
+        evaluation__episodes=episodes,
+        evaluation__seed=evaluation_seed,
+        holdup={**holdup.HOLDUP, "confirm": confirm, "measure": None},
+    )
+    lines = lines_of(own_spec, outcome)
+    rows = list(folded(lines).rows.values())
+    before, confirmed = ([row for row in rows if (row.stage == "confirm") is judged] for judged in (False, True))
+    assert not {row.seed for row in before} & {row.seed for row in confirmed}
+    earlier = set().union(*(seeds_played(row, own_spec)[0] for row in before))
+    own = [seed for row in confirmed for seed in seeds_played(row, own_spec)[0]]
+    assert len(earlier) == episodes
+    assert len(own) == len(set(own)) == episodes * len(confirmed)
+    trained = set().union(*(seeds_played(row, own_spec)[1] for row in rows))
+    assert not (trained | earlier) & set(own)
+    assert not trained & earlier
+    assert not followed(lines, own_spec)[0]
+
+
+def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
+    own_spec = holdup.holdup_spec()
+    lines, size = lines_of(own_spec, until="confirm"), own_spec.evaluation.episodes
+    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), folded(lines), print)
+    last = next(line.record for line in reversed(lines) if isinstance(line.record, TrialStarted))
+    keeper.check(replace(last, attempt=2))  # after a kill it plays its own again
+    other = replace(last, trial=last.trial + 1, first_episode=1000 * size)
+    keeper.check(other)
+    for first in (0, size - 1, last.first_episode + 1):
+        with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
+            keeper.check(replace(other, first_episode=first))
+    with pytest.raises(RecordError, match="other episodes than the first ones"):
+        keeper.check(replace(other, stage="stress", seed=101))
+    with pytest.raises(RecordError, match="is of one of the stages calibrate, "):
+        keeper.check(replace(other, stage="raec"))
+    for changes in ({"stage": "race", "first_episode": 0}, {"digest": "of another setting"}):
+        with pytest.raises(RecordError, match=f"test seed {last.seed} is for settings that are frozen"):
+            keeper.check(replace(other, **changes))
+    keeper._ledger.frozen = None
+    with pytest.raises(RecordError, match="for settings that are frozen"):
+        keeper.check(other)
+
+
+def test_a_study_of_another_version_of_the_protocol_does_not_go_on():
+    own_spec = holdup.holdup_spec()
+    ledger = folded(lines_of(own_spec, until="search"))
+    ledger.decisions[-1] = replace(ledger.decisions[-1], protocol=1)
+    with pytest.raises(RecordError, match="this version knows version 5 of the hold-up protocol, got 1"):
+        StageKeeper(own_spec, make_plan(own_spec, ROOMY), ledger, print)
+
+
+# --- the budget ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -425,32 +447,35 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
     ],
     ids=["ranges", "few settings"],
 )
-def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need(tmp_path, build, num_settings, paid):
+def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need_also_after_kills(
+    tmp_path, build, num_settings, paid
+):
     """Each whole trial costs 10 CPU-seconds; the budget pays for fewer settings than are wanted."""
     enough = (num_later(build(num_settings=num_settings)) + 5 + 2 + paid) * 10 / 3600
-    drive = Drive(tmp_path, build(num_settings=num_settings, cpu_hours=enough))
+    tight = build(num_settings=num_settings, cpu_hours=enough)
+    drive = Drive(tmp_path / "whole", tight)
     assert drive.run().reason == "complete"
-    cut = next(each for each in decisions(tmp_path) if each.cancelled)
+    cut = next(each for each in decisions(tmp_path / "whole") if each.cancelled)
+    assert cut.phase == "search"
     assert "CPU-hours" in cut.evidence["cancelled"]
-    rows = drive.conductor.ledger.rows.values()
-    assert sum(row.summary["cpu_s_spent"] for row in rows) <= enough * 3600
-    confirmed = sum(row.stage == "confirm" for row in rows)
-    # The arms at the small scale need no second half; there are two baselines or one.
-    assert build is few_settings or confirmed in (3 * 6 + 2 * 5 + 2 * 5, 3 * 6 + 2 * 5 + 5)
+    assert sum(row.summary["cpu_s_spent"] for row in drive.rows.values()) <= enough * 3600
+    for most in (5, 8):  # behind the calibration, and within the search, which is never refused once it has begun
+        assert Drive(tmp_path / "killed", tight).run(most=most) is None
+    assert Drive(tmp_path / "killed", tight).run().reason == "complete"
+    assert essence(tmp_path / "killed") == essence(tmp_path / "whole")
 
 
 def test_trials_that_run_count_against_the_budget(tmp_path):
     """Each whole trial costs 10 CPU-seconds; the budget pays for one more than those of the later stages."""
     drive = Drive(tmp_path, space(holdup={"num_settings": 40}))
     drive.run(most=30)
-    ledger, course = drive.conductor.ledger, drive.conductor._course
-    spent = course._spent()
+    spent = sum(row.summary.get("cpu_s_spent") or 0 for row in drive.rows.values())
     tight = space(holdup={"num_settings": 40, "cpu_hours": (spent + (num_later(drive.spec) + 1.5) * 10) / 3600})
-    keeper = StageKeeper(tight, drive.conductor.plan, ledger, print)
-    request = next(each for each in drive.conductor.plan.requests if each.stage == "calibrate" and not each.iterations)
-    request = replace(request, stage="search", setting=None)
+    keeper = StageKeeper(tight, drive.conductor.plan, drive.conductor.ledger, print)
+    request = TrialRequest(stage="search", num_env_runners=8, seed=1)
     assert keeper.why_skip(request, num_running=0, left_s=None) == ""
     assert "CPU-hours" in keeper.why_skip(request, num_running=1, left_s=None)
+    assert keeper.why_skip(replace(request, stage="race"), num_running=1, left_s=None) == ""
 
 
 def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_would_be_enough(tmp_path):
@@ -458,106 +483,45 @@ def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_woul
     closed = drive.run()
     assert closed.reason == "error"
     assert "a trial takes 10 CPU-seconds" in closed.detail
-    assert {row.stage for row in drive.conductor.ledger.rows.values()} == {"calibrate"}
+    assert {row.stage for row in drive.rows.values()} == {"calibrate"}
     enough = float(re.search(r"holdup.cpu_hours=([\d.]+)", closed.detail).group(1))
     resumed = Drive(tmp_path, space(holdup={"cpu_hours": enough}))
     assert resumed.run().reason == "complete"
-    assert sum(row.summary["cpu_s_spent"] for row in resumed.conductor.ledger.rows.values()) <= enough * 3600
+    assert sum(row.summary["cpu_s_spent"] for row in resumed.rows.values()) <= enough * 3600
+    later = [row for row in resumed.rows.values() if row.stage != "calibrate"]
+    assert all(row.predicted_cpu_s > 0 for row in later)  # by the cost model of the calibration
 
 
-def test_the_cost_of_every_later_trial_is_predicted(tmp_path):
-    Drive(tmp_path, space()).run()
-    started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
-    assert all(record.predicted_cpu_s is None for record in started if record.stage == "calibrate")
-    later = [record for record in started if record.stage != "calibrate"]
-    assert later
-    assert all(record.predicted_cpu_s > 0 for record in later)
+# --- stock runs and the clock ----------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reason_is_recorded(tmp_path):
-    measure = {"scales": [1, 8], "repeats": 2, "iterations": 2}
-    drive = Drive(tmp_path, space(holdup={"measure": measure}))
-    assert drive.run().reason == "complete"
-    last = decisions(tmp_path)[-1]
-    assert last.phase == "measure"
-    assert last.cancelled
-    assert "CPUs" in last.evidence["cancelled"]
-
-
-def test_one_stock_runner_stands_for_all_where_there_are_no_cores(tmp_path):
+def test_the_winner_runs_under_rllibs_own_runners_and_learner(tmp_path):
     drive = Drive(tmp_path, space(holdup={"confirm": {"num_seeds": 5, "num_seeds_others": 5, "num_seeds_stock": 5}}))
 
     def outcome(row):
         if row.variant == "stock":
             report(drive.conductor, row.trial, built(), progress=0)
-            assert row.setting["num_env_runners"] == 1
-            assert row.num_env_runners == 8
-            assert row.setting["num_envs_per_env_runner"] == 8 * row.rule["num_envs_per_env_runner"]
         return planted(row)
 
     drive.run(outcome, healthy=1)
-    stock = [row for row in drive.conductor.ledger.rows.values() if row.variant == "stock"]
+    stock = [row for row in drive.rows.values() if row.variant == "stock"]
     assert len(stock) == 5
     assert {row.timing for row in stock} == {"emulated"}
-    assert {row.timing_reason for row in stock} == {"lanes of 8 runners stepped in 1 stock runner"}
-    assert {row.num_lost_runners for row in stock} == {0}
     study, rllib = (spec_of(drive.spec, variant) for variant in ("study", "stock"))
-    assert (rllib.runner, rllib.learner, rllib.execution) == ("stock", "rllib", "real")
+    assert (rllib.runner, rllib.learner) == ("stock", "rllib")
     assert (study.runner, study.learner, study.execution) == ("batched", "auto", "emulated")
 
 
-def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
-    measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
-    wanted = space(holdup={"measure": measure})
-
-    def outcome(row):
-        report(drive.conductor, row.trial, built(), progress=0)
-        return planted(row)
-
-    drive = Drive(tmp_path, wanted)
-    for started in drive.groups():
-        if started[0].anchor == SHARED:
-            drive.finish(started[0].trial, outcome)
-            torn = [one.trial for one in started]
-            break
-        for one in started:
-            drive.finish(one.trial, outcome)
-    drive.log.close()
-    drive = Drive(tmp_path, wanted)
-    assert drive.run(outcome).reason == "complete"
-    rows = drive.conductor.ledger.rows
-    assert rows[torn[0]].timing != "tainted"
-    assert {rows[trial].timing for trial in torn[1:]} == {"tainted"}
-    whole = [row for row in rows.values() if row.anchor == SHARED and row.trial not in torn]
-    assert whole
-    assert not any(row.timing == "tainted" for row in whole)
-
-
-def test_a_study_that_has_begun_to_search_is_never_refused_by_its_budget(tmp_path):
-    """What an uninterrupted run survives, a resumed one must survive too."""
-    tight = space(holdup={"cpu_hours": 0.25, "num_settings": 24})
-    assert Drive(tmp_path / "whole", tight).run().reason == "complete"
-    searched = next(each for each in decisions(tmp_path / "whole") if each.phase == "search")
-    assert searched.cancelled, "the budget must bind the search"
-    for most in (5, 8):  # behind the calibration, and within the search
-        assert Drive(tmp_path / "killed", tight).run(most=most) is None
-    assert Drive(tmp_path / "killed", tight).run().reason == "complete"
-    assert essence(tmp_path / "killed") == essence(tmp_path / "whole")
-
-
-def test_the_sampler_forgets_a_trial_that_is_cancelled(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"num_settings": 40}))
-    drive.run(most=14)
-    ledger = drive.conductor.ledger
-    trial = next(number for number, row in ledger.rows.items() if row.optuna_number is not None and row.ended)
-    before = seen(drive)
-    ledger.decisions.append(replace(ledger.decisions[-1], cancelled=[trial]))
-    assert len(seen(drive)) == len(before) - 1
+def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reason_is_recorded(tmp_path):
+    drive = Drive(tmp_path, space(holdup={"measure": {"scales": [1, 8], "repeats": 2, "iterations": 2}}))
+    assert drive.run().reason == "complete"
+    last = decisions(tmp_path)[-1]
+    assert (last.phase, bool(last.cancelled)) == ("measure", True)
+    assert "CPUs" in last.evidence["cancelled"]
 
 
 def test_trials_of_one_group_run_together_and_alone(tmp_path):
-    measure = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
-    drive = Drive(tmp_path, space(holdup={"measure": measure}))
+    drive = Drive(tmp_path, space(holdup={"measure": MEASURE}))
     seen = []
     for started in drive.groups():
         if started[0].stage == "measure":
@@ -569,10 +533,82 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
     # Tables of times leave these out by their name: it is given to no trial that runs alone.
     assert all((len(together) > 1) == (together[0][0] == SHARED) for together in seen)
     assert seen[0] == [("anchor", 1)]
-    strong = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "strong"]
+    strong, weak = ([row for row in drive.rows.values() if row.anchor == name] for name in ("strong", "weak"))
     assert len({row.setting["train_batch_size"] for row in strong}) == 1
-    weak = [row for row in drive.conductor.ledger.rows.values() if row.anchor == "weak"]
     assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
+
+
+def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
+    def outcome(row):
+        report(drive.conductor, row.trial, built(), progress=0)
+        return planted(row)
+
+    wanted = space(holdup={"measure": MEASURE})
+    drive = Drive(tmp_path, wanted)
+    for started in drive.groups():
+        for one in started[: 1 if started[0].anchor == SHARED else None]:
+            drive.finish(one.trial, outcome)
+        if started[0].anchor == SHARED:
+            torn = [one.trial for one in started]
+            break
+    drive.log.close()
+    drive = Drive(tmp_path, wanted)
+    assert drive.run(outcome).reason == "complete"
+    tainted = {trial for trial, row in drive.rows.items() if row.timing == "tainted"}
+    assert tainted == set(torn[1:])
+
+
+# --- one class more --------------------------------------------------------------------------------------------------
+
+
+class Twice(Stage):
+    """A seventh stage, in one place: the winner once more at every searched scale, on other test seeds."""
+
+    name, seeds, is_kept_for = "twice", "test_seeds", True
+
+    def sizes(self, spec):
+        return Counter({(scale, "study"): 1 for scale in spec.scales})
+
+    def begin(self, known, phase):
+        winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]
+        asked = [
+            TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
+            for scale in known.spec.scales
+        ]
+        return Outcome(requests=asked, kept=[winner])
+
+
+def test_a_stage_is_one_class(tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "twice", Twice())
+    drive = Drive(tmp_path, space(), until="confirm")
+    assert "twice" in drive.conductor.design.stages
+    assert drive.run().detail.endswith("twice comes next")
+    drive = Drive(tmp_path, space())
+    assert drive.run().reason == "complete"
+    again = [row for row in drive.rows.values() if row.stage == "twice"]
+    assert [(row.num_env_runners, row.digest) for row in again] == [
+        (scale, drive.conductor.ledger.frozen.winner) for scale in (2, 6, 8)
+    ]
+    assert [each.phase for each in decisions(tmp_path)][-2:] == ["rest", "twice"]
+    assert "twice" in shown(print_stages, drive.rows.values(), table_file="trials.csv")
+
+
+# --- what is seen of it ----------------------------------------------------------------------------------------------
+
+
+def test_the_sampler_is_given_the_scores_of_search_trials_that_are_not_cancelled_and_of_nothing_else(tmp_path):
+    drive = Drive(tmp_path, space())
+    drive.run()
+    known = Outcomes(drive.spec)
+    told = [row for row in drive.rows.values() if row.optuna_number is not None and row.ended]
+    assert told == [row for row in drive.rows.values() if row.stage == "search"]
+    for row in told:
+        assert known.of(row).values == (row.summary["score"],)
+        assert known.of(row).constraints["policy updates"] == 18  # two iterations of twenty
+    proposer, ledger = drive.conductor._proposer, drive.conductor.ledger
+    before = len(proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"]))
+    ledger.decisions.append(replace(ledger.decisions[-1], cancelled=[told[0].trial]))
+    assert len(proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"])) == before - 1
 
 
 def shown(draw, *arguments, **options):
@@ -582,10 +618,10 @@ def shown(draw, *arguments, **options):
 
 
 def test_what_a_person_sees_of_the_stages(tmp_path):
-    drive = Drive(tmp_path, space())
+    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
     assert drive.conductor.phase == "calibrate"
     drive.run(lambda row: None if row.trial == 6 else planted(row))
-    rows = drive.conductor.ledger.rows.values()
+    rows = drive.rows.values()
     lines = shown(print_stages, rows, table_file="trials.csv").splitlines()
     by_stage = {line.split()[0]: line.split() for line in lines if line.strip()}
     counts = Counter(row.stage for row in rows)
@@ -593,6 +629,12 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
         assert int(by_stage[stage][1]) == counts[stage]
     assert by_stage["search"][2] == "1"
     assert float(by_stage["confirm"][3]) == pytest.approx(counts["confirm"] * 10 / 3600, abs=0.006)
+    front = shown(print_front, rows)
+    assert "8 runners: return" in front
+    assert "n=1, no interval" in front
+    table = shown(print_importance, importance_per_scale(drive.spec, rows), fewest=10)
+    assert "8 runners" in table
+    assert "lr" in table
 
 
 def test_the_plan_of_a_hold_up_study_counts_what_may_run():
@@ -602,16 +644,3 @@ def test_the_plan_of_a_hold_up_study_counts_what_may_run():
     assert f"demo: up to {plan.num_trials} trials" in text
     assert "2 (measured)" in text
     assert "oversubscribed if CPU pressure" in text
-
-
-def test_the_front_and_the_importance_are_printed_per_scale(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
-    drive.run()
-    rows = drive.conductor.ledger.rows.values()
-    text = shown(print_front, rows)
-    assert "8 runners: return" in text
-    assert "n=1, no interval" in text
-    table = shown(print_importance, importance_per_scale(drive.spec, rows), fewest=10)
-    assert "8 runners" in table
-    assert "lr" in table
-    assert shown(print_importance, {}, fewest=10).startswith("No scale has 10 trials")

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.designs.holdup.arms import Arm, Arms, Run
-from study.designs.holdup.comparison import STOPPED_EARLY, compare
 from study.designs.holdup.verdict import (
     LEAST_MEASURED,
     LEVEL,
+    STOPPED_EARLY,
+    Arm,
+    Arms,
     Check,
     Limits,
+    Run,
     Verdict,
     _clock,
+    compare,
     halfway,
     judge,
     num_solved_needed,
@@ -157,34 +160,30 @@ def test_naive_growth_stops_by_an_exact_test_of_its_earliest_times():
     assert not stops(later, before=100_000.0)  # nobody saw that they were later
 
 
-def test_every_unseen_scale_must_hold():
+def test_every_unseen_scale_must_hold_and_the_winner_at_the_small_scale_is_not_judged():
     good, bad = arm(GOOD), arm([0.5] * 20, 64)
     judged = verdict({TARGET: good, 23: moved(good, 23), 64: bad}, arm(GOOD, SMALL))
     assert check(judged, "score_kept@23").passed
     assert check(judged, "score_kept@64").passed is False
     assert judged.sentence == "does not hold up"
-
-
-def test_the_winner_at_the_small_scale_is_not_judged():
-    good = arm(GOOD)
-    judged = verdict({TARGET: good, SMALL: arm([0.0] * 20, SMALL)}, arm(GOOD, SMALL))
-    assert judged.learning
+    assert verdict({TARGET: good, SMALL: arm([0.0] * 20, SMALL)}, arm(GOOD, SMALL)).learning
 
 
 def test_runs_that_do_not_differ_give_no_spread_and_no_error():
     judged = verdict(arm([1.0] * 20), arm([1.0] * 10, SMALL))
     found = check(judged, "score_kept@46")
-    assert found.passed
-    assert found.value.low == 0.0
+    assert (found.passed, found.value.low) == (True, 0.0)
     assert "nothing is known of the spread" in found.note
     assert verdict(arm([0.0] * 20), arm([0.0] * 10, SMALL)).sentence == "does not hold up"  # nothing is solved
+    same = compare(arm([1.0] * 20), [arm([1.0] * 10, name="same")], rng=np.random.default_rng(0))["rows"]["same"]
+    assert (same["p_value"], same["difference"].value) == (1.0, 0.0)
 
 
 def test_one_run_is_no_evidence():
     found = check(verdict(arm([1.0]), arm(GOOD, SMALL)), "score_kept@46")
     assert found.passed is False
     assert "too few runs" in found.note
-    assert compare(arm([1.0]), [arm([0.1] * 9, name="b")], rng=np.random.default_rng(0)).rows[0].p_value is None
+    assert compare(arm([1.0]), [arm([0.1] * 9, name="b")], rng=np.random.default_rng(0))["rows"]["b"]["p_value"] is None
 
 
 def test_the_number_of_solved_seeds_is_not_raised_by_rounding():
@@ -192,36 +191,22 @@ def test_the_number_of_solved_seeds_is_not_raised_by_rounding():
     assert num_solved_needed(5, 0.95) == 5
 
 
-def test_steps_are_saved_when_naive_growth_needs_more():
-    naive = arm([1.0] * 10, name="naive_growth", steps=400_000.0)
-    found = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=naive), "steps_saved@46")
-    assert found.passed
-    assert found.value.value == pytest.approx(2.0)
-    same = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=arm([1.0] * 10, name="naive_growth")), "steps_saved@46")
-    assert same.passed is False
+def test_steps_are_saved_when_naive_growth_needs_more_and_who_never_gets_there_counts_the_budget():
+    def saved(naive, winner=None, **limits):
+        return check(verdict(winner or arm(GOOD), arm(GOOD, SMALL), naive=naive, **limits), "steps_saved@46")
 
-
-def test_naive_growth_that_never_gets_there_counts_the_budget_and_so_does_a_failed_run():
-    naive = arm([0.1] * 5 + [None] * 5, name="naive_growth")
-    found = check(verdict(arm(GOOD), arm(GOOD, SMALL), naive=naive), "steps_saved@46")
-    assert found.value.value == pytest.approx(2.5)
-    hopeless = verdict(arm([0.1] * 20), arm(GOOD, SMALL), naive=naive)
-    assert check(hopeless, "steps_saved@46").passed is False  # neither arm ever got there
-
-
-def test_without_naive_growth_its_law_is_not_required():
-    found = check(verdict(arm(GOOD), arm(GOOD, SMALL)), "steps_saved@46")
-    assert (found.value, found.passed) == (None, None)
-    assert "no arm" in found.note
-
-
-def test_without_a_budget_in_steps_the_comparison_ends_with_the_shortest_run():
+    slower = arm([1.0] * 10, name="naive_growth", steps=400_000.0)
+    assert (saved(slower).passed, saved(slower).value.value) == (True, pytest.approx(2.0))
+    assert saved(arm([1.0] * 10, name="naive_growth")).passed is False
+    never = arm([0.1] * 5 + [None] * 5, name="naive_growth")
+    assert saved(never).value.value == pytest.approx(2.5)
+    assert saved(never, arm([0.1] * 20)).passed is False  # neither arm ever got there
+    assert (saved(None).value, saved(None).passed) == (None, None)
+    assert "no arm" in saved(None).note
+    # Without a budget in steps the comparison ends with the shortest run: only that one gets there, at 50,000.
     short = Run(seed=99, score=1.0, solved=True, env_steps=100_000.0, env_steps_to_target=50_000.0)
     winner = Arm(name="winner", scale=TARGET, runs=(*arm(GOOD).runs, short))
-    naive = arm([1.0] * 10, name="naive_growth", steps=400_000.0)
-    found = check(verdict(winner, arm(GOOD, SMALL), naive=naive, env_steps=None), "steps_saved@46")
-    # Horizon 100,000: only the short run gets there, at 50,000.
-    assert found.value.value == pytest.approx(100_000 / ((20 * 100_000 + 50_000) / 21))
+    assert saved(slower, winner, env_steps=None).value.value == pytest.approx(100_000 / ((20 * 100_000 + 50_000) / 21))
 
 
 def clocked(seconds, scale, *, name="winner", **changes):
@@ -373,21 +358,18 @@ def test_the_comparison_is_corrected_and_says_what_it_does_not_show():
     rng = np.random.default_rng(1)
     like, worse = arm(GOOD[:10], name="like"), arm([0.5, 0.52, 0.48, 0.5, 0.51], name="worse")
     found = compare(arm(GOOD), [like, worse], rng=rng)
-    assert found.sentence == "better than worse; not shown to be better than like"
-    assert not found.better_than_every
-    assert found.rows[1].p_adjusted == pytest.approx(2 * found.rows[1].p_value)
+    assert found["sentence"] == "better than worse; not shown to be better than like"
+    assert not found["better_than_every"]
+    assert found["rows"]["worse"]["p_adjusted"] == pytest.approx(2 * found["rows"]["worse"]["p_value"])
     chosen = {"screening": "1 confirmed of 4 that ran; chosen on 2 seeds", "stopped": ["worse"]}
     best = compare(arm(GOOD), [worse], rng=rng, **chosen)
-    assert best.sentence == f"better than each baseline that was confirmed ({chosen['screening']})"
-    assert (best.rows[0].note, found.rows[1].note) == (STOPPED_EARLY, "")
-    assert compare(arm(GOOD), [like], rng=rng).sentence == "not shown to be better than any baseline that was confirmed"
-    assert compare(arm(GOOD), [], rng=rng).sentence == "no baseline was run"
-
-
-def test_arms_without_any_spread_are_compared_without_a_warning():
-    found = compare(arm([1.0] * 20), [arm([1.0] * 10, name="same")], rng=np.random.default_rng(0))
-    assert found.rows[0].p_value == 1.0
-    assert found.rows[0].difference.value == 0.0
+    assert best["sentence"] == f"better than each baseline that was confirmed ({chosen['screening']})"
+    assert best["rows"]["worse"]["note"] == STOPPED_EARLY
+    assert "note" not in found["rows"]["worse"]
+    assert (
+        compare(arm(GOOD), [like], rng=rng)["sentence"] == "not shown to be better than any baseline that was confirmed"
+    )
+    assert compare(arm(GOOD), [], rng=rng)["sentence"] == "no baseline was run"
 
 
 # Operating characteristics
@@ -401,7 +383,8 @@ def share_declared(*, gain, studies, permutations, seed=0):
         winner = arm(rng.normal(1 + gain, 0.05, 20).tolist())
         others = [arm(rng.normal(1, 0.05, 10).tolist(), name=name) for name in "abc"]
         found = compare(winner, others, rng=rng, num_resamples=permutations)
-        counts += [any(row.better for row in found.rows), found.rows[0].better, found.better_than_every]
+        better = [row["better"] for row in found["rows"].values()]
+        counts += [any(better), better[0], found["better_than_every"]]
     return counts / studies
 
 

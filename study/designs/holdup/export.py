@@ -1,11 +1,13 @@
 """The winner of a hold-up study for use elsewhere: a plain RLlib script, and a space file. Text; imports no engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from study.designs.holdup.certificate.making import Certificate, make_certificate
+from study.designs.holdup.certificate import make_certificate
+from study.designs.holdup.page import estimate
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
-from study.space.parameters import SCALE, Value
+from study.space.parameters import SCALE
 from study.space.settings import fitted
 from study.space.spec import StudySpec
 
@@ -27,8 +29,9 @@ def export_python(folder: StudyFolder, scale: int, *, fast: bool = False) -> str
         RecordError: The study has no certificate yet, or its records break a rule.
         AnalysisError: The training needs more than Gymnasium and RLlib.
     """
-    certificate, spec, setting = _resolved(folder, scale)
-    return plain_script(spec, setting, header=_header(certificate, spec, scale), iterations=None, fast=fast)
+    content, spec = make_certificate(folder), folder.identity().parse()
+    setting = fitted(spec, content["winner"]["rule"], scale)
+    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None, fast=fast)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -41,51 +44,49 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
     Raises:
         RecordError: The study has no certificate yet, or its records break a rule.
     """
-    certificate, spec, setting = _resolved(folder, scale)
-    header, rule = comment(_header(certificate, spec, scale)), comment(_rule(certificate, spec, scale))
-    description = f"The winner of the hold-up study {certificate.study['name']} at {scale} environment runners"
+    content, spec = make_certificate(folder), folder.identity().parse()
+    setting = fitted(spec, content["winner"]["rule"], scale)
+    header, rule = comment(_header(content, spec, scale)), comment(_rule(content, spec, scale))
+    description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
     return space_file(spec, setting, header=f"{header}\n#\n{rule}", description=description, seeds=SEEDS)
 
 
-def _resolved(folder: StudyFolder, scale: int) -> tuple[Certificate, StudySpec, dict[str, Value]]:
-    certificate, spec = make_certificate(folder), folder.identity().parse()
-    return certificate, spec, fitted(spec, certificate.winner["rule"], scale)
+def _confirmed(content: Mapping[str, Any]) -> list[int]:
+    scales = content["scales"]
+    return sorted({scales["target"], scales["small"], *scales["unseen"]})
 
 
-def _header(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str]:
+def _of(arm: Mapping[str, Any], seeds: str = "") -> str:
+    return f"score {estimate(arm['score'], 3)}, solved {arm['solved']} of {arm['n']}{seeds}"
+
+
+def _header(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator[str]:
     """Yield what a reader must know of where the numbers come from."""
-    study, scales = certificate.study, certificate.scales
+    study, arms, confirmed = content["study"], content["arms"], _confirmed(content)
     yield f"The winner of the hold-up study '{study['name']}' ({study['id']}) at {scale} environment runners."
-    yield f"Setting {certificate.winner['digest']}, space {study['space_digest']}."
-    yield f"Verdict at {scales['target']} environment runners: {certificate.verdict.sentence}."
-    confirmed = [scales["target"], scales["small"], *scales["unseen"]]
+    yield f"Setting {content['winner']['digest']}, space {study['space_digest']}."
+    yield f"Verdict at {content['scales']['target']} environment runners: {content['verdict']['sentence']}."
     if scale not in confirmed:
-        shown = ", ".join(str(each) for each in sorted(confirmed))
+        shown = ", ".join(map(str, confirmed))
         yield f"WARNING: this setting was not confirmed at {scale} environment runners, only at {shown}."
-    arm = certificate.arms.get(f"winner@{scale}")
-    if arm is not None:
-        yield f"Confirmed at {scale}: score {arm.score:.3f}, solved {arm.solved} of {arm.n} test seeds."
+    if arm := arms.get(f"winner@{scale}"):
+        yield f"Confirmed at {scale}: {_of(arm, ' test seeds')}."
     runner, learner = spec.runner_in_use, spec.learner_in_use
-    used = f"runner: {runner}, learner: {learner}, standardization: {spec.standardization_in_use}"
     if (runner, learner) != ("stock", "rllib"):
-        stock = next((each for each in certificate.arms.values() if each.variant == "stock"), None)
-        found = (
-            "it was not confirmed with them"
-            if stock is None
-            else f"with them at {stock.scale}: score {stock.score:.3f}, solved {stock.solved} of {stock.n}"
-        )
+        stock = next((each for each in arms.values() if each["variant"] == "stock"), None)
+        found = "it was not confirmed with them" if stock is None else f"with them at {stock['scale']}: {_of(stock)}"
+        used = f"runner: {runner}, learner: {learner}, standardization: {spec.standardization_in_use}"
         yield f"The study trained with {used}; RLlib's own differ in detail ({found})."
 
 
-def _rule(certificate: Certificate, spec: StudySpec, scale: int) -> Iterator[str]:
+def _rule(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator[str]:
     """Yield the numbers that the rule gives at the scales of the study and at the one asked for."""
-    scales, rule = certificate.scales, certificate.winner["rule"]
-    confirmed = {scales["target"], scales["small"], *scales["unseen"]}
+    rule, confirmed = content["winner"]["rule"], _confirmed(content)
     yield "The setting, at every scale: " + ", ".join(f"{name}: {value}" for name, value in rule.items())
     rows = [[*TABLE, "confirmed"]]
-    for each in sorted({scale, *scales["searched"], *confirmed}):
+    for each in sorted({scale, *content["scales"]["searched"], *confirmed}):
         numbers = fitted(spec, rule, each)
         rows.append([*(f"{numbers[name]:.6g}" for name in TABLE), "yes" if each in confirmed else "no"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,6 +1,7 @@
 """The certificate of a hold-up study: made from the records and study.json alone, and checked against them.
 
-Reads files; imports no engine.
+It is one value, `certificate.json`; `certificate.md` is a page of it. Decisions and figures are made again by the
+functions that decided.
 """
 
 import json
@@ -10,24 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 from msgspec.structs import asdict
 
-from study.designs.holdup import machine
-from study.designs.holdup.certificate.content import Certificate
-from study.designs.holdup.certificate.figures import FORMAT, Maker
-from study.designs.holdup.phases import check_version
+from study.designs.holdup.figures import FORMAT, as_json, content_of
+from study.designs.holdup.page import page
+from study.designs.holdup.stages import STAGES, check_version, decide, requests_of
 from study.errors import RecordError
-from study.records.files import below
+from study.records.files import below, write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, TrialEnded, read_lines
-from study.space.settings import STAGES
 from study.space.space_file import as_options
 from study.space.spec import StudySpec
 from study.text import count
-
-__all__ = ["Certificate", "make_certificate", "verify"]
 
 ABSOLUTE, RELATIVE = 1e-9, 2e-6
 """Figures that differ by less are the same: machines round the last digits differently, and packed records can have
@@ -38,19 +34,23 @@ AT_MOST = 30
 """Differences that a message lists."""
 
 
-def make_certificate(folder: StudyFolder) -> Certificate:
-    """Return the certificate of a study whose confirmation is complete.
+def make_certificate(folder: StudyFolder) -> dict[str, Any]:
+    """Return the certificate of a study whose confirmation is complete; its keys are those of `content_of`.
 
     Raises:
         RecordError: There is no study or no hold-up study, it has not been confirmed yet (says how to go on), or its
             decisions are others than its records lead to (names the first ones).
     """
-    identity, spec, lines = _read(folder)
+    identity = folder.identity()
+    spec = identity.parse()
+    _check_kind(folder, spec)
+    lines = list(read_lines(folder.records))
+    check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     try:
-        differing, ledger = _followed(lines, spec)
+        differing, ledger = followed(lines, spec)
         if not differing:
             _check_confirmed(folder, identity, spec, ledger)
-            return Maker(identity, spec, lines).certificate()
+            return content_of(identity, spec, ledger, lines)
     except RecordError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -58,6 +58,23 @@ def make_certificate(folder: StudyFolder) -> Certificate:
         raise RecordError(where=str(folder.records), rule=rule, got=got, fix=RESTORE) from error
     rule = f"must lead to what it says was decided, {count(len(differing), 'difference')}:\n{_listed(differing)}\n"
     raise RecordError(where=str(folder.records), rule=rule, fix=RESTORE)
+
+
+def write_certificate(folder: StudyFolder) -> dict[str, Any]:
+    """Write `certificate.json` and `certificate.md` into the study folder, and return the certificate.
+
+    Raises:
+        RecordError: As `make_certificate`; or the folder cannot be written.
+    """
+    content = make_certificate(folder)
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    try:
+        write_atomically(folder.certificate, text + "\n")
+        write_atomically(folder.certificate_page, page(content))
+    except OSError as error:
+        rule, fix = f"must be writable ({error.strerror})", "Free some space, or check its permissions."
+        raise RecordError(where=str(folder.path), rule=rule, fix=fix) from error
+    return content
 
 
 def verify(path: str | Path) -> StudyFolder:
@@ -77,14 +94,13 @@ def verify(path: str | Path) -> StudyFolder:
     if given.name == folder.certificate.name:
         folder = StudyFolder(given.parent)
     folder.identity()  # a path without a study is refused as such
-    file = folder.certificate
+    file, page_file = folder.certificate, folder.certificate_page
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     written = _written(file, fix)
-    certificate = make_certificate(folder)
-    differing = list(_differences(written, certificate.to_json(), ""))
-    page = folder.certificate_page
-    if not differing and page.exists() and _text(page) != certificate.to_markdown():
-        differing = [f"{page.name}: must be the page of these figures, got another text"]
+    content = make_certificate(folder)
+    differing = list(differences(written, content, ""))
+    if not differing and page_file.exists() and _text(page_file) != page(content):
+        differing = [f"{page_file.name}: must be the page of these figures, got another text"]
     if differing:
         number = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
         rule = f"must say what the records say, {number}:\n{_listed(differing)}\n"
@@ -92,34 +108,60 @@ def verify(path: str | Path) -> StudyFolder:
     return folder
 
 
-def _followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]:
+def followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]:
     """Return what differs where summaries and decisions are made again from the records before them, and the end."""
     ledger, differing = Ledger(), list[str]()
     for line in lines:
-        record = line.record
+        record, place = line.record, f"line {line.seq + 1}"
         if isinstance(record, TrialEnded) and (row := ledger.rows.get(record.trial)) is not None:
             again = row.summarise(spec, record.status, moment=line.time)
             known = [name for name in again if name in record.summary and name not in BY_THE_CLOCK]
             written, made = ({name: summary[name] for name in known} for summary in (record.summary, again))
-            differing += _differences(written, _as_json(made), f"line {line.seq + 1}: trial {record.trial}")
+            differing += differences(written, as_json(made), f"{place}: trial {record.trial}")
         elif isinstance(record, StageDecided):
+            place += f": decision {record.number} ({record.phase})"
             why = str(record.evidence.get("cancelled", ""))
             try:
-                step = machine.decide(spec, ledger.rows, ledger.decisions, cancelled=record.cancelled, reason=why)
+                decision, frozen = decide(spec, ledger.rows, ledger.decisions, cancelled=record.cancelled, reason=why)
             except RecordError as error:
-                return [*differing, f"line {line.seq + 1}: decision {record.number} ({record.phase}): {error}"], ledger
-            place = f"line {line.seq + 1}: decision {record.number} ({record.phase})"
-            differing += _differences(asdict(record), _as_json(asdict(step.decision)), place)
-            if step.frozen is not None:
-                frozen = None if ledger.frozen is None else asdict(ledger.frozen)
-                differing += _differences(frozen, _as_json(asdict(step.frozen)), f"{place}: settings_frozen")
+                return [*differing, f"{place}: {error}"], ledger
+            differing += differences(asdict(record), as_json(asdict(decision)), place)
+            if frozen is not None:
+                on_record = None if ledger.frozen is None else asdict(ledger.frozen)
+                differing += differences(on_record, as_json(asdict(frozen)), f"{place}: settings_frozen")
         ledger.apply(record, line.time)
     return differing, ledger
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value as it is read back from the records."""
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+def differences(written: Any, again: Any, place: str) -> Iterator[str]:
+    """Yield one line for every figure of two JSON values that differs."""
+    if isinstance(written, dict) and isinstance(again, dict):
+        for key in [*again, *(key for key in written if key not in again)]:
+            inner = f"{place}.{key}" if place else str(key)
+            if key in written and key in again:
+                yield from differences(written[key], again[key], inner)
+            else:
+                here, there = (json.dumps(each[key]) if key in each else "nothing" for each in (written, again))
+                yield f"{inner}: written {here}, recomputed {there}"
+    elif isinstance(written, list) and isinstance(again, list) and len(written) == len(again):
+        for index, (first, second) in enumerate(zip(written, again, strict=True)):
+            yield from differences(first, second, f"{place}.{index}")
+    elif not _same(written, again):
+        yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(again)}"
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two JSON values without others in them are equal."""
+    of_a_kind = isinstance(first, bool) == isinstance(second, bool)
+    if all(isinstance(each, int | float) for each in (first, second)) and isinstance(first + second, float):
+        return of_a_kind and math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return bool(first == second) and of_a_kind
+
+
+def _listed(lines: Sequence[str]) -> str:
+    """Return the first of many lines, indented, and how many more there are."""
+    more = [f"… and {len(lines) - AT_MOST} more"] if len(lines) > AT_MOST else []
+    return "\n".join(f"  {line}" for line in [*lines[:AT_MOST], *more])
 
 
 def _written(file: Path, fix: str) -> dict[str, Any]:
@@ -135,9 +177,9 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise RecordError(where=where, rule="no certificate here", fix=fix) from error
+    except RecordError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, RecordError):
-            raise
         got = f"a damaged file ({error})"
         raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
     found = written.get("format") if isinstance(written, dict) else type(written).__name__
@@ -146,81 +188,34 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
     return dict(written)
 
 
-def _listed(lines: Sequence[str]) -> str:
-    """Return the first of many lines, indented, and how many more there are."""
-    more = [f"… and {len(lines) - AT_MOST} more"] if len(lines) > AT_MOST else []
-    return "\n".join(f"  {line}" for line in [*lines[:AT_MOST], *more])
-
-
-def _text(page: Path) -> str | None:
+def _text(file: Path) -> str | None:
     """Return the page as it is; None when it is no text that can be read."""
     try:
-        return page.read_text()
+        return file.read_text()
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _differences(written: Any, recomputed: Any, place: str) -> Iterator[str]:
-    """Yield one line for every figure that differs."""
-    if isinstance(written, dict) and isinstance(recomputed, dict):
-        for key in [*recomputed, *(key for key in written if key not in recomputed)]:
-            inner = f"{place}.{key}" if place else str(key)
-            if key in written and key in recomputed:
-                yield from _differences(written[key], recomputed[key], inner)
-            else:
-                here, there = (json.dumps(each[key]) if key in each else "nothing" for each in (written, recomputed))
-                yield f"{inner}: written {here}, recomputed {there}"
-    elif isinstance(written, list) and isinstance(recomputed, list) and len(written) == len(recomputed):
-        for index, (first, second) in enumerate(zip(written, recomputed, strict=True)):
-            yield from _differences(first, second, f"{place}.{index}")
-    elif not _same(written, recomputed):
-        yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(recomputed)}"
-
-
-def _same(first: Any, second: Any) -> bool:
-    """Return whether two JSON values without others in them are equal."""
-    of_a_kind = isinstance(first, bool) == isinstance(second, bool)
-    if all(isinstance(each, int | float) for each in (first, second)) and isinstance(first + second, float):
-        return of_a_kind and math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    return bool(first == second) and of_a_kind
-
-
-def _read(folder: StudyFolder) -> tuple[StudyIdentity, StudySpec, list[Line]]:
-    """Return identity, spec and lines of the records of a study that may be certified.
-
-    Raises:
-        RecordError: As `make_certificate`.
-    """
-    identity = folder.identity()
-    spec = identity.parse()
+def _check_kind(folder: StudyFolder, spec: StudySpec) -> None:
+    """Refuse a study that has no stages, or was packed without what a certificate rests on."""
     if spec.holdup is None:
-        raise RecordError(
-            where=str(folder.path),
-            rule="a certificate needs a hold-up study",
-            got="a space without `holdup`",
-            fix="Add the section and start a new study.",
-        )
+        rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
+        fix = "Add the section and start a new study."
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
     if folder.records == folder.packed_results:
-        raise RecordError(
-            where=str(folder.records),
-            rule="a certificate rests on the training iterations too",
-            got="a study packed without them",
-            fix="Pack it without --results-only.",
-        )
-    lines = list(read_lines(folder.records))
-    check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
-    return identity, spec, lines
+        rule, got = "a certificate rests on the training iterations too", "a study packed without them"
+        raise RecordError(where=str(folder.records), rule=rule, got=got, fix="Pack it without --results-only.")
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:
     """Refuse a study whose confirmation is not complete: by a decision on it, or by the study's end."""
-    decisions, requests = ledger.decisions, machine.requests_of(spec, ledger.decisions)
+    decisions, requests = ledger.decisions, requests_of(spec, ledger.decisions)
     planned = {trial for trial, request in enumerate(requests) if request.stage == "confirm"}
     ended = {trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended}
     following = [decision.next_stage for decision in decisions if decision.stage == "confirm"]
     if planned and planned == ended and (ledger.complete or (following and following[-1] != "confirm")):
         return
-    stage = (decisions[-1].next_stage if decisions else None) or STAGES[0]
+    stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
     progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
     command = shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])

@@ -1,7 +1,9 @@
-"""The certificate as one Markdown page. Arranges and rounds the figures of its JSON form; computes none."""
+"""The certificate as one Markdown page. Arranges and rounds its figures; computes none."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from study.harmless import markdown, printable
 
 Content = Mapping[str, Any]
 _LAST = 4
@@ -9,13 +11,14 @@ _LAST = 4
 
 
 def page(content: Content) -> str:
-    """Return the page of what `Certificate.to_json` returns."""
-    return "\n".join(line for part in _PARTS for line in part(content)) + "\n"
+    """Return the page of a certificate."""
+    parts = (_head, _winner, _verdict, _arms, _search, _diagnosis, _measured, _sources)
+    return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
 
 
 def _head(content: Content) -> Iterator[str]:
-    study, scales, verdict = content["study"], content["scales"], content["verdict"]
-    yield f"# {study['name']}: {verdict['sentence']}"
+    study, scales = content["study"], content["scales"]
+    yield f"# {study['name']}: {content['verdict']['sentence']}"
     yield ""
     yield (
         f"Setting `{content['winner']['digest']}` on {content['environment']['id']} at {scales['target']} environment "
@@ -26,32 +29,27 @@ def _head(content: Content) -> Iterator[str]:
 
 
 def _winner(content: Content) -> Iterator[str]:
-    winner = content["winner"]
-    values = ", ".join(f"{name} {_number(value)}" for name, value in winner["rule"].items())
-    yield f"The setting, at every scale: {values}."
+    winner, columns = content["winner"], ("train_batch_size", "minibatch_size", "num_epochs", "lr")
+    yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
     yield ""
-    columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     rows = ([scale, *(_number(numbers[name]) for name in columns)] for scale, numbers in winner["resolved"].items())
     yield from _table(["num_env_runners", *columns], rows)
 
 
-def _checks(content: Content) -> Iterator[str]:
+def _verdict(content: Content) -> Iterator[str]:
+    words, checks = {True: "kept", False: "**broken**", None: "not judged"}, content["verdict"]["checks"].values()
     yield "## Verdict"
     yield ""
-    words = {True: "kept", False: "**broken**", None: "not judged"}
     yield from _table(
         ["rule", "found", "", ""],
-        (
-            [check["law"], _estimate(check["value"], 3), words[check["passed"]], check["note"]]
-            for check in content["verdict"]["checks"].values()
-        ),
+        ([each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]] for each in checks),
     )
     yield f"Against the baselines: {content['comparisons']['sentence']}."
     yield ""
     rows = [
         [
             f"{row['baseline']} ({row['note']})" if row.get("note") else row["baseline"],
-            _estimate(row["difference"], 3),
+            estimate(row["difference"], 3),
             _p(row["p_value"]),
             _p(row["p_adjusted"]),
         ]
@@ -62,75 +60,49 @@ def _checks(content: Content) -> Iterator[str]:
 
 
 def _arms(content: Content) -> Iterator[str]:
+    arms = content["arms"]
     yield "## Arms, on test seeds"
     yield ""
-    rows = []
-    for name, arm in content["arms"].items():
-        censored = f", {arm['n_censored']} never" if arm["n_censored"] else ""
-        steps = arm["env_steps_to_target"]
-        rows.append(
-            [
-                f"{name}, as one RLlib runner" if arm["folded"] else name,
-                f"`{arm['digest']}`",
-                arm["n"],
-                arm["n_failed"],
-                f"{arm['solved']}/{arm['n']} {_range(arm['solve_rate'], 2)}",
-                _estimate(arm["score"], 3, n=False),
-                _estimate(arm["iqm_final_return"], 1, n=False),
-                "-" if steps is None else f"{steps:.0f}{censored}",
-                _estimate(arm["cpu_s_spent"], 0, n=False),
-                _estimate(arm["cpu_s_reserved"], 0, n=False),
-                _listed(f"{count} {label}" for label, count in arm["timing"].items()),
-            ]
-        )
-    yield from _table(
-        [
-            "arm",
-            "setting",
-            "n",
-            "n_failed",
-            "solved",
-            "mean score",
-            "IQM final_return",
-            "env_steps_to_target",
-            "cpu_s_spent",
-            "cpu_s_reserved",
-            "timing",
-        ],
-        rows,
-    )
-    apart = [arm["resolution_env_steps"] for arm in content["arms"].values() if arm["resolution_env_steps"]]
-    if apart:
+    columns = "arm, setting, n, n_failed, solved, mean score, IQM final_return, env_steps_to_target, "
+    columns += "cpu_s_spent, cpu_s_reserved, timing"
+    yield from _table(columns.split(", "), (_arm(name, arm) for name, arm in arms.items()))
+    if apart := [arm["resolution_env_steps"] for arm in arms.values() if arm["resolution_env_steps"]]:
         yield (
             "`env_steps_to_target` is the step of the first of two evaluations in a row at the target, up to "
             f"{max(apart):,.0f} after the one before: a run got there at some time in between."
         )
         yield ""
-    shares = list(dict.fromkeys(share for arm in content["arms"].values() for share in arm["curve"]))
+    shares = list(dict.fromkeys(share for arm in arms.values() for share in arm["curve"]))
     shares.sort(key=lambda share: int(share.partition("/")[0]))
     yield "Runs at the target at each of the last evaluations; `solved` is of the mean of those in the last tenth:"
     yield ""
-    last = shares[-_LAST:]
-    yield from _table(
-        ["arm", *last],
-        ([name, *(_at_target(arm["curve"].get(share)) for share in last)] for name, arm in content["arms"].items()),
-    )
+    yield from _curves(arms, shares[-_LAST:], lambda point: f"{point['at_target']}/{point['iqm_return']['n']}")
     yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
     yield ""
-    yield from _table(
-        ["arm", *shares],
-        ([name, *(_point(arm["curve"].get(share)) for share in shares)] for name, arm in content["arms"].items()),
+    yield from _curves(arms, shares, lambda p: f"{estimate(p['iqm_return'], 1, n=False)} ({p['env_steps']})")
+
+
+def _arm(name: str, arm: Content) -> Iterator[Any]:
+    yield f"{name}, as one RLlib runner" if arm["folded"] else name
+    yield f"`{arm['digest']}`"
+    yield arm["n"]
+    yield arm["n_failed"]
+    yield f"{arm['solved']}/{arm['n']} {_range(arm['solve_rate'], 2)}"
+    yield estimate(arm["score"], 3, n=False)
+    yield estimate(arm["iqm_final_return"], 1, n=False)
+    steps, never = arm["env_steps_to_target"], f", {arm['n_censored']} never" if arm["n_censored"] else ""
+    yield "-" if steps is None else f"{steps:.0f}{never}"
+    yield estimate(arm["cpu_s_spent"], 0, n=False)
+    yield estimate(arm["cpu_s_reserved"], 0, n=False)
+    yield _listed(f"{count} {label}" for label, count in arm["timing"].items())
+
+
+def _curves(arms: Content, shares: Sequence[str], shown: Callable[[Content], str]) -> Iterator[str]:
+    rows = (
+        [name, *(shown(arm["curve"][share]) if share in arm["curve"] else "-" for share in shares)]
+        for name, arm in arms.items()
     )
-
-
-def _at_target(point: Content | None) -> str:
-    return "-" if point is None else f"{point['at_target']}/{point['iqm_return']['n']}"
-
-
-def _point(point: Content | None) -> str:
-    if point is None:
-        return "-"
-    return f"{_estimate(point['iqm_return'], 1, n=False)} ({point['env_steps']})"
+    yield from _table(["arm", *shares], rows)
 
 
 def _search(content: Content) -> Iterator[str]:
@@ -138,20 +110,16 @@ def _search(content: Content) -> Iterator[str]:
     yield "## How it was found"
     yield ""
     yield (
-        f"Score when chosen {_estimate(optimism['when_chosen'], 3)}, when confirmed "
-        f"{_estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}."
+        f"Score when chosen {estimate(optimism['when_chosen'], 3)}, when confirmed "
+        f"{estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}."
     )
     yield ""
-    yield from _table(
-        ["stage", "trials", "failed", "restarts", "CPU-hours"],
-        (
-            [stage, each["n"], each["n_failed"], each["n_restarts"], f"{hours[stage]:.3f}"]
-            for stage, each in content["trials"].items()
-        ),
+    rows = (
+        [stage, each["n"], each["n_failed"], each["n_restarts"], f"{hours[stage]:.3f}"]
+        for stage, each in content["trials"].items()
     )
-    seeds = (
-        f"{name} {each['first']} to {each['first'] + each['count'] - 1}" for name, each in content["seeds"].items()
-    )
+    yield from _table(["stage", "trials", "failed", "restarts", "CPU-hours"], rows)
+    seeds = (f"{name} {s['first']} to {s['first'] + s['count'] - 1}" for name, s in content["seeds"].items())
     yield f"Seeds: {', '.join(seeds)}."
     yield ""
 
@@ -160,13 +128,10 @@ def _diagnosis(content: Content) -> Iterator[str]:
     yield "## Diagnosis"
     yield ""
     rows = []
-    for name, diagnosis in content["diagnosis"].items():
-        shown = [
-            f"{finding['meaning']} {_number(finding['value'])} ({finding['law']})"
-            for finding in diagnosis["findings"]
-            if finding["applies"]
-        ]
-        rows.append([name, _listed(diagnosis["labels"]), "; ".join(shown), diagnosis["n"], diagnosis["num_failed"]])
+    for name, each in content["diagnosis"].items():
+        applying = (found for found in each["findings"] if found["applies"])
+        why = "; ".join(f"{found['meaning']} {_number(found['value'])} ({found['law']})" for found in applying)
+        rows.append([name, _listed(each["labels"]), why, each["n"], each["num_failed"]])
     yield from _table(["arm", "labels", "because", "n", "n_failed"], rows)
 
 
@@ -205,10 +170,7 @@ def _sources(content: Content) -> Iterator[str]:
     )
 
 
-_PARTS = (_head, _winner, _checks, _arms, _search, _diagnosis, _measured, _sources)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+def _table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
     yield f"| {' | '.join(header)} |"
     yield "|" + " --- |" * len(header)
     for row in rows:
@@ -216,15 +178,16 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str
     yield ""
 
 
-def _estimate(estimate: Content | None, digits: int, *, n: bool = True) -> str:
-    if estimate is None:
+def estimate(found: Content | None, digits: int, *, n: bool = True) -> str:
+    """Return an estimate of a certificate in words, with its interval and the number of runs."""
+    if found is None:
         return "-"
-    count = f" (n={estimate['n']})" if n else ""
-    return f"{estimate['value']:.{digits}f} {_range(estimate, digits)}{count}"
+    count = f" (n={found['n']})" if n else ""
+    return f"{found['value']:.{digits}f} {_range(found, digits)}{count}"
 
 
-def _range(estimate: Content, digits: int) -> str:
-    low, high = estimate["low"], estimate["high"]
+def _range(found: Content, digits: int) -> str:
+    low, high = found["low"], found["high"]
     if low is None and high is None:
         return "(no interval)"
     return f"[{'-∞' if low is None else f'{low:.{digits}f}'}, {'∞' if high is None else f'{high:.{digits}f}'}]"
