@@ -37,6 +37,8 @@ TIMEOUT_S = 60.0
 """How long one check may take: a network file system that is away never answers."""
 MAX_NAMES = 4
 """Nodes, or other things, that one finding names."""
+MAX_GROUPS = 3
+"""Different things that one finding says of nodes."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -422,17 +424,22 @@ def _problem(error: StudyError) -> str:
 
 
 def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what is found on the nodes, the same of several as one; what is well only where all is."""
-    where: dict[Finding, list[str]] = {}
+    """Yield what is found on the nodes, one finding for all that have the same fix; what is well only where all is."""
+    kinds: dict[tuple[Level, str], dict[str, list[str]]] = {}
     for node in around.nodes:
-        for finding in ask(node, around):
-            where.setdefault(finding, []).append(node.address)
-    is_well = all(finding.level == "ok" for finding in where)
-    for finding, addresses in where.items():
-        if is_well or finding.level != "ok":
+        for each in ask(node, around):
+            kinds.setdefault((each.level, each.fix), {}).setdefault(each.found, []).append(node.address)
+    is_well = all(level == "ok" for level, _ in kinds)
+    for (level, fix), where in kinds.items():
+        if level == "ok" and not is_well:
+            continue
+        shown = []
+        for found, addresses in list(where.items())[:MAX_GROUPS]:
             everywhere = len(addresses) == len(around.nodes)
             names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
-            yield msgspec.structs.replace(finding, found=names + finding.found)
+            shown.append(names + found)
+        unseen = sum(map(len, list(where.values())[MAX_GROUPS:]))
+        yield Finding(level, "; ".join([*shown, *([f"and {count(unseen, 'more node')}"] if unseen else [])]), fix)
 
 
 def some(items: Sequence[str]) -> str:

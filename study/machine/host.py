@@ -60,11 +60,6 @@ def machine_key() -> str:
     return f"{os.uname().nodename}/{boot_id()}"
 
 
-def machine_id() -> str:
-    """Return the identity of the installed system, which the hosts of a cluster may share; empty when unknown."""
-    return read_text(Path("/etc/machine-id"))
-
-
 def cpu_model() -> str:
     """Return the name of the processor, or the architecture where the system does not name it."""
     found = re.search(r"^model name\s*:\s*(.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
@@ -255,16 +250,6 @@ def mount_of(path: Path) -> Mount:
         return Mount("")
     around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
     return Mount(around[-1].fstype, tuple(around[-1].opts.split(","))) if around else Mount("")
-
-
-def is_locked_by_kernel(file: Path) -> bool:
-    """Return whether a process of this machine and container holds a lock on a file, without disturbing it."""
-    try:
-        status, locks = file.stat(), Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return False
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return any(place in line.split() for line in locks if "->" not in line)
 
 
 def short_temporary_folder() -> str:

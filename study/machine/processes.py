@@ -49,13 +49,15 @@ def pid_namespace() -> str:
 
 
 def set_back(niceness: int) -> None:
-    """Give this process's whole session a nice value among sessions, where the kernel divides CPUs among these.
+    """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
 
-    Above 0 other sessions go before it; 0 is normal. Does nothing for a process that does not lead a session, nor where
-    the kernel has no such groups.
+    Above 0 others go before it; 0 is normal. Linux has a value for each thread. A session gets one from its leader.
 
     Source: sched(7), "The autogroup feature".
     """
+    for thread in psutil.Process().threads():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
     if os.getsid(0) != os.getpid():
         return
     for _ in range(_TRIES):

@@ -172,10 +172,6 @@ class Contents:
                 return None
         return self._change(self.study)
 
-    def run(self) -> None:
-        """Show the study as running."""
-        self._change(self.study).status = "RUNNING"
-
     def close(self, status: str) -> None:
         """End the study, with MLflow's status, and what still runs in it; a resume may yet end or replace that."""
         for run in self.trials.values():

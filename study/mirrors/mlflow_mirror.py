@@ -143,14 +143,14 @@ class MlflowMirror(Mirror):
 
     def show_running(self) -> None:
         """Show the study as running: its driver is alive."""
-        self._contents.run()
-        self.flush([])
+        self._change(self._client.update_run, self._study_run, status="RUNNING")
 
     def show_ended(self) -> None:
         """Show the study as ended: no driver is at work. One that its driver has not closed was killed."""
-        if self._contents.study.status == "RUNNING":
-            self._contents.close("KILLED")
-            self._contents.study.tags["status"] = "killed"
+        study = self._contents.study
+        if study.status == "RUNNING":
+            study.status, study.tags["status"] = "KILLED", "killed"
+        self._contents.close(study.status)
         self.flush([])
         self._tidy()
         for _ in range(_LAST_TRIES):

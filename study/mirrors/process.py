@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     while not orders.finishing and any(thread.is_alive() for thread in threads):
         if not set_aside and all(thread.settled.is_set() for thread in threads):
             set_aside = True
-            _let_trials_go_first()
+            set_back(_NICENESS)
         if select.select([_STDIN], [], [], _LOOK_S)[0]:
             order = os.read(_STDIN, 4096)
         elif os.getppid() != options.parent_pid:  # a process forked from the driver can hold our standard input open
@@ -305,14 +305,6 @@ class _Thread(threading.Thread):
         """Send one line to the driver, if it is there and listens: this process never waits for it."""
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._messages, json.dumps({"mirror": self._mirror.key, **message}).encode() + b"\n")
-
-
-def _let_trials_go_first() -> None:
-    """Lower the priority of every thread of this process, and of its session: Linux has one for each thread."""
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICENESS)
-    set_back(_NICENESS)
 
 
 if __name__ == "__main__":

@@ -298,6 +298,18 @@ def test_a_mirror_that_is_behind_says_by_how_much_and_catches_up(study):
     mirror.close()
 
 
+def test_a_study_that_ended_while_its_place_was_away_is_shown_as_ended(study):
+    """Its driver still lives when the place is back, and ends then."""
+    folder, place = study
+    append(folder, *STORY)
+    mirror = mirror_of(folder, place)
+    follow(mirror)
+    mirror.show_running()
+    mirror.show_ended()
+    mirror.close()
+    place.assert_follows(folder)
+
+
 def test_a_study_that_was_killed_is_taken_up_by_its_resume(study):
     folder, place = study
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))

@@ -6,7 +6,6 @@ that cannot know it gets half of it.
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from study.trial.experiment import pickled
 from study.trial.messages import BuiltTrial, packed_config
 from tests.integration.trials import results_of
 from tests.synthetic import started
+from tests.values import replace
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.minutes]
 

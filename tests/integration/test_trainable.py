@@ -2,7 +2,6 @@
 
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import runner_of
 from tests.integration.trials import built_config, live_runners, trial_config
 from tests.throughput import throughput_spec
+from tests.values import replace
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

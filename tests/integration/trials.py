@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from study.space.spec import StudySpec
 from study.trial.messages import RESULT, BuiltTrial, TrialConfig, TrialResult
 from tests.spaces import spec
 from tests.synthetic import started
+from tests.values import replace
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun

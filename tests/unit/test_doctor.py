@@ -238,6 +238,9 @@ def test_nodes_that_say_the_same_make_one_line():
     assert_says("CPUs", cluster(*([{}] + [slow] * 9)), "warn", "n2, n3, n4, n5 and 5 more: trials run at nice 15")
     found = run_check("CPUs", cluster(*[{}] * 100))
     assert [each.level for each in found] == ["ok"]
+    (found,) = run_check("other work", cluster(*({"load": FACTS["load"] | {"foreign_cores": n}} for n in range(1, 10))))
+    assert "n1: other processes use 1.0" in found.found
+    assert found.found.endswith("; and 6 more nodes")
 
 
 def test_a_check_that_crashes_or_hangs_is_a_finding_and_not_the_end(monkeypatch):
