@@ -91,11 +91,6 @@ class Refusal:
     changed: str = ""
     sentence: str = ""
 
-    @property
-    def decomposition(self) -> "Refusal | None":
-        """Itself where the parts are known."""
-        return self if self.parts else None
-
     def rows(self) -> Iterator[Row]:
         """Yield the parts as rows of the long frame."""
         if self.first is not None and self.second is not None:

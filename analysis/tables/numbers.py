@@ -43,16 +43,6 @@ def in_words(estimate_: Estimate, *, digits: int = 3) -> str:
     return f"{shown} {interval or f'(n={estimate_.n}, no interval)'}"
 
 
-def overlap(first: Estimate, second: Estimate) -> bool:
-    """Return whether two intervals have a point in common; an unknown one holds every point."""
-    return first.low <= second.high and second.low <= first.high
-
-
-def intervals_overlap(first: Estimate, second: Estimate) -> bool:
-    """Return whether both intervals are known and have a point in common: what a sentence may call equal."""
-    return first.has_interval and second.has_interval and overlap(first, second)
-
-
 def decimals_of(value: float, digits: int) -> int:
     """Return the decimals that show `digits` significant digits of `value`; 0 for large numbers, as for 1.00 at 0."""
     if not math.isfinite(value):

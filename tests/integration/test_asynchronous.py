@@ -32,7 +32,7 @@ from study.trial.engine.learning.asynchronous_learner import (
 )
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
-from study.trial.policy import module_of
+from study.trial.policy import module_of, state_of
 from study.trial.run import TrialRun
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
@@ -131,7 +131,7 @@ def test_what_is_judged_is_the_learners_policy() -> None:
         trial.advance()
         assert trial._algorithm is not None
         learnt = weights_of(trial)
-        judged = trial._algorithm.policy().get_state()
+        judged = module_of(trial._experiment, state_of(trial._algorithm)).get_state()
         assert judged
         for name, value in judged.items():
             np.testing.assert_array_equal(np.asarray(value), learnt[name])

@@ -17,7 +17,7 @@ from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import runner_of
-from tests.integration.trials import built_config, live_runners, trial_config
+from tests.integration.trials import asked, built_config, live_runners, trial_config
 from tests.throughput import throughput_spec
 from tests.values import replace
 
@@ -133,16 +133,8 @@ def timed(*, batch: int, seed: int) -> dict[str, Any]:
     values = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters}
     setting = {"num_env_runners": 2, "train_batch_size": batch, "minibatch_size": 50, "num_epochs": 2}
     spec = throughput_spec(environment={"id": "CartPole-v1"}, execution="real")
-    return {
-        "spec": spec.to_json(),
-        "setting": {**values, **setting, "num_learners": 0},
-        "seed": seed,
-        "iterations": 2,
-        "execution": "real",
-        "trial": seed,
-        "attempt": 1,
-        "group": ("alone", 1),
-    }
+    begun = asked({**values, **setting, "num_learners": 0}, seed=seed, iterations=2, trial=seed)
+    return {"spec": spec.to_json(), "started": begun, "group": ("alone", 1)}
 
 
 def run(trial: StudyTrial) -> tuple[list[Any], list[int]]:

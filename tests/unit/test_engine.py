@@ -135,7 +135,7 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     runs["fingerprint"] = text.where(~large, stock.str.replace('"runner":"batched"', '"runner":"stock"'))
     kept = runs[large | (runs[SCALE] == runs[SCALE].min())]
     found = scaling(kept, "strong")
-    assert not found.groups
+    assert not found.rows
     (refusal,) = found.refusals
     apart = differing(refusal.first.fingerprint, refusal.second.fingerprint)
     assert apart["engine"] == ("batched+lean", "RLlib's own")

@@ -460,7 +460,7 @@ def covered(truth, repetitions):
             "workload": (split["ratio_workload"], np.exp(truth.batch_log(first, second))),
             "load_balance": (one(phases(runs, level=0.9), "load_balance", **place), 1 / truth.straggler),
         }
-        hits.update({name: each.low <= value <= each.high for name, (each, value) in found.items()})
+        hits.update({name: bool(each.low <= value <= each.high) for name, (each, value) in found.items()})
     return {name: count / repetitions for name, count in hits.items()}
 
 

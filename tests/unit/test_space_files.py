@@ -144,6 +144,7 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
     (LR, "{low: 10^-4, high: 0.01}", "parameters.lr.low", 9, "Write a number"),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
+    (LR, "{low: 0.1, high: 0.1}", "parameters.lr", 9, "Give one value"),
     (LR, "'1e-4'", "parameters.lr", 9, "Write a number"),
     ("  lr:", "  learning_rate:", "parameters.learning_rate", 9, "Did you mean 'lr'?"),
     ("  train_batch_size", "  batch_size", "parameters.batch_size", 8, "Did you mean 'train_batch_size'?"),

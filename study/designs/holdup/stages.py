@@ -78,7 +78,7 @@ class Outcome:
 class Stage:
     """A stage of a hold-up study. A new one is a subclass with an entry in `STAGES`, which has the order.
 
-    What it lets a person choose is a section of `study.space.holdup`, if it has any.
+    What it lets a person choose is a section of `study.space.sections`, if it has any.
     """
 
     name: str
