@@ -26,6 +26,7 @@ from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
 from study.jax_private import jax_obstacle
 from study.machine.shipping import loaded_modules
+from study.trial.engine.envs.probing import Here, comes_with_gymnasium, sharing
 from study.trial.experiment import make_environment, pickled
 
 _OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
@@ -147,14 +148,17 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
             rule = "an environment for several agents needs policies"
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
             raise MistakeError(rule=rule, got=f"'{name}' and none", fix=fix)
-        return {"acting": plain.possible_agents or ()}
+        return {"acting": plain.possible_agents or (), "sharing": "unknown"}
     of_one = "single_" if isinstance(made, VectorEnv) else ""
     spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
     if any(each is None for each in spaces):
         rule = f"the environment '{name}' must have both spaces once it is made"
         fix = "Set `observation_space` and `action_space` in its constructor."
         raise MistakeError(rule=rule, got=str(list(spaces)), fix=fix)
-    return {"spaces": spaces}
+    if of_one or comes_with_gymnasium(name):
+        return {"spaces": spaces}
+    made.close()
+    return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), Here)}
 
 
 # --- what a script adds to its process beside the configuration ------------------------------------------------------

@@ -24,6 +24,7 @@ from study.errors import Fault
 from study.ray_private import option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.script import ScriptFacts, ScriptSource
+from study.trial.engine.envs.probing import Sharing
 from study.trial.experiment import SET_BY_STUDY
 from study.trial.parts import learner_obstacle, runner_obstacle, space_text
 
@@ -51,6 +52,7 @@ def facts_of(
     modules: Mapping[str, str] = MappingProxyType({}),
     spaces: tuple[Any, Any] = (None, None),
     acting: Iterable[Any] = (),
+    sharing: Sharing = "harmless",
 ) -> ScriptFacts:
     """Return what is known of a configuration that has no `refusals`: the same whenever the script is read.
 
@@ -63,6 +65,7 @@ def facts_of(
         modules: Module of the user's own that the script imports -> digest of its files.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
         acting: The agents of an environment for several.
+        sharing: What several of its environments in one process do to one another.
     """
     algorithm, base = _algorithm(config)
     overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
@@ -79,6 +82,7 @@ def facts_of(
         action_space=space_text(spaces[1]),
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
         acting=sorted(map(str, acting)),
+        sharing=sharing,
         values={name: value for name, value in values.items() if name not in overridden},
         schedules=[name for name in schedules if name not in overridden],
         overridden=overridden,

@@ -6,7 +6,7 @@ Commands that only read a study need nothing else of the script.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -66,6 +66,10 @@ class ScriptFacts(Model):
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""
     """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
+
+    sharing: Literal["harmless", "wrong", "unknown"] = "harmless"
+    """What several of its environments in one process do to one another (`study.trial.engine.envs.probing`); unknown,
+    too, of environments for several agents."""
 
     @property
     def is_multi_agent(self) -> bool:

@@ -253,6 +253,10 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
             return f"how old a policy {self.algorithm} learns from depends on the clock, and emulation has none"
         if not self.is_on_policy:
             return f"how often {self.algorithm} learns depends on the number of runner processes"
+        if self.script is not None and self.script.sharing == "wrong":
+            return (
+                f"{self.environment.id} keeps state in its process: it plays another episode beside a second one there"
+            )
         return ""
 
     @property

@@ -443,7 +443,9 @@ def _play_by_runner(
     config: AlgorithmConfig, state: State | None, spec: StudySpec, games: _Games, beside: EnvRunner | None
 ) -> None:
     """Play every episode of `games`."""
-    num_envs = min(MAX_SIDE_BY_SIDE, len(games.seeds))
+    shared = spec.script is None or spec.script.sharing == "harmless"
+    most = MAX_SIDE_BY_SIDE if shared else int(config.num_envs_per_env_runner)  # no more than the script has
+    num_envs = min(most, len(games.seeds))
     try:
         with runner_of(config, num_envs=num_envs, explore=spec.evaluation.stochastic) as runner:
             for name, value in ({} if beside is None else vars(beside)).items():

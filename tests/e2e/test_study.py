@@ -53,6 +53,7 @@ def test_a_study_whose_environment_breaks_in_every_trial_stops_with_its_file_and
     assert (last.kind, last.reason) == ("study_closed", "error")
     assert "KeyError: 'planted' (breaks.py, line 9, in step)" in last.detail
     assert len(driver.attempts("failed")) == 4
+    assert "breaks.py" in (driver.folder / "tracebacks" / "trial_00000_1.txt").read_text()
     assert "--keep-going" in driver.said
     assert driver.run(*broken, "--keep-going") == 1, driver.said
     driver.assert_whole(8, failed=range(8))

@@ -277,6 +277,33 @@ def test_environments_registered_in_the_script_travel_with_it(read):
         assert creator({"length": 5}).get_wrapper_attr("length") == 5
 
 
+ONE_WORLD = """
+import gymnasium
+import numpy as np
+from ray.rllib.algorithms.ppo import PPOConfig
+
+class OneWorld(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    world = {"at": 0}
+    def __init__(self, config):
+        self.place = self.world if config["shared"] else {}
+    def reset(self, *, seed=None, options=None):
+        self.place["at"] = 0
+        return np.zeros(1, np.float32), {}
+    def step(self, action):
+        self.place["at"] += 1
+        return np.array([self.place["at"]], np.float32), 1.0, self.place["at"] >= 20, False, {}
+
+config = PPOConfig().environment(OneWorld, env_config={"shared": SHARED})
+"""
+
+
+@pytest.mark.parametrize(("shared", "sharing"), [(False, "harmless"), (True, "wrong")])
+def test_environments_that_keep_state_in_their_process_are_noticed(read, shared, sharing):
+    assert read(ONE_WORLD.replace("SHARED", str(shared))).facts.sharing == sharing
+
+
 def test_the_script_s_own_code_is_among_its_settings(read):
     code = """
         from ray.rllib.algorithms.ppo import PPOConfig

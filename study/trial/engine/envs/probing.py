@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -225,19 +226,47 @@ the same episode twice."""
 
 
 def sharing_of(spec: EnvironmentSpec) -> Sharing:
-    """Find out whether environments of this kind may share a process.
+    """Find out whether environments of a space may share a process; each play has a process of its own."""
+    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
+        return "harmless"
+    return sharing(functools.partial(make_env, spec), functools.partial(EnvProcess, _ANSWER_S))
 
-    The first `STEPS` steps of a seeded environment, as many as it plays in `CHECK_S`, are played in a process of its
-    own, and in another one beside a second environment that is seeded differently. Where they differ, they are played
-    alone once more. An error is an outcome like an observation: whoever plays the environment next will report it.
+
+def sharing(make: Callable[[], gymnasium.Env], host: Callable[[], "EnvProcess | Here"]) -> Sharing:
+    """Find out whether environments that `make` makes may share a process.
+
+    The first `STEPS` steps of a seeded environment, as many as it plays in `CHECK_S`, are played alone and again beside
+    a second environment that is seeded differently. Where they differ, they are played alone once more. An error is an
+    outcome like an observation: whoever plays the environment next will report it.
+
+    Args:
+        make: Makes an environment for one agent.
+        host: Makes what holds the environments of a play.
     """
-    if spec.backend != "gymnasium" or _comes_with_gymnasium(spec.id):
-        return "harmless"
     end = time.monotonic() + CHECK_S
-    alone = _outcomes(spec, end=end)
-    if _equal(alone, _outcomes(spec, beside=True, steps=len(alone))):
+    alone = _outcomes(host, make, end=end)
+    if _equal(alone, _outcomes(host, make, beside=True, steps=len(alone))):
         return "harmless"
-    return "wrong" if _equal(alone, _outcomes(spec, steps=len(alone))) else "unknown"
+    return "wrong" if _equal(alone, _outcomes(host, make, steps=len(alone))) else "unknown"
+
+
+class Here:
+    """Holds environments in this process, as `EnvProcess` does in another."""
+
+    def __init__(self) -> None:
+        self._envs: dict[int, gymnasium.Env] = {}
+
+    def call(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what `method` of environment `number` returns; `make` makes it."""
+        if method == "make":
+            env = self._envs[number] = args[0]()
+            return env.observation_space, env.action_space, env.metadata
+        return getattr(self._envs[number], method)(*args, **kwargs)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self._envs.values():
+            env.close()
 
 
 def in_own_processes(spec: StudySpec) -> StudySpec:
@@ -245,18 +274,25 @@ def in_own_processes(spec: StudySpec) -> StudySpec:
     return spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
 
 
-def _comes_with_gymnasium(env_id: str) -> bool:
+def comes_with_gymnasium(env_id: str) -> bool:
+    """Return whether an id is of an environment of Gymnasium's own, none of which keeps state in its process."""
     known = gymnasium.registry.get(env_id)
     return known is not None and str(known.entry_point).startswith(_OWN_OF_GYMNASIUM)
 
 
 def _outcomes(
-    spec: EnvironmentSpec, *, beside: bool = False, steps: int = STEPS, end: float = math.inf
+    host: Callable[[], "EnvProcess | Here"],
+    make: Callable[[], gymnasium.Env],
+    *,
+    beside: bool = False,
+    steps: int = STEPS,
+    end: float = math.inf,
 ) -> list[tuple[Any, ...]]:
     """Return what the first steps of environment 0 bring, up to its first error; the actions follow from the step.
 
     Args:
-        spec: The environment.
+        host: As of `sharing`.
+        make: As of `sharing`.
         beside: Whether an environment 1 in the same process is stepped before each step.
         steps: How many, at most.
         end: When to stop, as `time.monotonic` counts.
@@ -265,10 +301,10 @@ def _outcomes(
     episodes = dict.fromkeys(numbers, 0)
     ended = dict.fromkeys(numbers, True)
     outcomes: list[tuple[Any, ...]] = []
-    with contextlib.closing(EnvProcess(_ANSWER_S)) as process:
+    with contextlib.closing(host()) as process:
         try:
             for number in numbers:
-                _, action_space, _ = process.call(number, "make", functools.partial(make_env, spec))
+                _, action_space, _ = process.call(number, "make", make)
             while len(outcomes) < steps and time.monotonic() < end:
                 first: Any = None
                 for number in numbers:
@@ -293,6 +329,10 @@ def _equal(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other, equal_nan=True)
     return type(one) is type(other) and bool(one == other or (one != one and other != other))
