@@ -233,7 +233,11 @@ def refusal(
 def reason_of(error: Exception) -> str:
     """Return one line that says what went wrong at the root, without credentials."""
     root: BaseException = error
+    seen = {id(root)}  # chains that libraries build may be closed
     while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        if id(deeper) in seen:
+            break
+        seen.add(id(deeper))
         root = deeper
     if isinstance(root, StudyError):  # written for people
         return mask_credentials(str(root))

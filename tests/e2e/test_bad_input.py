@@ -202,7 +202,7 @@ def test_a_space_is_named_by_its_place_or_by_an_option():
         (["--optuna-storage", "postgresql+nobody://127.0.0.1/runs"], ("Optuna storage", "nobody", "[postgresql]")),
         (["--tracking-uri", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("tracking URI", "onnection refused")),
         (["--optuna-storage", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("Optuna storage", "onnection refused")),
-        (["--tracking-uri", "postgresql://127.0.0.1:port/runs"], ("the port as a number",)),
+        (["--tracking-uri", "postgresql://127.0.0.1:port/runs"], ("a number as port",)),
     ],
 )
 def test_a_database_that_cannot_work_is_told_before_ray_starts(options, words):
