@@ -155,7 +155,10 @@ def _headline(found: Sequence[Candidate], data: StudyData) -> Fact:
     values = best.words()
     where = f"{runners(best.scale)}{', ' + values if values else ''}"
     so_far, ended = ("", "") if complete(data) else (" so far", f"; {progress(data)}")
-    end = f"{in_words(best.final_return)}{solved}{ended}."
+    value = in_words(best.final_return)
+    if solved.startswith(" (") and value.endswith(")"):
+        value, solved = value[:-1], f"; {solved[2:]}"
+    end = f"{value}{solved}{ended}."
     text = f"The best setting{so_far} has {where}: return {end}"
     if len(found) == 1:
         text = f"With {where} this study reached a return of {end}"
