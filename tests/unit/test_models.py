@@ -1,13 +1,10 @@
 """The three models: what is planted comes back, laws agree with second implementations, nothing held out leaks."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from analysis.models import iteration_time
 from analysis.models.holdout import MODELS, held_out, merged, splits
 from analysis.models.iteration_time import (
     INDEX,
@@ -325,16 +322,6 @@ def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy)
     assert exact.runner_limit(grid((1,), SETTING)).value == expected
     estimate = noisy.runner_limit(grid((1,), SETTING))
     assert estimate.low <= expected <= estimate.high
-
-
-def test_a_search_that_finds_no_limit_names_none(exact, noisy, monkeypatch):
-    whole = noisy.runner_limit(grid((1,), SETTING))
-    assert whole.low < whole.value < whole.high
-    monkeypatch.setattr(iteration_time, "MOST_LIMIT", int(whole.value))
-    cut = noisy.runner_limit(grid((1,), SETTING))  # some resamples find none: there is no upper end
-    assert (cut.value, cut.low, cut.high) == (whole.value, whole.low, math.inf)
-    monkeypatch.setattr(iteration_time, "MOST_LIMIT", 20)
-    assert exact.runner_limit(grid((1,), SETTING)) is None
 
 
 def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):

@@ -107,16 +107,6 @@ def test_where_no_clock_was_measured_what_ran_is_shown_outside_of_every_claim():
     assert table("strong_scaling", busy()[:2]).empty  # one scale
 
 
-@pytest.mark.parametrize(("pairs", "said"), [((2,), "2 trials of 2 runners step 0.500 ["), ((), "Only one way")])
-def test_trials_side_by_side_are_compared_with_the_one_large_trial(pairs, said):
-    rows = [
-        run(100 * seed + 10 * trials + one, runners=4 // trials, seed=seed, iteration_time_s=trials**2,
-            baseline=f"allocation {trials} x {4 // trials}", started=float(seed), ended=seed + 1.0)
-        for seed in (1, 2, 3) for trials in (1, *pairs) for one in range(trials)
-    ]  # fmt: skip
-    assert said in table("trials_against_runners", rows, kind="throughput").conclusion
-
-
 def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apart():
     data = study(confounded(), sheet={"space": "lunarlander_nodes.yaml"})
     found, parts = (table_of(name, Results(data)) for name in ("strong_scaling", "runners_and_batch"))
@@ -301,13 +291,10 @@ def test_the_arms_are_those_of_the_certificate(folder, certified):
     assert certified.n == sum(arm["n"] for arm in certificate["arms"].values())
 
 
-def test_the_verdict_is_the_conclusion_and_its_laws_are_notes(folder, certified):
-    verdict = make_certificate(folder)["verdict"]
-    assert certified.conclusion.startswith(f"At 6 runners the chosen setting {verdict['sentence']}.")
-    assert ", ∞), n=13." in certified.conclusion  # a lower bound: one-sided; the small scale needs no second half
+def test_every_check_of_the_verdict_is_a_note(folder, certified):
+    checks = make_certificate(folder)["verdict"]["checks"]
     laws = [note for note in certified.notes if note.startswith(("kept: ", "BROKEN: ", "not judged: "))]
-    assert len(laws) == len(verdict["checks"])
-    assert all(check["law"] in law for check, law in zip(verdict["checks"].values(), laws, strict=True))
+    assert all(check["law"] in law for check, law in zip(checks.values(), laws, strict=True))
 
 
 def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path):
