@@ -29,6 +29,8 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user 
 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 ALLOWED = {
+    "study/trial/engine/envs/apart.py": {"pickle"},  # what a process of its own says of its environment
+    "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
     "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
     "study/trial/policy.py": {"pickle"},  # writes; `weights` reads
     "study/adopted/finding.py": {"compile", "exec"},  # runs the script that a person names

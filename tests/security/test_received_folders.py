@@ -121,7 +121,7 @@ def renamed(folder: StudyFolder, **changes: str) -> None:
 
 def test_each_statement_of_the_security_page_names_tests_that_exist():
     root = Path(__file__).resolve().parents[2]
-    page = (root / "study/cluster/README.md").read_text()
+    page = (root / "study/machine/README.md").read_text()
     protected = page.partition("## What is protected")[2].partition("## What is not protected")[0]
     heads = ("| what holds", "|---")
     statements = [each for part in protected.split("\n\n") for each in re.split(r"\n(?=\|)", part.strip())]

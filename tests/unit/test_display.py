@@ -125,16 +125,6 @@ def test_every_line_of_a_running_study_has_its_place_whatever_it_says(width):
     assert places[0] == places[1]
 
 
-def test_a_trial_keeps_its_line_when_it_ends_and_those_under_way_are_never_left_out():
-    ended = [record for trial in range(1, 9) for record in synthetic.whole_trial(trial)]
-    for height, shown in ((24, list(range(9))), (12, [0, 6, 7, 8])):
-        console = Console(width=80, force_terminal=True, color_system=None)
-        with console.capture() as capture:
-            console.print(live_view(course(started(0, 2), *ended, num_trials=9), width=80, height=height))
-        numbers = [line.split()[0] for line in capture.get().splitlines() if line.strip()]
-        assert [int(number) for number in numbers if number.isdigit()][1:] == shown
-
-
 def test_start_up_is_no_pace():
     """The first trial waits a minute for its processes, the others a second: two trials of 10 s are left."""
     ledger = Ledger()
