@@ -16,7 +16,6 @@ from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
-    Evaluation,
     Iteration,
     Record,
     SettingsFrozen,
@@ -34,6 +33,7 @@ from study.records.request import TrialRequest, digest_of
 from study.space.parameters import Value
 from study.space.settings import resolve, spec_of
 from study.space.spec import StudySpec
+from tests import reported
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
 from tests.values import replace
@@ -195,24 +195,17 @@ def _training(
         steps = BUDGET // NUM_ITERATIONS * iteration
         if iteration > WARMUP_ITERATIONS:
             steps_per_s = BUDGET / NUM_ITERATIONS / pace
-        yield _iteration(number, iteration, pace, final or 0.0, steps_per_s)
+        one = _iteration(number, iteration, pace, final or 0.0, steps_per_s)
+        yield one
         if final is None and iteration == max(length // 2, 1):
             break
         before, progress = progress, budget.progress(env_steps=steps, iterations=iteration, time_s=pace * iteration)
         if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
-            yield Evaluation(
-                trial=number,
-                attempt=1,
-                iteration=iteration,
-                env_steps=steps,
-                wall_time_s=pace * iteration,
-                progress=progress,
-                returns=[mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean],
-                num_cut=0,
-                eval_time_s=0.1,
-            )
+            returns = [mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean]
+            seen = reported.evaluation(one, *returns, progress=progress)
+            yield replace(seen, eval_time_s=0.1)
     tainted = final is None and label == "measured"
     yield TrialEnded(
         trial=number,
@@ -227,27 +220,20 @@ def _training(
 
 
 def _iteration(number: int, iteration: int, pace: float, final: float, steps_per_s: float | None) -> Iteration:
-    steps = float(BUDGET // NUM_ITERATIONS)
-    return Iteration(
-        trial=number,
-        attempt=1,
-        iteration=iteration,
-        env_steps=int(steps) * iteration,
-        wall_time_s=pace * iteration,
-        metrics={
-            "iteration_time_s": pace,
-            "sampling_time_s": pace * 0.6,
-            "slowest_runner_time_s": pace * 0.6,
-            "mean_runner_time_s": pace * 0.6,
-            "learning_time_s": pace * 0.3,
-            "train_batch_size_actual": steps,
-            "episode_return_sum": final * 2,
-            "num_episodes": 2.0,
-            "episode_len_sum": steps,
-            "cpu_time_s": 36.0,
-            "env_steps_per_s": steps_per_s,
-        },
-    )
+    steps = BUDGET // NUM_ITERATIONS
+    metrics = {
+        "sampling_time_s": pace * 0.6,
+        "slowest_runner_time_s": pace * 0.6,
+        "mean_runner_time_s": pace * 0.6,
+        "learning_time_s": pace * 0.3,
+        "episode_return_sum": final * 2,
+        "num_episodes": 2.0,
+        "episode_len_sum": float(steps),
+        "cpu_time_s": 36.0,
+        "env_steps_per_s": steps_per_s,
+    }
+    one = reported.iteration(iteration, steps=steps, seconds=pace, **metrics)
+    return replace(one, trial=number, attempt=1)
 
 
 def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name: str = "demo") -> StudyFolder:

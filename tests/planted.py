@@ -19,7 +19,6 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from analysis.load.columns import RUN_COLUMNS
 from study.metrics import WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
@@ -28,6 +27,8 @@ from study.records.records import Record, StudyOpened, TrialEnded
 from study.space.spec import StudySpec
 from tests import synthetic
 from tests.spaces import spec
+from tests.unit import tables_data
+from tests.unit.tables_data import as_frame
 from tests.values import replace
 
 RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0
@@ -204,13 +205,6 @@ def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
     return as_frame([_row(run) for run in _simulate(truth, rng)])
 
 
-def as_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
-    """Return rows as `analysis.load` would: declared columns and types, NA where a row says nothing."""
-    known = {"fingerprint": "{}"}  # no row is without one
-    frame = pd.DataFrame({name: [row.get(name, known.get(name)) for row in rows] for name in RUN_COLUMNS})
-    return frame.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
-
-
 def _setting(run: _Run) -> dict[str, Any]:
     return {
         "num_env_runners": run.n,
@@ -224,25 +218,18 @@ def _setting(run: _Run) -> dict[str, Any]:
 
 def _row(run: _Run) -> dict[str, object]:
     timed = run.iterations - WARMUP_ITERATIONS
-    row: dict[str, object] = {
-        "study": "planted",
-        "trial": run.trial,
-        "attempt": 1,
-        "status": "failed" if run.failed else "finished",
-        "reason": "planted" if run.failed else None,
-        "seed": run.seed,
-        **_setting(run),
-        "num_learners": 0,
-        "num_cpus": run.n + 1,
-        "num_nodes": 1,
-        "execution": "real",
-        "timing": "tainted" if run.failed else "measured",
-        "started": run.started,
-        "fingerprint": fingerprint(run.batch),
-    }
+    row = tables_data.run(
+        run.trial,
+        batch=run.batch,
+        seed=run.seed,
+        status="failed" if run.failed else "finished",
+        timing="tainted" if run.failed else "measured",
+        fingerprint=fingerprint(run.batch),
+        runners=run.n,
+        **{"study": "planted", "num_cpus": run.n + 1, "started": run.started, **_setting(run)},
+    )
     if run.failed:
         return row
-    steps = None if run.reached_at is None else run.reached_at * run.batch
     return row | {
         "iterations": run.iterations,
         "timed_iterations": timed,
@@ -250,9 +237,8 @@ def _row(run: _Run) -> dict[str, object]:
         "timed_s": timed * run.phases["iteration_time_s"],
         "env_steps_per_s": run.batch / run.phases["iteration_time_s"],
         "env_steps": run.iterations * run.batch,
-        "env_steps_to_target": steps,
+        "env_steps_to_target": None if run.reached_at is None else run.reached_at * run.batch,
         "episode_len": EPISODE_LEN,
-        "learner_threads": 1,
         **run.phases,
     }
 
@@ -290,18 +276,13 @@ def _space(truth: Truth) -> StudySpec:
 
 def _opened(truth: Truth, num_trials: int) -> StudyOpened:
     cpus = max(n for n, _ in truth.cells) + 1
-    node = {"address": "n0", "num_cpus": cpus, "physical_cpus": cpus, "memory_mb": 1000 * cpus, "num_gpus": 0}
-    provenance = {
-        "time": "2026-11-21T12:00:00+00:00",
-        "git": {"commit": "abc", "dirty": False},
-        "versions": {"python": "3.11.7", "ray": "2.60.0"},
-        "hostname": "planted",
-        "cpu_model": "Planted CPU",
-        "physical_cpus": cpus,
-        "logical_cpus": cpus,
-    }
-    cluster = {"num_cpus": cpus, "nodes": [node]}
-    return replace(synthetic.opened(), num_trials=num_trials, cluster=cluster, provenance=provenance)
+    hardware = {"cpu_model": "Planted CPU", "physical_cpus": cpus, "logical_cpus": cpus}
+    return replace(
+        synthetic.opened(),
+        num_trials=num_trials,
+        cluster={"num_cpus": cpus, "nodes": [{"address": "n0", "num_cpus": cpus, "physical_cpus": cpus}]},
+        provenance=synthetic.PROVENANCE | hardware,
+    )
 
 
 def _trial(run: _Run) -> Iterator[Record]:

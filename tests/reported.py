@@ -37,8 +37,8 @@ def iteration(number: int, *, steps: int = 100, seconds: float = 2.0, **metrics:
 def evaluation(after: Iteration, *returns: float, progress: float) -> Evaluation:
     """Return the evaluation after an iteration."""
     return Evaluation(
-        trial=0,
-        attempt=0,
+        trial=after.trial,
+        attempt=after.attempt,
         iteration=after.iteration,
         env_steps=after.env_steps,
         wall_time_s=after.wall_time_s,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load import EVALUATION_COLUMNS, StudyData
-from tests.planted import as_frame
+from analysis.load.columns import RUN_COLUMNS
 
 NOISE = (1.00, 1.02, 0.99, 1.01)
 """Factor of every time in block 1, 2, …: what a block does to all cells alike cancels in paired ratios."""
@@ -87,6 +87,13 @@ def amdahl(
         run(trial, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * (serial_s + parallel_s / n))
         for trial, (seed, n) in enumerate(cells)
     ]
+
+
+def as_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
+    """Return rows as `analysis.load` would: declared columns and types, NA where a row says nothing."""
+    known = {"fingerprint": "{}"}  # no row is without one
+    frame = pd.DataFrame({name: [row.get(name, known.get(name)) for row in rows] for name in RUN_COLUMNS})
+    return frame.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
 
 
 def study(rows: list[dict[str, Any]], **changes: Any) -> StudyData:

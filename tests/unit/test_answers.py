@@ -1,13 +1,11 @@
 """What a study says first: the value, its three writers, and an answer for every kind and state of a study."""
 
-import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from filelock import FileLock
-from rich.console import Console
 
 import analysis
 from analysis.answers import Answer, Fact
@@ -15,8 +13,6 @@ from analysis.answers.facts import took
 from analysis.estimates import QUANTITIES
 from analysis.figures import FIGURES
 from analysis.opened import Study
-from analysis.scaling import clock
-from study.cli.tables import print_stages
 from study.records.ledger import Ledger
 from tests import synthetic
 from tests.examples import example
@@ -63,59 +59,18 @@ def test_the_line_to_copy_is_of_the_workload_whose_prices_are_listed_and_the_fas
     assert "batch 384" in throughput.prices.title
 
 
-def test_the_workload_with_most_scales_has_its_prices_among_ever_so_many_cells(monkeypatch):
-    monkeypatch.setattr(clock, "MOST_CELLS", 4)
-    cells = [(n, 3_200, 1) for n in (1, 2, 4)] + [(n, batch, 2) for n in (1, 2) for batch in (400, 800, 1_600)]
-    places = [(n, batch, seed) for n, batch, seeds in cells for seed in range(1, seeds + 1)]
-    rows = [
-        run(trial, runners=n, batch=batch, seed=seed, iteration_time_s=batch / 1_000 / n)
-        for trial, (n, batch, seed) in enumerate(places)
-    ]
-    answer = Study(built_study(rows, kind="throughput")).answer()
-    assert "batch 3,200" in answer.prices.title
-    assert answer.prices.frame["num_env_runners"].tolist() == [1, 2, 4]
-
-
 def test_of_a_number_of_runners_on_several_nodes_the_fewest_count_and_that_is_said():
     """The second node makes iterations twice as long; the larger placement comes first in the records."""
     places = [(n, nodes, seed) for n in (4, 2) for nodes in (2, 1) for seed in (1, 2) if (n, nodes) != (2, 2)]
-
-    def measured(seconds):
-        return [
-            run(trial, runners=n, seed=seed, iteration_time_s=seconds(n, nodes), num_nodes=nodes, num_cpus=n + nodes)
-            for trial, (n, nodes, seed) in enumerate(places)
-        ]
-
-    rows = measured(lambda n, nodes: nodes / n)
+    rows = [
+        run(trial, runners=n, seed=seed, iteration_time_s=nodes / n, num_nodes=nodes, num_cpus=n + nodes)
+        for trial, (n, nodes, seed) in enumerate(places)
+    ]
     answer = Study(built_study(rows, kind="throughput")).answer()
     assert answer.sentence.startswith("4 runners finish 2.00 times as many steps per hour as 2: 1.00 of the ideal.")
     prices = answer.prices.frame.set_index("num_env_runners")
     assert (prices["env_steps_per_s"][4], prices["num_cpus"][4]) == (pytest.approx(4 * 3_200), 5)
     assert "the fewest CPUs and nodes" in answer.prices.title
-    once = Study(built_study([row for row in rows if row["num_nodes"] == 1], kind="throughput")).answer()
-    assert "fewest" not in once.prices.title
-    assert [any("What limits" in fact for fact in each.facts) for each in (answer, once)] == [False, True]
-    rows = measured(lambda _, nodes: 1 / nodes)
-    prices = Study(built_study(rows, kind="throughput")).answer().prices.frame
-    assert "cpu_hours_per_hour_saved" not in prices, "4 runners on the fewest CPUs save none"
-
-
-def test_the_line_to_copy_has_the_lanes_where_these_differ():
-    rows = [
-        run(
-            trial,
-            runners=n,
-            seed=seed,
-            iteration_time_s=4 / n / lanes,
-            num_envs_per_env_runner=lanes,
-            workload={"num_envs_per_env_runner": lanes},
-        )
-        for trial, (seed, lanes, n) in enumerate(
-            (seed, lanes, n) for seed in (1, 2) for lanes in (4, 8) for n in (1, 2)
-        )
-    ]
-    answer = Study(built_study(rows, kind="throughput")).answer()
-    assert answer.setting.startswith("num_env_runners: 2  num_envs_per_env_runner: 8  train_batch_size: ")
 
 
 def test_what_a_study_took_counts_the_attempts_that_were_repeated():
@@ -130,21 +85,6 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
     assert took(data) == "The study took more than 3.00 CPU-hours", "MLflow is read for the latest attempts"
     shared = replace(data, runs=data.runs.assign(timing="oversubscribed"))
     assert took(shared) == "The study reserved more than 3.00 CPU-hours, partly of CPUs that several processes shared"
-    console = Console(width=100, file=io.StringIO())
-    print_stages(console, [replace(row, stage="search") for row in ledger.rows.values()], table_file="trials.csv")
-    assert re.search(r"search +1 +0 +3\.0 ", console.file.getvalue())
-
-
-def test_new_seeds_of_the_best_setting_have_its_budget():
-    rows = [run(number, final_return=float(limit), max_iterations=limit) for number, limit in enumerate((10, 60))]
-    space = spec(budget__env_steps=None, budget__iterations=[10, 60])
-    answer = Study(built_study(rows, spec=space, sheet={"space": "mine.yaml"})).answer()
-    assert any("budget.iterations=60" in each.command for each in answer.unknown)
-    assert (
-        "</span> <span>--set search.sampler=grid</span>" in answer.to_html()
-    )  # a line of the page ends between options
-    assert "60 iterations" in answer.sentence
-    assert [row.split(", ")[-1] for row in answer.rows.frame["setting"]] == ["60 iterations"]
 
 
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
@@ -196,13 +136,6 @@ def test_one_number_of_runners_has_the_rate_of_all_its_runs(seeds):
     assert f"ran fastest: {rate:,.0f} {'[2,' if len(seeds) > 1 else '(one run)'}" in answer.sentence
 
 
-def test_the_headline_of_an_unfinished_search_says_how_many_trials_have_ended():
-    rows = [run(0, batch=1_000, final_return=3.0), run(1, batch=4_000, final_return=5.0)]
-    said = [Study(built_study(rows, sheet={"num_trials": planned})).answer().sentence for planned in (3, 2)]
-    best = "has 1 runner, batch 4,000: return 5.00 (one run)"
-    assert said == [f"The best setting so far {best}; 2 of 3 trials have ended.", f"The best setting {best}."]
-
-
 @pytest.mark.parametrize(("planned", "commands"), [(3, 1), (2, 0)])
 def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, planned, commands):
     rows = [run(trial, status="failed", timing="tainted", reason="") for trial in range(2)]
@@ -248,13 +181,6 @@ def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(end
     assert f"train_batch_size: {best}" in answer.setting
     assert answer.setting.startswith("num_env_runners: 2 ")  # of equal ones that with fewer runners
     assert answer.rows.frame["num_env_runners"].tolist() == [2, 4]
-
-
-@pytest.mark.parametrize("width", [60, 80, 100])
-def test_text_keeps_to_its_width_but_for_what_is_copied(throughput, holdup, width):
-    for answer in (throughput, holdup):
-        for line in answer.to_text(width).splitlines():
-            assert len(line) <= width or line.startswith("  ")
 
 
 def test_the_writers_escape_what_comes_from_a_study():

@@ -13,7 +13,6 @@ from analysis.status.reader import time_left
 from study.cli.display import PlainDisplay, headline, live_view
 from study.cli.run import print_end
 from study.cli.tables import answer_of, print_plan
-from study.console import say
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
@@ -85,8 +84,6 @@ def started(trial, runners, execution="real"):
     ("records", "words"),
     [
         ([], []),
-        ([started(0, 12)], ["waiting for 12 runners"]),
-        ([started(0, 1)], ["waiting for 1 runner"]),
         ([started(0, 12), started(1, 1)], ["waiting for 13 runners"]),
         ([started(trial, 46, "emulated") for trial in range(3)], ["starting 3 trials"]),
         ([started(0, 2), synthetic.built(0), started(1, 12)], ["1 running", "waiting for 12 runners"]),
@@ -96,16 +93,12 @@ def test_what_is_waited_for_stands_where_there_is_no_rate_yet(records, words):
     assert headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
 
 
-def test_the_time_left_is_known_once_a_trial_has_finished():
+def test_the_time_left_is_known_once_a_trial_has_finished_and_until_the_study_stops():
     begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1))
     assert "left" not in headline(begun)
-    assert "about " in headline(course(*synthetic.whole_trial(0))).split(" · ")[-1]
-
-
-def test_a_study_that_stops_has_no_time_left():
+    assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
     text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
-    assert text.endswith("stopping: received SIGINT")
-    assert "left" not in text
+    assert text.endswith("stopping: received SIGINT") and "left" not in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -132,16 +125,6 @@ def test_every_line_of_a_running_study_has_its_place_whatever_it_says(width):
     assert places[0] == places[1]
 
 
-def test_a_trial_keeps_its_line_when_it_ends_and_those_under_way_are_never_left_out():
-    ended = [record for trial in range(1, 9) for record in synthetic.whole_trial(trial)]
-    for height, shown in ((24, list(range(9))), (12, [0, 6, 7, 8])):
-        console = Console(width=80, force_terminal=True, color_system=None)
-        with console.capture() as capture:
-            console.print(live_view(course(started(0, 2), *ended, num_trials=9), width=80, height=height))
-        numbers = [line.split()[0] for line in capture.get().splitlines() if line.strip()]
-        assert [int(number) for number in numbers if number.isdigit()][1:] == shown
-
-
 def test_start_up_is_no_pace():
     """The first trial waits a minute for its processes, the others a second: two trials of 10 s are left."""
     ledger = Ledger()
@@ -153,9 +136,6 @@ def test_start_up_is_no_pace():
     assert left is not None
     assert (left.trials, left.median_s) == (2, 11.0)
     assert left.seconds == pytest.approx(22.0, rel=0.01)
-    first = time_left([ledger.rows[0], ledger.rows[1]], [], 5, 81.0)
-    assert first is not None
-    assert first.median_s == 11.0
 
 
 def test_lines_say_each_change_of_a_trial_once():
@@ -184,11 +164,9 @@ def never_ending(trial=0, final=100.0, iterations=None):
 
 def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
     (cut,) = cautions(spec(), [never_ending(0), never_ending(1)])
-    assert cut.startswith("Episodes that never end: in 2 of 2 finished trials every episode of the last evaluation")
     assert "evaluation.max_episode_steps=10000" in cut
     _, nothing = cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=24.0)])
-    assert nothing.startswith("Nothing was learnt: no return of 2 finished trials is further than 5% of the way")
-    assert "the floor (0) to the reference (500)" in nothing
+    assert nothing.startswith("Nothing was learnt")
     assert len(list(cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=26.0)]))) == 1
     assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
 
@@ -203,17 +181,7 @@ def test_returns_of_two_judges_are_told():
     assert len(list(cautions(spec(), rows))) == before
 
 
-def test_a_sentence_is_wrapped_at_words_on_a_terminal_alone_and_a_command_nowhere():
-    sentence, command = "unbroken " * 20, "Resume with: python -m study " + "x" * 100
-    for terminal, lines in ((True, 3), (False, 1)):
-        text = printed(say, sentence.strip(), width=80, terminal=terminal)
-        assert len(text.splitlines()) == lines
-        assert set(text.split()) == {"unbroken"}
-        assert printed(say, command, width=80, terminal=terminal).splitlines() == [command]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path, width):
+def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
     failed = synthetic.whole_trial(2, "failed")
     records = (synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, synthetic.closed())
@@ -224,17 +192,13 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path, 
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     again = "python run_study.py x.yaml --until race --resume"
-    text = printed(print_end, result, again, answer, width=width, terminal=True)
+    text = printed(print_end, result, again, answer, width=100, terminal=True)
     places = ["demo: until (for a test)", "FAILED, trial 2: because of failed", "n = 3 trials, 1 failed"]
     places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]
     places += ["python -m study report ", "mlflow ui --backend-store-uri"]
     found = [text.index(place) for place in places]
     assert found == sorted(found)
-    words = [
-        line for line in text.splitlines() if not any(each in line for each in ("run_study", "study report", "mlflow"))
-    ]
-    assert max(map(len, words)) <= width
-    assert "The answer is away." in printed(print_end, result, again, "The answer is away.", width=width)
+    assert "The answer is away." in printed(print_end, result, again, "The answer is away.", width=100)
 
 
 def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.estimates import QUANTITIES, settings
+from analysis.estimates import QUANTITIES
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.problems import outcome_problems
 from analysis.opened import Study
 from analysis.scaling.clock import hours_per_million_steps, price_of_an_hour
-from analysis.scaling.fingerprint import value_in_words
 from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
@@ -84,29 +83,16 @@ def test_planted_times_come_back(tmp_path):
 
 def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, certificate):
     study = studies["example_study"]
-    arms = {
-        "winner": "the chosen setting",
-        "best_small": "the best of 10 runners",
-        "best_small_unchanged": "the best of 10 runners, unchanged",
-        "naive_growth": "RLlib's defaults, batch grown",
-        "winner_stock": "the chosen setting, one RLlib runner with all environments",
-    }
-    quantities = {
-        "solved_share": "solve_rate",
-        "score": "score",
-        "final_return": "iqm_final_return",
-        "cpu_s_spent": "cpu_s_spent",
-    }
-    for arm in certificate["arms"].values():
-        place = {"arm": arms[arm["name"]], "num_env_runners": arm["scale"]}
-        for quantity, name in quantities.items():
-            row = one(study, quantity, **place)
-            wanted = {**arm[name]}
-            found = {each: None if pd.isna(row[each]) else row[each] for each in wanted}  # one run has no interval
-            assert found == pytest.approx(wanted), (place, quantity)
-        steps = one(study, "steps_to_target", **place)
-        assert steps["value"] == pytest.approx(arm["env_steps_to_target"])
-        assert pd.isna(steps["low"]) == (arm["n"] == 1)
+    quantities = {"solved_share": "solve_rate", "score": "score", "cpu_s_spent": "cpu_s_spent"}
+    quantities["final_return"] = "iqm_final_return"
+    (chosen,) = (arm for arm in certificate["arms"].values() if (arm["name"], arm["scale"]) == ("winner", 46))
+    for quantity, name in quantities.items():
+        row = one(study, quantity, arm="the chosen setting", num_env_runners=46)
+        assert {each: row[each] for each in chosen[name]} == pytest.approx(chosen[name]), quantity
+    for arm in certificate["arms"].values():  # the other arms have other names, and the same values
+        rows = study.estimates("steps_to_target", num_env_runners=arm["scale"])
+        (row,) = (row for _, row in rows.iterrows() if row["value"] == pytest.approx(arm["env_steps_to_target"]))
+        assert pd.isna(row["low"]) == (arm["n"] == 1)
 
 
 def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
@@ -117,40 +103,25 @@ def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
         assert math.isinf(row["high"])
     assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
     assert study.estimates("time_saved").empty  # no clock was measured
+    for execution, basis in (("real", "measured"), ("emulated", "emulated")):  # of runners, not of clocks
+        arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
+        rows = certificate_rows(study.data, certificate | {"arms": arms})
+        assert {row["basis"] for row in rows} == {basis}
 
 
-@pytest.mark.parametrize("execution", ["real", "emulated"])
-def test_what_was_learnt_is_emulated_where_runners_were_and_not_where_clocks_were_shared(
-    studies, certificate, execution
-):
-    arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
-    rows = certificate_rows(studies["example_study"].data, certificate | {"arms": arms})
-    assert {row["quantity"] for row in rows} >= {"score_difference", "steps_saved", "score_lead"}
-    assert {row["basis"] for row in rows} == {"measured" if execution == "real" else "emulated"}
-
-
-def test_a_failed_run_counts_as_not_solved_with_a_score_of_zero():
+def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhere():
     rows = [
         tables_data.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
         for trial, status in enumerate(("finished", "finished", "finished", "failed"))
     ]
-    study = Study(tables_data.study(rows, kind="search"))
-    assert one(study, "score")["value"] == 0.75
-    assert one(study, "score")["n"] == 4
-
-
-def test_where_nothing_is_scored_a_failed_run_has_no_score_of_zero():
-    """0 is the best return of some environments."""
+    score = one(Study(tables_data.study(rows)), "score")
+    assert (score["value"], score["n"]) == (0.75, 4)
+    # Where nothing is scored: 0 is the best return of some environments.
     rows = [tables_data.run(0, lr=1e-3, final_return=-150.0), tables_data.run(1, lr=2e-3, status="failed")]
-    study = Study(tables_data.study(rows, kind="search"))
+    study = Study(tables_data.study(rows))
     assert study.estimates("score").empty
     assert study.estimates("final_return")["value"].tolist() == [-150.0]
     assert not any("score" in problem for problem in outcome_problems(study.trials))
-
-
-@pytest.mark.parametrize(("value", "shown"), [(4000, "4,000"), (4000 / 3, "1,333"), (0.5, "0.5"), (5e-5, "5e-05")])
-def test_a_value_of_a_setting_has_no_exponent_where_it_can_be_read(value, shown):
-    assert value_in_words(value) == shown
 
 
 def test_settings_are_named_by_what_tells_them_apart():
@@ -174,21 +145,6 @@ def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
     assert "best of 3" in study.answer().facts[0]
 
 
-def test_of_too_many_settings_the_best_stay_where_nothing_is_scored(monkeypatch):
-    monkeypatch.setattr(settings, "MOST_SETTINGS", 2)
-    rows = [tables_data.run(n, runners=n + 1, lr=1e-3 * (n + 1), final_return=float(n)) for n in range(4)]
-    assert "return 3" in Study(tables_data.study(rows, kind="search")).answer().sentence
-
-
-def test_a_baseline_with_two_budgets_is_two_settings():
-    rows = [
-        tables_data.run(number, baseline="rllib_defaults", max_iterations=limit, final_return=float(limit))
-        for number, limit in enumerate((10, 60))
-    ]
-    frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")
-    assert set(frame["arm"]) == {"RLlib's defaults, iterations 10", "RLlib's defaults, iterations 60"}
-
-
 @pytest.mark.parametrize(
     ("gain", "before", "after", "price"),
     [
@@ -203,10 +159,7 @@ def test_an_hour_saved_costs_more_cpu_hours_over_fewer_hours(gain, before, after
     found = price_of_an_hour(gain, before, after)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx(price)
-
-
-def test_where_no_hour_is_saved_there_is_no_price_of_one():
-    assert price_of_an_hour(estimate(1.0, 0.9, 1.1), 3, 5) is None
+    assert price_of_an_hour(estimate(1.0, 0.9, 1.1), before, after) is None  # no hour is saved
 
 
 def test_hours_are_the_inverse_of_the_rate_with_its_ends_exchanged():
@@ -222,6 +175,8 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
     assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
     assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
     assert study.estimates("limit_num_env_runners")["value"].le(16).all()
+    bounds = study.estimates(["most_speed_up", "ceiling_env_steps_per_s"])
+    assert bounds["basis"].tolist() == ["extrapolated"] * 2
     assert study.estimates([]).empty
     with pytest.raises(AnalysisError, match="must be from 1 to 16, twice the largest measured, got 17"):
         study.predict(17)
@@ -234,12 +189,6 @@ def test_a_prediction_has_its_cpus_and_prices(studies):
     assert 128 < rate < 250  # between those of 4 and 8 runners
     assert found.loc["cpu_hours_per_million_steps", "value"] == pytest.approx(6e6 / 3600 / rate)
     assert set(found["basis"]) == {"predicted"}
-
-
-def test_a_bound_is_not_called_measured(studies):
-    bounds = studies["example_throughput"].estimates(["most_speed_up", "ceiling_env_steps_per_s"])
-    assert set(bounds["basis"]) == {"extrapolated"}
-    assert len(bounds) == 2
 
 
 def timed(num_learners: int, minibatch: int, *, scales: tuple[int, ...], each: int = 1, first: int = 0) -> list:
@@ -269,21 +218,15 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
     assert (bound["workload"], bound["num_cpus"]) == ("learners 1", 10)
 
 
-def test_a_minibatch_that_learners_cannot_share_evenly_costs_no_estimate():
-    study = Study(tables_data.study(timed(3, 100, scales=(1, 2, 4, 8)), kind="throughput"))
-    assert len(study.estimates("fixed_share")) == 1
-
-
 @pytest.mark.parametrize(
     ("ask", "problem", "fix"),
     [
         (lambda study: study.estimates("efficiency"), "quantity: .*'efficiency'", "'efficiency_per_runner'"),
         (lambda study: study.estimates(scale=8), "column: .*'scale'", "'value'"),
         (lambda study: study.tables["strong"], "table: .*'strong'", "'strong_scaling'"),
-        (lambda study: study.figures["effic"], "figure: .*'effic'", "'efficiency'"),
         (lambda study: analysis.compare([study]), "compare: needs two studies or more", "in a list"),
     ],
-    ids=["quantity", "column", "table", "figure", "one study"],
+    ids=["quantity", "column", "table", "one study"],
 )
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
@@ -318,14 +261,22 @@ def test_a_study_is_one_value(studies):
     assert set(study.trials["status"]) == {"finished"}
 
 
-def test_returns_of_trainings_of_another_length_are_refused(studies):
+def test_returns_of_trainings_of_other_or_unknown_length_are_refused(studies):
     one = studies["example_table"]
-    longer = Study(replace(one.data, sheet={**one.data.sheet, "budget": {"env_steps": 10**6}}))
+
+    def budgeted(budget):
+        return Study(replace(one.data, sheet={**one.data.sheet, "budget": budget}, runs=one.data.runs.head(24)))
+
+    longer, several = budgeted({"env_steps": 10**6}), budgeted({"env_steps": None, "iterations": [5, 100]})
     assert set(analysis.compare([one, one]).ratios("score")["ratio"].round(9)) == {1.0}
-    both = analysis.compare([one, longer])
-    with pytest.raises(AnalysisError, match=r"budget.env_steps .* and 1,000,000 differ"):
-        both.ratios("score")
-    assert "budget" not in " ".join(both.refusals("env_steps_per_s"))
+    for pair, why in (
+        ((one, longer), r"budget.env_steps .* and 1,000,000 differ"),
+        ((several, several), r"several lengths, budget.iterations .*100"),
+        ((budgeted(None), budgeted(None)), "is not known"),
+    ):
+        with pytest.raises(AnalysisError, match=why):
+            analysis.compare(pair).ratios("score")
+    assert "budget" not in " ".join(analysis.compare([one, longer]).refusals("env_steps_per_s"))
 
 
 def judged(*, target: float, steps: int) -> Study:
@@ -359,20 +310,6 @@ def test_speed_ups_over_other_scales_have_no_ratio():
     assert both.ratios("env_steps_per_s")["ratio"].tolist() == pytest.approx([1.0] * 3)
     assert both.ratios("gain")["num_env_runners"].tolist() == [4, 8]  # over 2 and over 4 in both
     assert analysis.compare([whole, whole]).refusals("speed_up") == ()
-
-
-@pytest.mark.parametrize(
-    ("budget", "why"),
-    [
-        (None, "is not known"),
-        ({"env_steps": None, "iterations": [5, 100]}, r"several lengths, budget.iterations .*100"),
-    ],
-)
-def test_returns_of_trainings_of_no_known_length_are_refused(studies, budget, why):
-    data = studies["example_table"].data
-    other = Study(replace(data, sheet={**data.sheet, "budget": budget}, runs=data.runs.head(24)))
-    with pytest.raises(AnalysisError, match=why):
-        analysis.compare([other, other]).ratios("score")
 
 
 def test_a_cell_that_was_placed_in_several_ways_has_no_ratio():

@@ -12,11 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from analysis.answers.facts import estimate_of, in_words, number
-from analysis.figures import FIGURES, all_figures, figure, figure_of
-from analysis.figures.time import told_apart
+from analysis.figures import all_figures, figure, figure_of
 from analysis.opened import Study
 from study.errors import AnalysisError
-from study.withdrawn import NAMES
 from tests.examples import example
 from tests.planted import Truth, planted_runs
 from tests.unit.tables_data import study
@@ -54,14 +52,6 @@ def of(study_, quantity):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (1.934, "1.93"), (12345.6, "12,346"), (0.00123, "0.00123"), (-75.61, "-75.6"), (1.10, "1.10")],
-)
-def test_a_number_is_written_as_a_person_reads_it(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
     ("low", "high", "n", "text"),
     [
         (1.9, 1.96, 5, "1.93 [1.90, 1.96]"),
@@ -73,12 +63,6 @@ def test_a_number_is_written_as_a_person_reads_it(value, text):
 def test_a_value_never_stands_without_its_interval(low, high, n, text):
     row = pd.Series({"value": 1.934, "low": low, "high": high, "n": n, "level": 0.95, "method": "t"})
     assert in_words(estimate_of(row)) == text
-
-
-def test_a_workload_is_named_by_what_tells_it_apart():
-    names = ["epochs 4, batch 384", "epochs 16, batch 384"]
-    assert told_apart(names) == ["epochs 4", "epochs 16"]
-    assert told_apart(names[:1]) == names[:1]
 
 
 def test_a_figure_draws_the_estimates_and_its_title_is_the_answer(planted):
@@ -126,16 +110,6 @@ def test_the_shares_of_an_iteration_add_up(planted):
     seconds = of(planted, "iteration_time_s")["value"].tolist()
     assert drawn.frame.drop_duplicates("bar")["seconds"].tolist() == seconds
     assert f"46 runners: an iteration of {number(seconds[-1])} s is" in drawn.alt
-
-
-@pytest.mark.parametrize("name", [name.removeprefix("figure ") for name in NAMES if name.startswith("figure ")])
-def test_a_figure_that_is_gone_says_what_to_do_instead(planted, name):
-    with pytest.raises(AnalysisError, match=r"was withdrawn in version"):
-        planted.plot(name)
-
-
-def test_there_are_six_figures():
-    assert len(FIGURES) == 6
 
 
 # --- pictures -------------------------------------------------------------------------------------------------------
@@ -194,20 +168,3 @@ def test_hostile_names_stay_text(planted):
     root = ElementTree.fromstring(replace(efficiency, title=title, frame=frame).to_svg())
     assert not [element for element in root.iter() if element.tag.endswith("script")]
     assert any("<script>" in (element.text or "") for element in root.iter())
-
-
-def test_a_number_and_its_percent_sign_stay_on_one_line():
-    assert figure.wrapped("learning takes 2.7 % of it", 19) == "learning takes\n2.7 % of it"
-
-
-def contrast(colour):
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
-    return 1.05 / (0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-
-
-def test_text_and_lines_stand_out_from_white_paper_and_series_differ_by_more_than_their_colour():
-    assert contrast(figure.INK) > 7
-    assert contrast(figure.GREY) > 4.5  # WCAG 2 for text
-    assert min(contrast(colour) for colour in figure.COLOURS[:4]) > 3  # WCAG 2 for graphics
-    assert len(set(figure.COLOURS)) == len(set(figure.MARKS)) == figure.MAX_SERIES

@@ -1,7 +1,6 @@
 """The frames of a folder against a second implementation over raw lines, and every kind of bad folder."""
 
 import json
-import lzma
 import math
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from study.errors import AnalysisError, RecordError
 from study.metrics import OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.log import RecordLog
 from study.records.packing import pack
 from study.records.records import Evaluation, Iteration, open_records, read_lines
 from study.records.table import table_row, write_table
@@ -122,22 +120,11 @@ def test_the_table_of_trials_has_every_recorded_quantity(tmp_path):
     folder = StudyFolder(EXAMPLE)
     rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows
     write_table(tmp_path / "trials.csv", rows.values())
-    table = pd.read_csv(tmp_path / "trials.csv")
-    runs = load.from_folder(folder.path).runs
-    assert set(OF_TRIALS) <= set(table)
-    assert set(OF_TRIALS) <= set(runs)
+    table, runs = pd.read_csv(tmp_path / "trials.csv"), load.from_folder(folder.path).runs
     for name in OF_TRIALS:
         got, wanted = table[name].astype("Float64"), runs[name].astype("Float64")
         # The packed example keeps seven digits of an iteration, and a summary all of them.
         pd.testing.assert_series_equal(got, wanted, check_index=False, rtol=1e-6)
-    # Its raw values, worked out here from the lines: of one trial the phases, of all the episodes that were cut.
-    timed = [
-        line.record.metrics
-        for line in read_lines(folder.records)
-        if isinstance(line.record, Iteration) and line.record.trial == 3 and line.record.iteration > WARMUP_ITERATIONS
-    ]
-    for name in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s"):
-        assert table[name][3] == pytest.approx(sum(each[name] for each in timed) / len(timed), rel=1e-12)
 
 
 def test_episodes_that_were_cut_are_in_the_table(tmp_path):
@@ -204,21 +191,17 @@ def test_a_packed_study_is_the_same_study(staged, tmp_path):
 
 
 def test_results_without_iterations_keep_their_rates(staged, tmp_path):
-    packed = pack(staged, tmp_path / "packed", results_only=True)
-    data = load.from_folder(packed.path)
-    assert any("holds no training iterations" in problem for problem in data.problems)
-    assert data.runs["iteration_time_s"].isna().all()
+    data = load.from_folder(pack(staged, tmp_path / "packed", results_only=True).path)
+    assert data.runs["iteration_time_s"].isna().all() and data.iterations().empty
     done = data.runs[data.runs["status"] == "finished"]
     whole = load.from_folder(staged.path).runs.loc[done.index]
     assert done["env_steps_per_s"].tolist() == pytest.approx(whole["env_steps_per_s"].tolist())
-    assert data.iterations().empty
 
 
 def test_a_recorded_trial_with_the_lanes_of_more_runners_keeps_its_own_number(staged):
     recorded = load.from_folder(EXAMPLE).runs
     folded = recorded[recorded["variant"] == "stock"]
-    assert folded["num_env_runners"].tolist() == [1]
-    assert folded["stands_for_runners"].tolist() == [46]
+    assert (folded["num_env_runners"].tolist(), folded["stands_for_runners"].tolist()) == ([1], [46])
     assert recorded.loc[recorded["variant"] != "stock", "stands_for_runners"].isna().all()
     data = load.from_folder(staged.path)
     assert data.runs["stands_for_runners"].isna().all()
@@ -226,46 +209,33 @@ def test_a_recorded_trial_with_the_lanes_of_more_runners_keeps_its_own_number(st
     assert set(data.runs["stage"]) >= {"calibrate", "search", "race", "stress", "confirm"}
 
 
-def test_the_sheet_tells_every_session(study):
+def test_the_sheet_tells_every_session_and_the_problems_what_is_unfinished_or_failed(study):
     data = load.from_folder(study.path)
     assert data.kind == "search"
     assert data.sheet["environment"]["id"] == "CartPole-v1"
-    assert data.sheet["algorithm"] == "PPO"
-    assert data.sheet["commit"] == "abc"
     assert data.sheet["versions"] == {"ray": "2.60.0"}
     assert data.sheet["counts"] == {"finished": 2, "failed": 2, "interrupted": 0, "running": 1}
     assert [session["session"] for session in data.sheet["sessions"]] == [1, 2]
-    assert data.spec is not None
     json.dumps(data.sheet)
+    problems = " ".join(data.problems)
+    for said in ("still running", "2 of 5 trials failed", "because of failed", "No trial has a measured clock"):
+        assert said in problems
 
 
-def test_what_is_unfinished_or_failed_is_said(study):
-    problems = " ".join(load.from_folder(study.path).problems)
-    assert "still running" in problems
-    assert "2 of 5 trials failed" in problems
-    assert "because of failed" in problems
-    assert "No trial has a measured clock" in problems
-
-
-def test_all_trials_failed(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
-    synthetic.append(
-        folder,
-        synthetic.opened(),
-        *(each for trial in (0, 1) for each in synthetic.whole_trial(trial, "failed")),
-        synthetic.closed(),
-    )
+@pytest.mark.parametrize(
+    ("status", "reason", "said", "unsaid"),
+    [
+        ("failed", "complete", "All 2 trials failed", "not complete"),
+        ("finished", "stopped", "ended with 'stopped'", "failed"),
+    ],
+)
+def test_how_a_study_ended_is_said(tmp_path, status, reason, said, unsaid):
+    folder = synthetic.make_folder(tmp_path / "study")
+    trials = [each for trial in (0, 1) for each in synthetic.whole_trial(trial, status)]
+    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed(reason))
     data = load.from_folder(folder.path)
     assert len(data.runs) == 2
-    assert any(problem.startswith("All 2 trials failed") for problem in data.problems)
-    assert not any("not complete" in problem or "running" in problem for problem in data.problems)
-
-
-def test_a_stopped_study_is_said_to_be_resumable(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed("stopped"))
-    problems = load.from_folder(folder.path).problems
-    assert any("ended with 'stopped'" in problem and "1 of 3 trials" in problem for problem in problems)
+    assert said in " ".join(data.problems) and unsaid not in " ".join(data.problems)
 
 
 def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
@@ -294,9 +264,6 @@ def test_names_of_folders_are_suggested(study):
     parent = study.path.parent
     with pytest.raises(AnalysisError, match=r"Did you mean '.*/study'\?"):
         load.from_folder(parent / "sutdy")
-    with pytest.raises(AnalysisError, match=r"Fix: Give one of the studies in it, .*/study\."):
-        load.open_study(parent)
-    assert load.open_study(parent, study="study").name == load.open_study(study.path).name == "demo"
     # By the name of its folder or its own; another one is not read in its place.
     assert {load.open_study(study.path, study=name).name for name in ("study", "demo")} == {"demo"}
     with pytest.raises(AnalysisError, match="must be the folder of a study, got none"):
@@ -310,10 +277,6 @@ def test_a_return_that_is_no_number_is_refused(study):
         load.from_folder(study.path).evaluations()
 
 
-def lines_of(folder) -> list[bytes]:
-    return folder.records.read_bytes().splitlines(keepends=True)
-
-
 def test_a_torn_last_line_is_told_and_the_rest_shown(study):
     whole = load.from_folder(study.path)
     with study.records.open("ab") as file:
@@ -325,21 +288,14 @@ def test_a_torn_last_line_is_told_and_the_rest_shown(study):
     assert study.records.read_bytes().endswith(b'"ti')  # reading repairs nothing
 
 
-def test_a_record_of_a_trial_that_has_not_started_is_refused(study):
-    lines = lines_of(study)
+def test_a_damaged_line_is_refused_by_its_number(study):
+    lines = study.records.read_bytes().splitlines(keepends=True)
+    study.records.write_bytes(b"".join([*lines, b"<html>"]))
+    with pytest.raises(RecordError, match=rf"line {len(lines) + 1}: the last line must be a record or the beginning"):
+        load.from_folder(study.path)
     lines[4] = lines[4].replace(b'"trial":0', b'"trial":77')
     study.records.write_bytes(b"".join(lines))
-    with pytest.raises(
-        RecordError,
-        match=r"^\S+records\.jsonl: line 5: each record must follow .*trial 77, which has not started[^:]*Fix: [^:]*$",
-    ):
-        load.from_folder(study.path)
-
-
-def test_a_last_line_that_no_record_begins_with_is_refused(study):
-    with study.records.open("ab") as file:
-        file.write(b"<html>")
-    with pytest.raises(RecordError, match=r"line \d+: the last line must be a record or the beginning of one"):
+    with pytest.raises(RecordError, match=r"line 5: .*trial 77, which has not started[^:]*Fix: [^:]*$"):
         load.from_folder(study.path)
 
 
@@ -348,9 +304,6 @@ def test_a_cut_archive_is_refused(study, tmp_path):
     raw = packed.records.read_bytes()
     packed.records.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete compressed file.*Fix: Copy it again"):
-        load.from_folder(packed.path)
-    packed.records.write_bytes(lzma.compress(b"")[:-3] + b"abc")
-    with pytest.raises(RecordError, match=r"records.jsonl.xz"):
         load.from_folder(packed.path)
 
 
@@ -362,12 +315,6 @@ def test_a_space_of_another_version_is_shown_as_written(study):
     assert data.spec is None
     assert data.sheet["environment"]["id"] == "CartPole-v1"
     assert any("not one of this version" in problem and "gravity" in problem for problem in data.problems)
-
-
-def test_reading_a_study_that_is_being_written(study):
-    with RecordLog(study.records) as log:
-        log.append(synthetic.iteration(3, 2))
-        assert load.from_folder(study.path).runs.set_index("trial").loc[3, "timed_iterations"] == 1
 
 
 def test_the_columns_are_those_declared(study):

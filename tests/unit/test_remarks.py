@@ -15,16 +15,10 @@ def said(space, *, cpus=2, cores=2, address=LOCAL, niceness=0):
     return list(remarks(space, make_plan(space, cluster(**{address: (cpus, cores)}, niceness=niceness))))
 
 
-def test_a_plan_that_fits_needs_no_remark():
-    assert said(spec(), cpus=5, cores=5) == []
-
-
-def test_what_is_emulated_says_how_many_cpus_are_missing():
+def test_what_is_emulated_says_how_many_cpus_are_missing_unless_it_was_asked_for():
     (line,) = said(spec())
-    assert line.startswith(
-        "Emulated: trials of 1, 2 and 4 runners. Real runners would need up to 5 CPUs, there are 2 cores."
-    )
-    assert "--address" in line
+    assert line.startswith("Emulated: trials of 1, 2 and 4 runners.") and "up to 5 CPUs, there are 2 cores" in line
+    assert said(spec(), cpus=5, cores=5) == said(spec(execution="emulated")) == []
 
 
 def test_the_trials_that_a_machine_is_too_small_for_are_counted():
@@ -34,10 +28,6 @@ def test_the_trials_that_a_machine_is_too_small_for_are_counted():
     known = f"{at_most - make_plan(space, cluster(local=2)).num_trials} of up to {at_most} trials"
     assert left_out.startswith(f"Left out: the stage measure ({known}): parameters.num_env_runners: 46 runners need 47")
     assert not any("Left out" in line for line in said(space, cpus=64, cores=64))
-
-
-def test_emulation_that_was_asked_for_is_no_news():
-    assert said(spec(execution="emulated")) == []
 
 
 def test_more_processes_than_cores_say_how_many_share_one():
@@ -58,9 +48,7 @@ def test_a_ray_that_claims_more_cpus_than_there_are_is_told_with_the_option():
 @pytest.mark.parametrize(("address", "way"), [(LOCAL, "without `nice`"), ("10.0.0.1", "RAY_worker_niceness=0")])
 def test_niceness_is_told_with_the_way_out(address, way):
     (line,) = said(spec(), cpus=5, cores=5, address=address, niceness=15)
-    assert "at nice 15" in line
-    assert "other programs may go before them" in line, "not those of other sessions, where the kernel groups by them"
-    assert way in line
+    assert "at nice 15" in line and way in line
 
 
 def test_a_least_speed_that_no_trial_is_held_to_is_said():
@@ -73,20 +61,15 @@ def test_a_least_speed_that_no_trial_is_held_to_is_said():
 LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
 
 
-def test_a_batch_larger_than_the_whole_budget_is_refused_unless_asked_for():
+def test_a_batch_larger_than_the_whole_budget_is_refused_unless_asked_for_or_on_record():
+    before, way_out = spec(**LARGER), spec(**LARGER, budget__allow_larger_batch=True)
     with pytest.raises(SpaceError, match=r"budget\.env_steps.*got 4,000 steps and a batch of 5,000.*Raise it to 5000"):
-        read_again(spec(**LARGER), asked=True)
-    allowed = read_again(spec(**LARGER, budget__allow_larger_batch=True), asked=True)
-    (line,) = said(allowed, cpus=5, cores=5)
+        read_again(before, asked=True)
+    (line,) = said(read_again(way_out, asked=True), cpus=5, cores=5)
     assert "a train batch of up to 5,000 steps" in line
-    assert "of 4,000 steps in all" in line
-
-
-def test_a_study_on_record_stays_what_it_was():
-    """The rule came later, and its way out changes no trial."""
-    before, allowed = spec(**LARGER), spec(**LARGER, budget__allow_larger_batch=True)
+    # The rule came later than some studies, and its way out changes no trial.
     assert read_again(before) == before
-    assert before.digest() == allowed.digest()
+    assert before.digest() == way_out.digest()
 
 
 @pytest.mark.parametrize(("changes", "kb_per_step"), [({}, 1.2), ({"model__conv_net": "nature"}, 500)])

@@ -1,8 +1,8 @@
 """The report by value: the answer first, at most five tables and five figures, safe text, files that stand alone."""
 
 import csv
+import json
 import re
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -14,15 +14,18 @@ from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import Report, make_report, parse_formats, to_html, to_markdown, write
+from analysis.report import Report, find_clip, make_report, parse_formats, to_html, to_markdown, write
+from analysis.report.clip import MAX_BYTES
 from analysis.report.content import GRID5000, MOST, acknowledgement
 from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
+from study.records.clip import FilmFacts, Shot
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit.tables_data import run, study
+from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -145,12 +148,6 @@ def test_the_page_of_an_example_is_short(name):
     assert 1 <= page.count('class="picture"') <= MOST
 
 
-@pytest.mark.parametrize(("planned", "ended"), [(3, "; 1 of 3 trials has ended"), (1, "")])
-def test_the_summary_of_an_unfinished_study_says_how_many_trials_have_ended(planned, ended):
-    report = make_report(Study(data(kind="search", sheet={"num_trials": planned})))
-    assert f"Search: 1 trial with 10 runners{ended}; engine: " in report.summary
-
-
 def test_limits_tell_what_is_missing_failed_and_single():
     rows = [
         run(0, stage="confirm", digest="aaa", final_return=1.0),
@@ -166,30 +163,19 @@ def test_limits_tell_what_is_missing_failed_and_single():
     assert found[4].startswith("1 setting with 2 to 4 seeds")
 
 
-def test_the_testbed_is_acknowledged_where_a_node_is_from_there():
-    node = {"nodes": "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr"}
-    assert acknowledgement(data([{"status": "finished", **node}])) == GRID5000
-    host = {"hardware": {"hostname": "paradoxe-9.rennes.grid5000.fr"}}
-    assert acknowledgement(data(sheet=host)) == GRID5000
-    session = {"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr", "num_cpus": 18}]}}]}
-    report = make_report(Study(data(sheet=session)))
-    assert GRID5000 in to_markdown(report)
-    assert "Grid'5000 testbed" in unescape(to_html(report))
-
-
 @pytest.mark.parametrize(
-    "sheet",
+    ("sheet", "nodes", "thanked"),
     [
-        {"hardware": {"hostname": "laptop"}},
-        {"hardware": {"hostname": "node.grid5000.fr.example.org"}},
-        {"hardware": {"hostname": "mygrid5000.fr"}},
-        {"description": "meant for gros-1.nancy.grid5000.fr"},
-        {"sessions": [{"command": ["--address", "gros-1.nancy.grid5000.fr"]}]},
+        ({}, "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr", True),
+        ({"hardware": {"hostname": "paradoxe-9.rennes.grid5000.fr"}}, None, True),
+        ({"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr"}]}}]}, None, True),
+        ({"hardware": {"hostname": "node.grid5000.fr.example.org"}}, None, False),
+        ({"hardware": {"hostname": "mygrid5000.fr"}}, None, False),
+        ({"description": "meant for gros-1.nancy.grid5000.fr"}, None, False),
     ],
 )
-def test_no_testbed_is_thanked_for_nothing(sheet):
-    assert acknowledgement(data(sheet=sheet)) == ""
-    assert "Acknowledgement" not in to_html(build([], []))
+def test_the_testbed_is_acknowledged_where_a_node_is_from_there(sheet, nodes, thanked):
+    assert acknowledgement(data([{"status": "finished", "nodes": nodes}], sheet=sheet)) == (GRID5000 if thanked else "")
 
 
 def test_names_and_reasons_are_text_and_never_elements():
@@ -262,34 +248,102 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", (tmp_path / "report.md").read_text()) == ["figures/front.png"]
 
 
-def test_a_format_alone_writes_nothing_else(small, tmp_path):
-    names = {file.relative_to(tmp_path).as_posix() for file in write(small, tmp_path, ("csv",))}
-    assert names == {"tables/T1.csv", "tables/T2.csv", "tables/T3.csv", "figures/front.csv"}
-
-
 def test_a_folder_that_cannot_be_written_is_told(small, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AnalysisError, match=r"must be writable.*--out"):
         write(small, tmp_path / "file", ("md",))
 
 
-@pytest.mark.parametrize(("text", "formats"), [("html", ("html",)), (" tex, html,html", ("html", "tex"))])
-def test_formats_are_named(text, formats):
-    assert parse_formats(text) == formats
-
-
-@pytest.mark.parametrize("text", ["pdf", "html,doc", "", ","])
-def test_unknown_formats_are_told(text):
-    with pytest.raises(AnalysisError, match="--format: must be some of html, md, csv, tex"):
-        parse_formats(text)
-
-
-def test_a_page_without_any_table_says_what_is_wrong():
-    report = make_report(Study(data(problems=("All is lost.",))))
-    assert report.shown_tables == () or all(not each.empty for each in report.shown_tables)
-    assert "All is lost." in to_html(report)
+def test_formats_are_named():
+    assert parse_formats(" tex, html,html") == ("html", "tex")
+    for text in ("html,doc", ","):
+        with pytest.raises(AnalysisError, match="--format: must be some of html, md, csv, tex"):
+            parse_formats(text)
 
 
 def test_names_between_backticks_are_code_and_everything_is_escaped():
     assert prose("`measured` or <b>`x<y`</b>") == "<code>measured</code> or &lt;b&gt;<code>x&lt;y</code>&lt;/b&gt;"
     assert prose("one ` alone") == "one ` alone"
+
+
+# --- the film in the report ---------------------------------------------------------------------------------------
+
+SHOT = Shot(episode=0, seed=5, episode_return=-74.0, num_steps=75, num_frames=76, whole=True)
+FACTS = FilmFacts(
+    file="best.gif",
+    study_id="abc",
+    trial=7,
+    environment="Acrobot-v1",
+    deterministic=True,
+    evaluation_seed=10_000,
+    fps=15.0,
+    shots=(SHOT, replace(SHOT, episode=1, episode_return=-91.0, whole=False)),
+)
+
+
+def put_clip(folder, facts=FACTS, film=b"GIF89a..."):
+    clips = folder / "clips"
+    clips.mkdir()
+    (clips / facts.file).write_bytes(film)
+    facts.write(clips / facts.file)
+    return folder
+
+
+def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
+    clip = find_clip(put_clip(tmp_path), "abc")
+    assert clip.caption == (
+        "The first 2 greedy episodes of trial 7 in Acrobot-v1, evaluation seed 10000; returns -74 and -91. The last "
+        "one is not shown to its end. Single episodes: an impression, no result."
+    )
+    report = build([table("T8")], [], clip=clip)
+    outline = Outline(to_html(report))
+    assert outline.faults == []
+    assert [each[:22] for each in outline.asks if not each.startswith("#")] == ["data:image/gif;base64,"]
+    assert f"![{clip.caption}](figures/clip.gif)" in to_markdown(report)
+    assert {file.name for file in write(report, tmp_path / "out", ["md"])} >= {"clip.gif"}
+    write(build([table("T8")], []), tmp_path / "out", ["md"])
+    assert not (tmp_path / "out" / "figures" / "clip.gif").exists()
+
+
+def test_a_film_with_a_button_has_its_poster(tmp_path):
+    put_clip(tmp_path, replace(FACTS, file="best.mp4"), b"\0\0\0\x20ftypisom")
+    (tmp_path / "clips" / "best.png").write_bytes(b"\x89PNG")
+    page = to_html(build([table("T8")], [], clip=find_clip(tmp_path, "abc")))
+    assert 'poster="data:image/png;base64,' in page
+    assert 'src="data:video/mp4;base64,' in page
+    assert "media-src data:" in page
+    assert " autoplay" not in page
+
+
+@pytest.mark.parametrize(
+    ("facts", "film", "why"),
+    [
+        (FACTS, b"<svg onload=alert(1)>", "must be a .gif, got another content"),
+        (FACTS, b"GIF8" + b"\0" * MAX_BYTES, "must have at most 2 MB"),
+        (replace(FACTS, study_id="other"), b"GIF8", "must show this study, got other"),
+    ],
+)
+def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, film, why):
+    clip = find_clip(put_clip(tmp_path, facts, film), "abc")
+    assert why in clip.missing
+    report = build([table("T8")], [], clip=clip)
+    assert why in to_html(report)
+    assert "data:image/gif" not in to_html(report)
+    assert why in to_markdown(report)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"file": "../x.gif"}', "[" * 10**5, json.dumps({"shots": [{"episode": 1}], "file": "x.gif"})],
+)
+def test_damaged_facts_are_a_sentence(tmp_path, text):
+    put_clip(tmp_path)
+    (tmp_path / "clips" / "best.json").write_text(text)
+    assert "must say what a film shows, got a damaged file" in find_clip(tmp_path, "abc").missing
+
+
+def test_facts_lead_to_no_file_elsewhere_and_without_them_there_is_no_film(tmp_path):
+    assert find_clip(tmp_path, "abc") is None
+    file = put_clip(tmp_path) / "clips" / "best.json"
+    file.write_text(file.read_text().replace('"best.gif"', '"../../secret.gif"'))
+    assert "no film: '../../secret.gif'" in find_clip(tmp_path, "abc").missing

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
 from study.designs.search.proposals import Observation, nearest, propose
-from study.designs.search.proposals import _at as at
 from study.errors import RecordError
 from tests.driven import ROOMY
 from tests.spaces import spec
@@ -144,29 +143,6 @@ def test_trials_side_by_side_explore_different_settings():
     assert len(set(lrs)) == 4
 
 
-def test_what_an_anchor_gives_is_kept_and_the_rest_is_proposed():
-    space = {"lr": FloatDistribution(1e-5, 1e-1, log=True), "num_epochs": IntDistribution(1, 30)}
-    values = propose("tpe", num_env_runners=4, given={"lr": 0.01}, space=space, observations=[], index=0, seed=1)
-    assert values["lr"] == 0.01
-    assert 1 <= values["num_epochs"] <= 30
-
-
-@pytest.mark.parametrize(
-    ("domain", "values"),
-    [
-        (IntDistribution(1, 4), {1, 2, 3, 4}),
-        (IntDistribution(1, 4, log=True), {1, 2, 3, 4}),
-        (IntDistribution(0, 6, step=3), {0, 3, 6}),
-        (FloatDistribution(0.0, 1.0, step=0.5), {0.0, 0.5, 1.0}),
-        (FloatDistribution(0.1, 0.3, step=0.1), {0.1, 0.2, 0.3}),  # 0.1 + 2 * 0.1 is above 0.3
-        (CategoricalDistribution([128, 256]), {128, 256}),
-    ],
-)
-def test_a_sobol_point_reaches_every_value_and_no_other(domain, values):
-    shares = np.linspace(0, 1, 1000, endpoint=False)
-    assert {at(domain, share) for share in shares} == values
-
-
 def test_sobol_fills_a_log_range_evenly_at_every_scale():
     space = {"lr": FloatDistribution(1e-4, 1e-2, log=True), "batch": IntDistribution(100, 10_000, log=True)}
     seen = []
@@ -179,16 +155,6 @@ def test_sobol_fills_a_log_range_evenly_at_every_scale():
     for scale in (1, 46):
         lrs = [math.log10(each.params["lr"]) for each in seen if each.num_env_runners == scale]
         assert np.histogram(lrs, bins=4, range=(-4, -2))[0].tolist() == [4, 4, 4, 4]
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc"])
-def test_after_a_failure_another_setting_is_proposed(tmp_path, sampler):
-    session = Session(tmp_path, space(sampler, search__num_trials=18), keep_going=True)
-    lrs = []
-    while (started := session.conductor.next_trial()) is not None:
-        lrs.append(started.proposed["lr"])
-        session.conductor.end(started.trial, "failed", "out of memory")
-    assert len(set(lrs)) >= (10 if sampler == "gp" else 15)  # where all fails, a Gaussian process goes to corners
 
 
 def test_a_model_keeps_away_from_where_trials_fail():

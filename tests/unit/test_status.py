@@ -77,30 +77,23 @@ def measured_trial(number, *, runners, seed=5, time_s=0.5):
         ("", "Give one of the studies in it, {0}/demo."),
         ("demi", "Did you mean '{0}/demo'?"),
         ("demo/study.json", "Give its folder, {0}/demo."),
-        ("file", "Give for instance studies/quickstart."),
     ],
 )
 def test_a_path_without_a_study_is_told_with_a_way_out(folder, name, fix):
-    (folder.path.parent / "file").touch()
-    path = folder.path.parent / name
     with pytest.raises(RecordError) as caught:
-        read_status(path)
-    rule = "must be the folder of a study, got none (study.json is missing). Fix: "
-    assert str(caught.value) == f"{path}: {rule}{fix.format(folder.path.parent)}"
+        read_status(folder.path.parent / name)
+    assert str(caught.value).endswith(f"Fix: {fix.format(folder.path.parent)}")
 
 
-def test_a_study_without_records_was_prepared_and_no_more(folder):
-    status = read_status(folder.path)
-    assert (status.driver, status.state) == ("gone", "not running: no trial was recorded")
-    assert (status.num_ended, status.silence_s, status.left) == (0, None, None)
-    assert "nothing recorded yet" in printed(status, 80)
-
-
-def test_a_driver_at_work_without_a_trial_is_starting(at_work):
-    synthetic.append(at_work, synthetic.opened())
-    status = read_status(at_work.path)
-    assert (status.driver, status.state) == ("working", "starting: no trial yet")
-    assert not [advice for advice in status.advice if advice.command]
+def test_before_the_first_trial_it_says_whether_a_driver_is_there(folder):
+    prepared = read_status(folder.path)
+    assert (prepared.driver, prepared.state) == ("gone", "not running: no trial was recorded")
+    assert (prepared.num_ended, prepared.silence_s, prepared.left) == (0, None, None)
+    synthetic.append(folder, synthetic.opened())
+    with FileLock(folder.path / ".lock"):
+        starting = read_status(folder.path)
+    assert (starting.driver, starting.state) == ("working", "starting: no trial yet")
+    assert not [advice for advice in starting.advice if advice.command]
 
 
 def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
@@ -127,7 +120,6 @@ def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
     texts = [advice.text for advice in status.advice]
     assert "1 trial failed; the latest, trial 1: because of failed" in texts
     assert any(text.startswith("3 of 3 clocks are oversubscribed and in no efficiency table") for text in texts)
-    assert "2 of 3 trials ended (1 finished, 1 failed, 1 running)" in printed(status, 80)
 
 
 def test_trials_of_a_dead_driver_do_not_run(folder):
@@ -151,18 +143,12 @@ def test_an_ended_study_says_how_and_what_goes_on_with_it(folder, reason, state,
     assert any(each.command.endswith(" --resume") for each in status.advice) == resumable
     with FileLock(folder.path / ".lock"):
         assert not any(each.command.endswith(" --resume") for each in read_status(folder.path).advice)
+    packed = read_status(pack(folder, folder.path.parent / "packed").path)
+    assert (packed.driver, packed.mirror, packed.counts["finished"]) == ("packed", None, 1)
 
 
-def test_a_packed_study_has_no_driver_and_no_mirror(folder, tmp_path):
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
-    packed = pack(folder, tmp_path / "packed")
-    status = read_status(packed.path)
-    assert (status.driver, status.state, status.mirror) == ("packed", "a published copy, complete", None)
-    assert status.counts["finished"] == 1
-
-
-@pytest.mark.parametrize(("done", "rest"), [(0.25, "6.8 trials"), (0.0, "7 trials")])
-def test_the_time_left_is_the_median_of_what_ended(at_work, done, rest):
+@pytest.mark.parametrize("done", [0.25, 0.0])
+def test_the_time_left_is_the_median_of_what_ended(at_work, done):
     synthetic.append(
         at_work,
         replace(synthetic.opened(), num_trials=10),
@@ -179,7 +165,6 @@ def test_the_time_left_is_the_median_of_what_ended(at_work, done, rest):
     assert left.trials == pytest.approx(7 - done)
     assert left.at_a_time == pytest.approx(1.0)
     assert left.seconds == pytest.approx((7 - done) * 20)
-    assert f"{rest} x 20 s (median of n=3), 1 at a time" in " ".join(printed(status, 80).split())
 
 
 def test_silence_far_beyond_the_pace_is_told(at_work):
@@ -263,24 +248,14 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
     assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
 
 
-def test_looking_at_a_lock_does_not_take_it(tmp_path):
+def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path, monkeypatch):
     lock = tmp_path / ".lock"
-    assert not is_locked(lock)
-    assert not lock.exists()
-    held = FileLock(lock)
-    with held:
-        assert is_locked(lock)
-    assert not is_locked(lock)
-    with FileLock(lock).acquire(timeout=0):
-        assert is_locked(lock)
-
-
-def test_a_lock_that_the_kernel_does_not_list_is_found_by_trying(tmp_path, monkeypatch):
-    lock = tmp_path / ".lock"
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")
-    with FileLock(lock):
-        assert is_locked(lock)
-    assert not is_locked(lock)
+    assert not is_locked(lock) and not lock.exists()
+    for _ in range(2):
+        with FileLock(lock).acquire(timeout=0):
+            assert is_locked(lock)
+        assert not is_locked(lock)
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")  # a lock that the kernel does not list
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):
@@ -309,38 +284,15 @@ def test_the_best_of_a_scale_says_how_many_it_was_best_of(folder, scored):
     synthetic.append(folder, synthetic.opened(), *trial(0, 0.4), *trial(1, 0.9), *trial(2, 0.6))
     (best,) = read_status(folder.path).best
     assert (best.trial, best.score, best.final_return, best.num_finished) == (1, 0.9 if scored else None, 90.0, 3)
-    text = printed(read_status(folder.path), 80)
-    assert "The luckiest single trial of each scale (n=1, no interval)" in text
+    assert "n=1, no interval" in printed(read_status(folder.path), 80)
 
 
-def test_short_trials_have_no_score_worth_a_rank(folder):
-    def staged(number, **changes):
-        first, *rest = synthetic.whole_trial(number)
-        return [replace(first, **changes), *rest]
-
-    synthetic.append(
-        folder,
-        synthetic.opened(),
-        *staged(0, stage="calibrate", iterations=2),
-        *staged(1, stage="throughput"),
-        *staged(2, iterations=9),  # the budget of its space
-    )
-    assert [best.trial for best in read_status(folder.path).best] == [2]
-
-
-@pytest.mark.parametrize(
-    ("reason", "none", "headings"),
-    [("complete", "None", ("Best", "Efficiency")), ("stopped", "None yet", ("Best so far", "Efficiency so far"))],
-)
-def test_efficiency_waits_for_two_measured_scales_until_the_study_is_complete(folder, reason, none, headings):
+def test_efficiency_waits_for_two_measured_scales(folder):
     trials = [*measured_trial(0, runners=1), *synthetic.whole_trial(1)]
-    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed(reason))
+    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed("complete"))
     reader = StatusReader(folder.path)
-    status = reader.read()
-    assert efficiency_so_far(reader) == (
-        f"{none}: it needs finished trials with a measured clock at two scales, got 1 at 1 scale."
-    )
-    assert {*headings} <= {*printed(status, 80, "").splitlines()}
+    reader.read()
+    assert efficiency_so_far(reader).endswith("got 1 at 1 scale.")
 
 
 def test_efficiency_is_that_of_the_table_in_short(folder):
@@ -358,10 +310,7 @@ def test_efficiency_is_that_of_the_table_in_short(folder):
     table = efficiency_so_far(reader)
     assert table.frame["speed_up"].tolist() == pytest.approx([1.0, 2**0.5])
     assert table.frame["efficiency_per_runner"].tolist() == pytest.approx([1.0, 0.5**0.5])
-    for width in (80, 140):
-        text = printed(status, width, table)
-        assert "1.41" in text
-        assert "the speed-up is 1.41" in " ".join(text.split())
+    assert "the speed-up is 1.41" in " ".join(printed(status, 80, table).split())
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -373,8 +322,6 @@ def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text.replace("… and 3 more", "")
     assert "… and 3 more" in text
-    for words in ("Running now", "Best so far", "Efficiency so far", "Health", "Driver: at work"):
-        assert words in text
 
 
 def test_the_command_answers_and_refuses_and_loads_neither_engines_nor_pandas(folder, tmp_path):
