@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +11,6 @@ from typer.testing import CliRunner
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
-from study.launch.job import written
 from tests.launching import install
 
 SPACE = "quickstart.yaml"
@@ -47,10 +45,6 @@ def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
     result = launch("slurm", "--nodes", 2, "--cpus-per-node", 48, "--walltime", "1h30m", "--print")
     assert "Reserves at most 144.0 CPU-hours" in result.output  # 2 x 48 x 1.5
     assert "The first node of several runs Ray's head" in result.output
-
-
-def test_two_spaces_are_refused():
-    refused(launch("slurm", "--space", "scaling.yaml", "--space", "quickstart.yaml", space=None), "must be named once")
 
 
 @pytest.mark.parametrize(
@@ -107,15 +101,6 @@ def test_a_relative_working_directory_is_that_of_this_folder_on_every_node(place
     assert f"# {place}/work/sub/studies/quickstart.launch/job.sh" in script
 
 
-def test_a_folder_behind_a_closed_one_is_refused(tmp_path, monkeypatch):
-    def closed(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", closed)
-    with pytest.raises(LaunchError, match="must be writable, got Permission denied"):
-        written(tmp_path / "s.launch", {"job.sh": ""}).__enter__()
-
-
 @pytest.mark.parametrize(
     ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
 )
@@ -125,9 +110,6 @@ def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch)
     result = launch("ssh", "--name", "s", "--workdir", "/work dir", "--out", out)
     line = next(line for line in result.output.splitlines() if "rsync" in line)
     assert shlex.split(line) == ["rsync", "-a", f"me@lab-1:{study}", "studies/"]
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
@@ -153,16 +135,13 @@ def test_what_nobody_knows_yet_refuses_no_job():
     assert result.exit_code == 0, result.exception
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("slurm", ("--walltime", "soon")),
         ("slurm", ("--walltime", "2m")),
+        ("slurm", ("--space", "scaling.yaml")),
         ("slurm", ("--python", "apptainer exec study.sif python")),
-        ("slurm", ("--python", "'python")),
         ("slurm", ("--name", "../x")),
         ("slurm", ("--hosts", "n1")),
         ("ssh", ("--besteffort",)),
@@ -187,14 +166,10 @@ def test_a_mistake_in_the_space_is_refused_by_all(place, kind):
     assert list((place / "work").iterdir()) == []
 
 
-def test_a_space_that_does_not_exist_is_named():
-    refused(launch("slurm", space="no_such_space.yaml"), "no_such_space.yaml")
-
-
-@pytest.mark.parametrize(("kind", "option"), [(kind, words[0]) for kind, words in NEEDED.items() if words])
-def test_an_option_that_is_needed_is_asked_for(kind, option):
-    result = CliRunner().invoke(commands.app, [kind, SPACE])
-    refused(result, option)
+def test_an_option_that_is_needed_is_asked_for():
+    for kind, words in NEEDED.items():
+        if words:
+            refused(CliRunner().invoke(commands.app, [kind, SPACE]), words[0])
 
 
 @pytest.mark.parametrize(
@@ -236,38 +211,35 @@ def test_a_password_is_not_printed():
     assert not any(part in json.dumps(job) for part in ("secret", "ret@"))
 
 
+SECRETS = [
+    ("--tracking-uri", "http://me:secret@lab-1:5000"),
+    ("--tracking-uri", "http://lab-1:5000/?access_token=secret"),
+    ("MLFLOW_TRACKING_URI", "http://me:secret@lab-1:5000"),  # the environment names it as well as the option
+    ("--optuna-storage", "postgresql://me:s/e@cret@lab-1/db"),
+    ("config_args", "--hf-token secret"),
+    ("config_kwargs", {"hf_token": "secret", "pad_token": 0}),
+]
+
+
 @pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
-@pytest.mark.parametrize(
-    ("option", "uri"),
-    [
-        ("--tracking-uri", "http://me:secret@lab-1:5000"),
-        ("--tracking-uri", "http://lab-1:5000/?access_token=secret"),
-        ("MLFLOW_TRACKING_URI", "http://me:secret@lab-1:5000"),  # the environment names it as well as the option
-        ("--optuna-storage", "postgresql://me:s/e@cret@lab-1/db"),
-        ("--optuna-storage", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Dsecret"),
-    ],
-)
-def test_a_password_gets_into_no_manifest_and_no_printed_command(place, monkeypatch, kind, option, uri):
-    words = [option, uri] if option.startswith("--") else monkeypatch.setenv(option, uri) or []
+@pytest.mark.parametrize(("place_of_it", "secret"), SECRETS)
+def test_a_secret_gets_into_no_manifest_and_no_printed_command(place, monkeypatch, kind, place_of_it, secret):
+    words = []
+    if place_of_it.startswith("--"):
+        words = [place_of_it, secret]
+    elif place_of_it.isupper():
+        monkeypatch.setenv(place_of_it, secret)
+    else:
+        space = commands.load(SPACE, None, None, None).model_copy(update={place_of_it: secret})
+        monkeypatch.setattr(commands, "load", lambda *_: space)
     for shown in (["--print"], []):
         result = launch(kind, *words, *shown)
-        refused(result, option)
-        assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "")
+        refused(result, place_of_it)
+        assert "cret" not in f"{result.output}{result.exception}".replace("Secret that you", "").replace(
+            "no secret", ""
+        )
     assert list((place / "work").iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["ray-up", "kuberay"])
-@pytest.mark.parametrize(
-    ("name", "given"), [("config_args", "--hf-token s3cret"), ("config_kwargs", {"hf_token": "s3cret", "pad_token": 0})]
-)
-def test_a_secret_among_a_script_s_arguments_gets_into_no_manifest(place, monkeypatch, kind, name, given):
-    secret = commands.load(SPACE, None, None, None).model_copy(update={name: given})
-    monkeypatch.setattr(commands, "load", lambda *_: secret)
-    result = launch(kind, "--print")
-    refused(result, f"{name}: must hold no secret")
-    assert "s3cret" not in f"{result.output}{result.exception}"
-
-
-@pytest.mark.parametrize("uri", ["postgresql://me@lab-1:5432/db", "http://lab-1:5000", "sqlite:////shared/mlflow.db"])
-def test_a_manifest_takes_a_uri_without_a_password(uri):
-    assert launch("kuberay", "--tracking-uri", uri, "--print").exit_code == 0
+def test_a_manifest_takes_a_uri_without_a_password():
+    assert launch("kuberay", "--tracking-uri", "postgresql://me@lab-1:5432/db", "--print").exit_code == 0
