@@ -108,6 +108,7 @@ LEARNER_ALONE: dict[str, Change] = {
     "no GAE": lambda config: config.training(use_gae=False),
     "no critic": lambda config: config.training(use_critic=False),
     "compiled": lambda config: config.framework(torch_compile_learner=True),
+    "asynchronous": lambda config: plain(APPOConfig()),
 }
 NEITHER: dict[str, Change] = {
     "as it is": lambda config: config,
@@ -128,37 +129,24 @@ NEITHER: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("change", BOTH.values(), ids=BOTH)
-def test_neither_runner_nor_learner_of_ours_serves(change: Change) -> None:
+SERVES = [
+    (name, runner, learner, change)
+    for changes, runner, learner in (
+        (BOTH, False, False),
+        (RUNNER_ALONE, False, True),
+        (LEARNER_ALONE, True, False),
+        (NEITHER, True, True),
+    )
+    for name, change in changes.items()
+]
+
+
+@pytest.mark.parametrize(("name", "runner", "learner", "change"), SERVES, ids=[row[0] for row in SERVES])
+def test_our_parts_serve_what_they_know_and_nothing_else(
+    name: str, runner: bool, learner: bool, change: Change
+) -> None:
     config = change(plain())
-    assert runner_obstacle(config)
-    assert learner_obstacle(config)
-
-
-@pytest.mark.parametrize("change", RUNNER_ALONE.values(), ids=RUNNER_ALONE)
-def test_the_learner_alone_serves(change: Change) -> None:
-    config = change(plain())
-    assert runner_obstacle(config)
-    assert learner_obstacle(config) is None
-
-
-@pytest.mark.parametrize("change", LEARNER_ALONE.values(), ids=LEARNER_ALONE)
-def test_the_runner_alone_serves(change: Change) -> None:
-    config = change(plain())
-    assert runner_obstacle(config) is None
-    assert learner_obstacle(config)
-
-
-@pytest.mark.parametrize("change", NEITHER.values(), ids=NEITHER)
-def test_both_serve(change: Change) -> None:
-    config = change(plain())
-    assert (runner_obstacle(config), learner_obstacle(config)) == (None, None)
-
-
-def test_asynchronous_algorithms_keep_their_learner() -> None:
-    config = plain(APPOConfig())
-    assert runner_obstacle(config) is None
-    assert learner_obstacle(config) is not None
+    assert (runner_obstacle(config) is None, learner_obstacle(config) is None) == (runner, learner)
 
 
 SET_BY_STUDY = {
@@ -297,9 +285,6 @@ def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
         found = read(config)
         assert found.overridden == overridden
         assert ("lr" in found.values) == ("lambda" in found.values) == (not overridden)
-
-
-def test_what_the_one_module_that_learns_overrides_is_no_value_of_the_whole() -> None:
     config = own_script().multi_agent(
         policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a", policies_to_train=["a"]
     )
