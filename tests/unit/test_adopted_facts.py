@@ -29,7 +29,7 @@ def one_runner(**parameters: Any) -> dict[str, Any]:
     return {"parameters": {"num_env_runners": 1, **parameters}, "search": {"sampler": "random", "num_trials": 2}}
 
 
-def test_the_script_gives_what_the_space_does_not_say() -> None:
+def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:
     spec = script_spec()
     assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
     assert spec.set_by_study.keys() == {"num_env_runners", "lr"}
@@ -44,9 +44,6 @@ def test_the_script_gives_what_the_space_does_not_say() -> None:
         "gamma": 0.99,
         "vf_clip_param": 10.0,
     }
-
-
-def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_its_parameter() -> None:
     spec = script_spec(
         parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
     )
