@@ -82,14 +82,11 @@ def test_a_configuration_is_found_as_people_write_it(how, read):
     assert (config.lr, config.total_train_batch_size, config.env) == (0.0007, 512, "CartPole-v1")
 
 
-def test_the_configuration_is_as_it_was_at_the_line_that_trains(read):
+def test_the_configuration_is_as_it_was_at_the_line_that_trains_with_its_arguments(read):
     code = PPO + "for lr in (0.1, 0.2):\n    config.training(lr=lr)\n    config.build_algo().train()\n"
     assert read(code).facts.values["lr"] == 0.1
     several = "algos = [config.copy().training(lr=lr).build_algo() for lr in (0.1, 0.2)]\n"
     assert read(PPO + several + "algos[1].train()").facts.values["lr"] == 0.2
-
-
-def test_arguments_reach_the_script(read):
     code = PPO + "import sys\nconfig.env_runners(num_env_runners=int(sys.argv[1]))\nassert __name__ == '__main__'\n"
     assert read(code, args=["3"]).facts.values["num_env_runners"] == 3
 
@@ -220,7 +217,7 @@ def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read
     assert first == second and first.settings["env_config"] == {"size": 2, "Level": "date"}
 
 
-def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tmp_path):
+def test_a_module_may_come_from_an_archive_or_elsewhere_and_a_setting_may_have_slots(read, tmp_path):
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.writestr("of_archive.py", "LEVEL = 1")
     code = PPO + (
@@ -232,9 +229,6 @@ def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tm
     )
     facts = read(code).facts
     assert {*facts.source.modules} == {"of_archive"} and facts.settings["env_config"] == {"size": {"width": 4}}
-
-
-def test_a_library_that_is_installed_elsewhere_replaces_nothing_of_rllib(read, tmp_path):
     # RLlib's modules hold classes of Gymnasium, which then counts as the user's own.
     code = PPO + f"import gymnasium\ngymnasium.__spec__.submodule_search_locations[:] = ['{tmp_path}/gymnasium']\n"
     facts = read(code).facts
@@ -315,7 +309,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
         3,
         "the end of its process with exit code 3, after it wrote: no --lr",
     ): "import sys\nprint('no --lr')\nsys.exit(3)",
-    (1, "got EOFError.* Fix: .*--config-args"): "input('how many? ')",
     (6, "what Tune trains must be an algorithm of RLlib, got 'mine'.* Fix: Write a function"): PPO
     + "from ray import tune\ndef mine(settings): config.build_algo().train()\ntune.Tuner(mine).fit()",
     (None, "its process ended with code 4, after it wrote: bye"): "import os\nprint('bye')\nos._exit(4)",
