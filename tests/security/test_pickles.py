@@ -27,14 +27,14 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user 
 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 ALLOWED = {
+    "study/trial/engine/envs/apart.py": {"pickle"},  # what a process of its own says of its environment
+    "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
     "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
     "study/trial/policy.py": {"pickle"},  # writes; `weights` reads
     "study/adopted/finding.py": {"compile", "exec"},  # runs the script that a person names
     "study/adopted/answering.py": {"cloudpickle"},  # tries which part of its configuration cannot be pickled
     "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
     "study/trial/engine/sampling/hosted_runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
-    "study/trial/engine/envs/apart.py": {"pickle"},  # an error of an environment, to the process that asked
-    "study/driver/searcher.py": {"cloudpickle"},  # why a trial failed, from the folder in which Tune runs now
 }
 """Module -> what it may do of what could run a file's content, each with its reason."""
 CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
