@@ -22,6 +22,7 @@ from study.designs.starts import start_of
 from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
+from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
@@ -257,6 +258,14 @@ class Conductor:
             return
         checkpoint = self._save(trial, policy) if policy is not None else None
         self.end(trial, "finished", "", checkpoint=checkpoint)
+
+    def keep_traceback(self, trial: int, text: str) -> None:
+        """Write what Ray said about the attempt that just failed into the study's folder; a full disk loses it."""
+        if text:
+            file = self.folder.tracebacks / f"trial_{trial:05d}_{self.ledger.rows[trial].attempt}.txt"
+            with contextlib.suppress(OSError):
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(mask_credentials(text))
 
     def end(
         self,

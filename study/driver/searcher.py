@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor
-from study.driver.losses import Fault, fault_of
+from study.driver.losses import fault_of
 from study.errors import StudyError
 from study.records.records import TrialStarted
 from study.trial.messages import RESULT, STARTED, TrialResult
@@ -114,7 +114,9 @@ class StudyCallback(_Stateless, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
         try:
-            number, (reason, loss) = trial.config[STARTED].trial, _fault_of(trial)
+            number, said = trial.config[STARTED].trial, _said_of(trial)
+            reason, loss = fault_of(_error_of(trial), said=said, address=(trial.last_result or {}).get("node_ip", ""))
+            self._conductor.keep_traceback(number, said)
             if self._conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
                 self._conductor.end(number, "interrupted", self._conductor.stop.detail)
@@ -166,10 +168,16 @@ def _end_early(conductor: Conductor, error: Exception) -> None:
     conductor.end_early("error", str(error) or type(error).__name__)
 
 
-def _fault_of(trial: Trial) -> Fault:
-    """Return why a trial ended, from what Tune wrote down of it in the driver's own folder."""
-    error, said = None, ""
-    with contextlib.suppress(OSError, TypeError):  # no file: neither a task nor a process of Ray's failed
-        said = Path(trial.error_file).read_text()
-        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    return fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
+def _said_of(trial: Trial) -> str:
+    """Return the traceback that Tune wrote in the driver's own folder; nothing where no process of Ray's failed."""
+    with contextlib.suppress(OSError, TypeError):
+        return Path(trial.error_file).read_text()
+    return ""
+
+
+def _error_of(trial: Trial) -> BaseException | None:
+    """Return the error itself, which Tune wrote beside it; None where its classes are not importable here."""
+    with contextlib.suppress(Exception):
+        error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        return error
+    return None

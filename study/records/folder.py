@@ -147,6 +147,8 @@ class StudyFolder:
     """The certificate as a page, Markdown."""
     checkpoints = _Entry("checkpoints")
     """One folder per trial with its final policy."""
+    tracebacks = _Entry("tracebacks")
+    """What Ray wrote about each attempt that failed: `trial_00003_1.txt`, trial and attempt."""
     clips = _Entry("clips")
     """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
 
@@ -314,7 +316,7 @@ def check_files(folder: StudyFolder) -> None:
         RecordError: Something else is in the place of a file, or its permissions forbid it.
     """
     faults = [f"{file.name} {fault}" for file in folder.files if (fault := _fault_of(file))]
-    for part in (folder.checkpoints, folder.tensorboard):
+    for part in (folder.checkpoints, folder.tracebacks, folder.tensorboard):
         if os.path.lexists(part) and not part.is_dir():
             faults.append(f"{part.name} must be a folder")
     if not _may(folder.path, os.R_OK | os.W_OK | os.X_OK):

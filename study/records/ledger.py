@@ -308,8 +308,9 @@ def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = Non
         try:
             ledger.apply(line.record, line.time)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            where, rule = f"{records}: line {line.seq + 1}", f"a {line.record.kind} record must follow on those before"
-            raise RecordError(where=where, rule=rule, got=f"{type(error).__name__}: {error}", fix=RESTORE) from error
+            where, rule = f"{records}: line {line.seq + 1}", "each record must follow on those before"
+            got = str(error) if type(error) is LookupError else f"{type(error).__name__}: {error}"
+            raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
     return ledger
 
 

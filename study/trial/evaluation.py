@@ -41,7 +41,7 @@ from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.experiment import Experiment, make_environment
-from study.trial.failures import described, original
+from study.trial.failures import TRACEBACKS, described, original
 from study.trial.policy import State, module_of, read_state
 
 MAX_LANES = 64
@@ -462,7 +462,7 @@ def _play_by_runner(
         if games.fault is not None:  # RLlib hides it in an error of its own
             raise games.fault from error
         rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
-        fix = "See the traceback: it names the line."
+        fix = f"Its traceback is in {TRACEBACKS}."
         if isinstance(original(error), AttributeError):
             fix += " What an algorithm of the script's own gives to its runners is here only while it trains, and only "
             fix += "if it gives it to those of its `eval_env_runner_group` too."

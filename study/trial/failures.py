@@ -23,6 +23,8 @@ LOST = (
 _OF_NODES = {"ActorUnavailableError", "NodeDiedError"}
 """Those of them that say that a node has died, or cannot be reached."""
 
+TRACEBACKS = "the study's folder, tracebacks/"
+"""Where the driver keeps what Ray says of a failed trial."""
 _LONGEST = 300
 """Characters of a message that are shown; the traceback has them all."""
 

@@ -15,7 +15,7 @@ from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import described, node_was_lost, original, was_lost
+from study.trial.failures import TRACEBACKS, described, node_was_lost, original, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
 from study.trial.throughput import KeptRunners
 
@@ -85,7 +85,7 @@ class StudyTrial(Trainable):
                 made = _as(kind, error)
             else:
                 what = f"{described(original(error))}"
-                made = kind(where="trial", rule="must not fail", got=what, fix="See the traceback.")
+                made = kind(where="trial", rule="must not fail", got=what, fix=f"Its traceback is in {TRACEBACKS}.")
             if isinstance(made, TrialLostError):
                 made.node = node_was_lost(error)
             raise made from error

@@ -28,7 +28,7 @@ LOADS = {
     },
     "analysis": {
         "analysis": ENGINES | {"pandas", "scipy", "matplotlib"},
-        MODELS: ENGINES | {"pandas"},
+        MODELS: ENGINES | {"seaborn", "matplotlib.pyplot"},
         "analysis.figures": ENGINES | {"seaborn", "matplotlib.pyplot"},
         "analysis.load analysis.report": ENGINES,
     },

@@ -183,7 +183,7 @@ def test_sobol_fills_a_log_range_evenly_at_every_scale():
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc"])
 def test_after_a_failure_another_setting_is_proposed(tmp_path, sampler):
-    session = Session(tmp_path, space(sampler, search__num_trials=18))
+    session = Session(tmp_path, space(sampler, search__num_trials=18), keep_going=True)
     lrs = []
     while (started := session.conductor.next_trial()) is not None:
         lrs.append(started.proposed["lr"])
