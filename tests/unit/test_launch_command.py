@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
+from study.text import cpu_hours
 from tests.launching import install
 
 SPACE = "quickstart.yaml"
@@ -112,12 +113,18 @@ def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
 )
 def test_the_plan_is_made_for_the_cpus_of_the_job_and_says_what_is_emulated(monkeypatch, words, cpus, emulated):
     planned = []
-    monkeypatch.setattr(commands, "make_plan", lambda spec, shape: planned.append(shape) or make_plan(spec, shape))
+
+    def planning(spec, shape):
+        planned.append(make_plan(spec, shape))
+        return planned[-1]
+
+    monkeypatch.setattr(commands, "make_plan", planning)
     result = launch("slurm", "--cpus-per-node", *words, "--print")
-    assert [node.num_cpus for shape in planned for node in shape.nodes] == cpus
+    assert [node.num_cpus for plan in planned for node in plan.cluster.nodes] == cpus
+    assert f" there, {cpu_hours(planned[0].hours * sum(cpus))} (guessed" in result.output
     assert ("Emulated there" in result.output) is emulated
     launch("slurm", "--cpus-per-node", *words, "--use-head", "--print")
-    assert len(planned[-1].nodes) == (2 if "--nodes" in words else 1)
+    assert len(planned[-1].cluster.nodes) == (2 if "--nodes" in words else 1)
 
 
 def test_what_nobody_knows_yet_refuses_no_job():

@@ -232,6 +232,14 @@ def test_a_remote_shell_that_ends_at_once_is_gone():
         assert inbox.get(timeout=5).content == {"event": "gone", "code": 1}
 
 
+def test_the_reason_of_an_end_is_the_agent_s_or_that_of_its_remote_shell_with_its_last_lines():
+    agent = SimpleNamespace(host="n1", last_lines="no memory")
+    assert AgentEvent(agent, {"event": "gone", "code": 1}).reason.endswith("with code 1: no memory")
+    assert AgentEvent(agent, {"event": "failed", "reason": "full.", "logs": "/t"}).reason == (
+        "full. Its logs are in n1:/t"
+    )
+
+
 def test_the_shortest_job_has_time_for_a_study():
     assert LEAST_WALLTIME_S >= supervising.NEAR_THE_END_S >= NOTICE_S + 60
     assert LEAST_WALLTIME_S >= supervising.MARGIN_S + supervising.LEAST_S + 60  # with a minute to start Ray in
