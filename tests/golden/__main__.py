@@ -10,7 +10,7 @@ def main() -> None:
     """Write what differs, and say so."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["write"])
-    parser.add_argument("words", nargs="*", help="Words such as plans, holdup, first_trials/scaling, example_study.")
+    parser.add_argument("words", nargs="*", help="Words such as plans, holdup, sequences/throughput, example_study.")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         from tests.golden import examples, plans, sequences

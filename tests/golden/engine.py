@@ -70,8 +70,6 @@ class Script:
     """By trial and attempt."""
     kill_after: int = 0
     """Results after which the driver is killed; 0: never."""
-    starts: int = 0
-    """Trials after whose start the driver is killed; 0: never."""
     on_kill: Callable[[], None] = lambda: None
     loads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """What else the nodes did, by trial."""
@@ -307,8 +305,6 @@ class Engine:
             self._running.append(trial)
             type(self).num_starts += 1
             self._callback.on_trial_start(0, self._tune_trials, trial.tune)
-            if self.script.starts == self.num_starts:
-                self._kill()
 
     @property
     def _tune_trials(self) -> list[Any]:
@@ -325,7 +321,8 @@ class Engine:
             self._searcher.on_trial_result(trial.tune.trial_id, result)
         type(self).num_results += 1
         if self.script.kill_after == self.num_results:
-            self._kill()
+            self.script.on_kill()
+            raise Killed
 
     def _fail(self, trial: InventedTrial, trouble: Trouble) -> None:
         file = self.scratch / f"error_{trial.asked.trial}_{trial.asked.attempt}"
@@ -337,7 +334,3 @@ class Engine:
         self._running.remove(trial)
         self._callback.on_trial_error(0, self._tune_trials, trial.tune)
         self._searcher.on_trial_complete(trial.tune.trial_id, None, error=True)
-
-    def _kill(self) -> None:
-        self.script.on_kill()
-        raise Killed

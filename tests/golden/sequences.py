@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.golden import entry, plans
+from tests.golden import entry
 from tests.golden.engine import FAILED, LOST_NODE, LOST_PROCESS, Clock, Engine, Killed, Script, Trouble
 
 GOLDEN = Path(__file__).with_name("sequences")
-FIRST = Path(__file__).with_name("first_trials")
-FIRST_OF = ("acrobot_holdup", "quickstart", "scaling", "throughput")
-"""Shipped spaces of every kind of study, of which the first trials are compared; of all, the plans are."""
-NUM_FIRST = 12
-"""Trials that are compared of each."""
 VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "effective", "placement", "node_loads"}
 """Fields that say when, where and with what a study ran, and those that repeat what the invented trials said."""
 PROSE = {"reason", "detail", "timing_reason"}
@@ -37,8 +32,6 @@ class Case:
     script: Callable[[], Script] = Script
     kills: tuple[int, ...] = ()
     """Results of each session after which it is killed; a last session goes on to the end."""
-    until_start: int = 0
-    """Trials after whose start the study is left; 0: it goes on to its end."""
 
 
 # --- running -------------------------------------------------------------------------------------------------------
@@ -53,7 +46,7 @@ def run(case: Case, folder: Path) -> Path:
     words += ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
     for number, kill_after in enumerate((*case.kills, 0)):
         script = case.script()
-        script.kill_after, script.starts = kill_after, case.until_start
+        script.kill_after = kill_after
         script.on_kill = lambda: _copy(study, kept)
         resume, engine = ["--resume"] if number else [], Engine.of(clock, script, folder)
         try:
@@ -64,8 +57,6 @@ def run(case: Case, folder: Path) -> Path:
         except Killed:
             _put_back(kept, study)
             clock.now += 3600.0  # until somebody notices
-        if case.until_start:
-            break
     return study
 
 
@@ -158,28 +149,17 @@ def texts_of(name: str, folder: Path) -> dict[str, str]:
     return files
 
 
-def first_trials(name: str, folder: Path) -> str:
-    """Return how the first trials of a shipped space begin on a large cluster: their settings, batch sizes and CPUs."""
-    study = run(Case(space=(plans.SPACES / f"{name}.yaml").read_text(), nodes=LARGE, until_start=NUM_FIRST), folder)
-    lines = [lasting(record) for record in records_of(study) if record["kind"] == "trial_started"]
-    return "\n".join(json.dumps(line, separators=(",", ":")) for line in lines) + "\n"
-
-
 def files(wanted: Callable[[str], bool], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the golden files of sequences with what they should hold."""
     for name in filter(lambda name: wanted(f"sequences/{name}"), CASES):
         (own := folder / name).mkdir()
         for file, text in texts_of(name, own).items():
             yield GOLDEN / file, text
-    for name in filter(lambda name: wanted(f"first_trials/{name}"), FIRST_OF):
-        (own := folder / f"first_{name}").mkdir()
-        yield FIRST / f"{name}.jsonl", first_trials(name, own)
 
 
 # --- the studies ---------------------------------------------------------------------------------------------------
 
 SIX_CORES = (("n0", 6, 6, 64_000, 0.0),)
-LARGE = (("n0", 256, 256, 1_000_000, 8.0),)
 
 SEARCH = """
 environment: {id: CartPole-v1, floor: 0, reference: 500, target: 400}

@@ -24,10 +24,3 @@ def test_a_study_writes_the_recorded_records(name: str, tmp_path: Path) -> None:
 def _parsed(line: str) -> object:
     """Return a record as pytest shows its differences best; a line of a certificate as it is."""
     return json.loads(line) if line.startswith('{"') else line
-
-
-@pytest.mark.parametrize("name", sequences.FIRST_OF)
-def test_the_first_trials_of_a_shipped_space_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
-    recorded = (sequences.FIRST / f"{name}.jsonl").read_text().splitlines()
-    found = sequences.first_trials(name, tmp_path).splitlines()
-    assert [json.loads(line) for line in found] == [json.loads(line) for line in recorded]

@@ -20,11 +20,9 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
-from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.adopted.describing import facts_of
@@ -47,11 +45,11 @@ STEPS = 8
 
 
 class Cued(gymnasium.Env):
-    """Shows -1 or 1, times `loudness`, and pays for the action that it means; `once`: it is seen at the start only."""
+    """Shows -1 or 1, times `loudness`, and pays for the action that it means."""
 
     def __init__(self, context: Any = None) -> None:
         given = dict(context or {})
-        self.loudness, self.once, self.pays = given.get("loudness", 1.0), given.get("once"), given.get("pays", True)
+        self.loudness, self.pays = given.get("loudness", 1.0), given.get("pays", True)
         self.observation_space, self.action_space = Box(-10, 10, (1,), np.float32), Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -63,13 +61,11 @@ class Cued(gymnasium.Env):
     def step(self, action: Any) -> Any:
         self.steps += 1
         reward = float(action == self.cue) * self.pays
-        if not self.once:
-            self.cue = int(self.np_random.integers(2))
+        self.cue = int(self.np_random.integers(2))
         return self._seen(), reward, self.steps == STEPS, False, {}
 
     def _seen(self) -> Any:
-        hidden = self.once and self.steps > 0
-        return np.array([0.0 if hidden else (2 * self.cue - 1) * self.loudness], np.float32)
+        return np.array([(2 * self.cue - 1) * self.loudness], np.float32)
 
 
 class Opposites(MultiAgentEnv):
@@ -99,20 +95,6 @@ class Opposites(MultiAgentEnv):
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------
-
-
-class Attentive(TorchRLModule, ValueFunctionAPI):
-    """A module of a person's own: it hears what is a million times too quiet for a plain network."""
-
-    def setup(self) -> None:
-        self.body = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh())
-        self.policy, self.value = torch.nn.Linear(16, 2), torch.nn.Linear(16, 1)
-
-    def _forward(self, batch: Any, **_: Any) -> Any:
-        return {Columns.ACTION_DIST_INPUTS: self.policy(self.body(1e6 * batch[Columns.OBS]))}
-
-    def compute_values(self, batch: Any, embeddings: Any = None) -> Any:
-        return self.value(self.body(1e6 * batch[Columns.OBS])).squeeze(-1)
 
 
 class Louder(ConnectorV2):
@@ -195,25 +177,10 @@ def share_right(config: AlgorithmConfig, *, possible: int = STEPS, **budget: Any
     return float(np.mean(returns)) / possible
 
 
-def test_a_recurrent_network_remembers_what_it_saw_once() -> None:
-    recurrent = configured(once=True).rl_module(
-        model_config=DefaultModelConfig(
-            fcnet_hiddens=[16], fcnet_activation="tanh", use_lstm=True, lstm_cell_size=16, max_seq_len=STEPS
-        )
-    )
-    assert share_right(recurrent.training(gamma=0.9), env_steps=16_000) > 0.95
-    assert share_right(configured(once=True)) < 0.8  # the first action is right, and the others are guessed
-
-
-def test_a_module_of_one_s_own_acts_and_learns() -> None:
-    own = RLModuleSpec(module_class=Attentive)
-    assert share_right(configured(loudness=1e-6).rl_module(rl_module_spec=own)) > 0.95
-    assert share_right(configured(loudness=1e-6)) < 0.75
-
-
 def test_a_connector_of_one_s_own_has_its_state_in_evaluations() -> None:
     config = configured(loudness=1e-6)
     assert share_right(config.env_runners(env_to_module_connector=lambda *_, **__: Louder())) > 0.95
+    assert share_right(configured(loudness=1e-6)) < 0.75
 
 
 def test_asynchronous_runners_merge_the_state_of_such_a_connector_by_rllib_s_server() -> None:
@@ -255,12 +222,3 @@ def test_a_loss_of_one_s_own_teaches_what_no_reward_does() -> None:
     assert share_right(unpaid.copy(copy_frozen=False).learners(learner_class=Taught)) > 0.95
     # A policy that nobody taught may be right by luck.
     assert share_right(unpaid.copy(copy_frozen=False).learners(learner_class=Mistaught)) < 0.05
-
-
-def test_two_agents_learn_what_one_policy_for_both_cannot() -> None:
-    two = configured(Opposites).multi_agent(
-        policies={"same", "other"}, policy_mapping_fn=lambda agent, episode, **_: agent
-    )
-    one = configured(Opposites).multi_agent(policies={"both"}, policy_mapping_fn=lambda agent, episode, **_: "both")
-    assert share_right(two, possible=2 * STEPS) > 0.95
-    assert share_right(one, possible=2 * STEPS) < 0.6

@@ -23,8 +23,8 @@ from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.scaling.guard import Rerun
 from analysis.status import StatusReader
-from study.cli.report import report
-from study.cli.status import show
+from study.cli.report import STUDIES, folder_of_experiment, report
+from study.cli.status import efficiency_so_far, show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export
@@ -35,7 +35,7 @@ from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.evaluating.policies import ChosenPolicy
 from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
-from study.mirrors.mlflow_report import NOT_ASKED, asked_place
+from study.mirrors.mlflow_report import asked_place
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, ask_mlflow, asked_uri, check_asked_uri
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, check_files
@@ -79,22 +79,18 @@ class Host:
     """A web server that notes who asks it for what; it answers nothing useful, or redirects."""
 
     def __init__(self, redirect_to: str | None = None) -> None:
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        host = self
+        self.asked = asked = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                host.asked.append((self.path, dict(self.headers)))
-                self.send_response(404 if redirect_to is None else 307)
-                if redirect_to is not None:
-                    self.send_header("Location", redirect_to + self.path)
+                asked.append(self.path)
+                self.send_response(307 if redirect_to else 404)
+                self.send_header("Location", f"{redirect_to}{self.path}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
             do_POST = do_GET  # noqa: N815 (the name that http.server asks for)
-
-            def log_message(self, *_: object) -> None:
-                pass
+            log_message = print
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.uri = f"http://127.0.0.1:{self._server.server_port}"
@@ -142,6 +138,7 @@ COMMANDS = {
     "sync": lambda folder: list(sync_study(folder)),
     "status": lambda folder: StatusReader(folder.path).read(),
     "certificate": make_certificate,
+    "verify": lambda folder: verify(folder.path),
     "export": lambda folder: export.export_yaml(folder, 10),
     "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
     "open_study": lambda folder: open_study(folder.path),
@@ -151,7 +148,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("place", ["space.yaml", "report", "report/tables", ".mlflow-mirror.lock", "clips/best.json"])
+@pytest.mark.parametrize("place", ["space.yaml", "report/tables", ".mlflow-mirror.lock", "certificate.json"])
 def test_no_command_follows_a_link_that_lies_in_a_study(study, tmp_path, command, place):
     outside = tmp_path / "outside"
     outside.write_text("private")
@@ -166,7 +163,7 @@ def test_no_command_follows_a_link_that_lies_in_a_study(study, tmp_path, command
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-@pytest.mark.parametrize("command", ["report", "status", "pack", "resume"])
+@pytest.mark.parametrize("command", ["report", "status", "pack", "verify", "resume"])
 def test_no_command_waits_for_a_pipe_or_a_socket(study, command, kind, monkeypatch):
     (study.path / "clips").mkdir()
     monkeypatch.chdir(study.path / "clips")  # the names of sockets must be short
@@ -220,29 +217,12 @@ def test_a_file_that_would_fill_the_memory_is_not_read(study, name):
         report(str(study.path), format_="csv")
 
 
-def test_verifying_a_certificate_waits_for_no_pipe_and_follows_no_link(study, tmp_path):
-    os.mkfifo(study.certificate)
-    with pytest.raises(RecordError, match="must be a file"):
-        verify(study.path)
-    study.certificate.unlink()
-    study.certificate.symlink_to(tmp_path)
-    with pytest.raises(RecordError, match="symbolic link"):
-        verify(study.path)
-
-
-def test_writing_replaces_a_link_and_is_not_misled_by_one_in_the_draft_s_place(tmp_path):
-    outside = tmp_path / "outside"
+def test_writing_replaces_a_link_and_a_new_study_does_not_write_through_one(tmp_path):
+    outside, folder = tmp_path / "outside", StudyFolder(tmp_path / "n")
     outside.write_text("private")
     (tmp_path / "file").symlink_to(outside)
     write_atomically(tmp_path / "file", "new")
-    assert (outside.read_text(), (tmp_path / "file").read_text()) == ("private", "new")
-    assert not (tmp_path / "file").is_symlink()
-
-
-def test_a_new_study_does_not_write_through_a_link_that_waits_in_its_folder(tmp_path):
-    outside = tmp_path / "outside"
-    outside.write_text("private")
-    folder = StudyFolder(tmp_path / "n")
+    assert (tmp_path / "file").read_text() == "new"
     folder.path.mkdir()
     folder.space_file.symlink_to(outside)
     with pytest.raises(RecordError, match="symbolic link"):
@@ -291,22 +271,13 @@ def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(stu
     assert asked_place(study, "sqlite:///named.db", attach=True) == "sqlite:///named.db"
 
 
-def test_a_report_without_a_wish_says_how_to_attach_it(study, capsys):
-    report(str(study.path), format_="csv")
-    assert NOT_ASKED in capsys.readouterr().out
-    assert not Path(study.identity().tracking_uri.removeprefix("sqlite:///")).exists()
-
-
 def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
     options = RunOptions(name="demo")
     assert new_identity(spec(), options).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(
-        TrackingError,
-        match=r"^MLFLOW_TRACKING_URI \(environment\), tracking URI: must begin [^:]*Fix: Use [^:]*sqlite:(?!.*Fix)",
-    ):
+    with pytest.raises(TrackingError, match=r"^MLFLOW_TRACKING_URI"):
         check_asked_uri(None)
 
 
@@ -329,9 +300,7 @@ def test_a_resume_goes_on_in_another_mlflow_where_the_person_names_one(received,
 @pytest.mark.parametrize("inside", ["attack:Env", "{folder}.attack:Env"])
 @pytest.mark.parametrize("random", [False, True])
 def test_a_module_in_a_study_s_folder_is_not_imported(received, monkeypatch, inside, random):
-    content = json.loads(received.identity_file.read_text())
-    content["spec"]["environment"]["id"] = inside.format(folder=received.path.name)
-    received.identity_file.write_text(json.dumps(content))
+    name_environment(received, inside.format(folder=received.path.name))
     (received.path / "attack.py").write_text("raise SystemExit('the module ran')")
     place = received.path if inside == "attack:Env" else received.path.parent
     monkeypatch.chdir(place)
@@ -341,23 +310,27 @@ def test_a_module_in_a_study_s_folder_is_not_imported(received, monkeypatch, ins
         evaluate_policy(EvaluationRequest(path=received.path, trial=None if random else 0, random=random))
 
 
+def test_a_module_is_not_imported_because_a_study_that_others_may_write_names_it(received, tmp_path, monkeypatch):
+    name_environment(received, "attack:Env")
+    (tmp_path / "attack.py").write_text("raise SystemExit('the module ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    received.table.chmod(0o666)
+    with pytest.raises(RecordError, match="must not be writable by others"):
+        evaluate_policy(EvaluationRequest(path=received.path, random=True))
+
+
+def name_environment(folder: StudyFolder, name: str) -> None:
+    content = json.loads(folder.identity_file.read_text())
+    content["spec"]["environment"]["id"] = name
+    folder.identity_file.write_text(json.dumps(content))
+
+
 def test_a_script_in_a_study_s_folder_is_not_run(study, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for config in ("studies/demo/my_train.py:make", str(study.path / "lib" / "my_train.py"), "studies.demo.train:make"):
         with pytest.raises(RecordError, match="code that lies in a study's folder is not run"):
             study.check_code([config])
     study.check_code(["my_train.py", "my_module:Env", "studies/other/my_train.py"])
-
-
-def test_a_module_is_not_imported_because_a_study_that_others_may_write_names_it(received, tmp_path, monkeypatch):
-    content = json.loads(received.identity_file.read_text())
-    content["spec"]["environment"]["id"] = "attack:Env"
-    received.identity_file.write_text(json.dumps(content))
-    (tmp_path / "attack.py").write_text("raise SystemExit('the module ran')")
-    monkeypatch.syspath_prepend(tmp_path)
-    received.table.chmod(0o666)
-    with pytest.raises(RecordError, match="must not be writable by others"):
-        evaluate_policy(EvaluationRequest(path=received.path, random=True))
 
 
 @pytest.fixture
@@ -397,30 +370,19 @@ def test_a_suggested_command_is_one_command_whatever_a_study_is_called():
     assert all(word == "--set" or "=" in word for word in words[6:])
 
 
-def on_terminal(**settings: object) -> tuple[SteadyConsole, io.StringIO]:
-    file = io.StringIO()
-    return SteadyConsole(file=file, force_terminal=True, width=300, **settings), file
-
-
 def test_no_escape_code_of_a_record_reaches_the_terminal(study):
-    from study.cli.status import efficiency_so_far
-
-    console, file = on_terminal(color_system=None)
+    file = io.StringIO()
+    console = SteadyConsole(file=file, force_terminal=True, width=300, color_system=None)
     reader = StatusReader(study.path)
     show(console, reader.read(), efficiency_so_far(reader))
     text = file.getvalue()
     assert "HYPERLINK" in text, "the reason is not shown at all"
     assert printable(text) == text
     assert "\nVerdict" not in text, "a reason looks like a line of ours"
-
-
-def test_the_console_keeps_its_own_colours_and_reads_no_markup_in_texts():
-    console, file = on_terminal(color_system="standard")
     console.print(f"[link=http://evil.example]x[/link] {ESCAPES}", style="bold", highlight=False)
-    text = file.getvalue()
-    assert text.startswith("\x1b[1m")
-    assert "[link=http://evil.example]x[/link]" in text
-    assert not any(mark in text for mark in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"))
+    said = file.getvalue().removeprefix(text)
+    assert "[link=http://evil.example]x[/link]" in said
+    assert not any(mark in said for mark in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"))
 
 
 def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_path):
@@ -462,76 +424,49 @@ def test_a_cell_is_read_back_as_it_was(text):
 def test_numbers_stay_numbers_and_the_table_of_trials_is_read_back_unchanged(study):
     numbers = ["-88.9", "1e-05", "-inf", "nan", "+3", "0"]
     assert [csv_cell(number) for number in numbers] == numbers
-    raw = study.table.read_text()
-    assert "\n=" not in raw.replace(",", "\n")
+    assert "\n=" not in study.table.read_text().replace(",", "\n")
     assert [row["reason"] for row in read_table(study.table)] == ["", printable(REASON)]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("http://user:p@ss@host/x", "http://***@host/x"),
-        ("see postgresql://me:pw@host/db now", "see postgresql://***@host/db now"),
-        ("http://host:5000/a@b", "http://host:5000/a@b"),
-        ("postgresql+psycopg://me:p@w@host:5432/db", "postgresql+psycopg://***@host:5432/db"),
-        ("postgresql://host/db?user=me&password=secret&connect_timeout=5", None),
-        ("postgresql://host/db?sslpassword=secret", None),
-        ("'postgresql://me:p/w@h/d' and 'postgresql://me:pw@h'", "'postgresql://***@h/d' and 'postgresql://***@h'"),
-        ("postgresql://u:p/w@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
-        ("http://token@host/x", "http://***@host/x"),
-        ("https://h/x?token=abc&y=2", "https://h/x?token=***&y=2"),
-        ("https://h/x?access_token=abc", "https://h/x?access_token=***"),
-        ("Driver=x;UID=me;PWD=secret;Y=2", "Driver=x;UID=me;PWD=***;Y=2"),
-        ("Driver=x;PWD={my;secret};Y=2", "Driver=x;PWD=***;Y=2"),
-        ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dsecret%3BX%3D1", None),
-        ("host=h user=u password='a b' dbname=x", "host=h user=u password=*** dbname=x"),
-        ("MLFLOW_TRACKING_TOKEN=abc run", "MLFLOW_TRACKING_TOKEN=*** run"),
-        ("--api-token secret --password 'a b' -n 2", "--api-token *** --password *** -n 2"),
-        ("--config-args '--hf_token secret'", None),
-        ("--max-tokens 100 --bypass 3 --pass --verbose", "--max-tokens 100 --bypass 3 --pass --verbose"),
-        ("--pad-token 0 --first-pass 12", "--pad-token 0 --first-pass 12"),
-        ("--api-token\t\t123456     -n 2", "--api-token\t\t***     -n 2"),
-        ("--api-key=secret --access-key='a b'", "--api-key=*** --access-key=***"),
-        (f"--api-token '{'x' * 300}' -n 2", "--api-token *** -n 2"),
-        (f'api_token="{"x" * 300}"', "api_token=***"),
-        (r'--password "a\"b c" -n 2', "--password *** -n 2"),
-        ("--tokenizer=bpe bypass=on max_passengers=3", "--tokenizer=bpe bypass=on max_passengers=3"),
-        ('{"password": "x y"}', '{"password": ***}'),
-        (
-            "config_kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}",
-            "config_kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
-        ),
-        ("{n: 2, pad_token: 0}: password: none", "{n: 2, pad_token: 0}: password: none"),
-        ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
-        ("sqlite:////home/me@site/mlflow.db", "sqlite:////home/me@site/mlflow.db"),
-        (
-            "--set parameters.minibatch_size=64 keepalives_idle=10",
-            "--set parameters.minibatch_size=64 keepalives_idle=10",
-        ),
-    ],
+MASKED = {
+    "http://user:p@ss@host/x": "http://***@host/x",
+    "http://token@host/x": "http://***@host/x",
+    "'postgresql://me:p/w@h/d' and 'postgresql://me:pw@h'": "'postgresql://***@h/d' and 'postgresql://***@h'",
+    "postgresql://u:p/w@h/db?password=abc&x=1": "postgresql://***@h/db?password=***&x=1",
+    "postgresql://host/db?sslpassword=abc": "postgresql://host/db?sslpassword=***",
+    "https://h/x?access_token=abc&y=2": "https://h/x?access_token=***&y=2",
+    "Driver=x;UID=me;PWD=secret;Y=2": "Driver=x;UID=me;PWD=***;Y=2",
+    "Driver=x;PWD={my;secret};Y=2": "Driver=x;PWD=***;Y=2",
+    "mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dabc%3BX%3D1": "mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3D***%3BX%3D1",
+    "host=h user=u password='a b' dbname=x": "host=h user=u password=*** dbname=x",
+    "MLFLOW_TRACKING_TOKEN=abc run": "MLFLOW_TRACKING_TOKEN=*** run",
+    "--api-token secret --password 'a b' -n 2": "--api-token *** --password *** -n 2",
+    "--config-args '--hf_token secret'": "--config-args '--hf_token ***'",
+    "--api-token\t\t123456     -n 2": "--api-token\t\t***     -n 2",
+    "--api-key=secret --access-key='a b'": "--api-key=*** --access-key=***",
+    f"--api-token '{'x' * 300}' -n 2": "--api-token *** -n 2",
+    r'--password "a\"b c" -n 2': "--password *** -n 2",
+    '{"password": "x y"}': '{"password": ***}',
+    "kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}": "kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
+    "Authorization: Bearer abcdefgh12345678": "Authorization: Bearer ***",
+}  # fmt: skip
+SHOWN = (
+    "http://host:5000/a@b",
+    "--max-tokens 100 --bypass 3 --pass --verbose --pad-token 0 --first-pass 12",
+    "--tokenizer=bpe bypass=on max_passengers=3",
+    "{n: 2, pad_token: 0}: password: none",
+    "sqlite:////home/me@site/mlflow.db",
+    "--set parameters.minibatch_size=64 keepalives_idle=10",
 )
-def test_passwords_and_tokens_are_masked(text, shown):
-    assert mask_credentials(text) == (shown or text.replace("secret", "***"))
+
+
+@pytest.mark.parametrize(("text", "shown"), [*MASKED.items(), *zip(SHOWN, SHOWN, strict=True)])
+def test_passwords_and_tokens_are_masked_and_nothing_else(text, shown):
+    assert mask_credentials(text) == shown
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        "postgres",
-        "postgres://",
-        "://a@",
-        "password",
-        "?password=",
-        'password="',
-        "PWD={",
-        "a=",
-        "Bearer ",
-        " ",
-        "-",
-        "--token ",
-        "--token '",
-        "{token: [",
-    ],
+    "part", ["postgres://", "://a@", "?password=", 'password="', "PWD={", "a=", "--token '", "{token: ["]
 )
 def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
     text = part * (500_000 // len(part))
@@ -556,8 +491,6 @@ def test_names_that_are_paths_commands_or_queries_are_refused_when_a_study_is_re
 
 @pytest.mark.parametrize("name", ["..", ".", "-x", "a/../..", "~"])
 def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(name):
-    from study.cli.report import STUDIES, folder_of_experiment
-
     out = folder_of_experiment(name)
     assert out.parent.parent == STUDIES
     assert ".." not in out.parts
@@ -565,11 +498,9 @@ def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(nam
 
 
 def test_an_exported_script_holds_no_code_of_a_study_s_folder():
-    harmful = spec().model_copy(update={"rllib": {"training": {"x=1); import os; dict(y": 1}}})
+    def given(training):
+        return spec().model_copy(update={"rllib": {"training": training}})
+
     with pytest.raises(StudyError, match="become names in the script"):
-        script._check_rllib_can(harmful)
-    script._check_rllib_can(replace_rllib({"training": {"use_kl_loss": True}}))
-
-
-def replace_rllib(rllib):
-    return spec().model_copy(update={"rllib": rllib})
+        script._check_rllib_can(given({"x=1); import os; dict(y": 1}))
+    script._check_rllib_can(given({"use_kl_loss": True}))

@@ -5,20 +5,16 @@ from typing import Any
 
 import pytest
 
-from study.cli.tables import _CELLS
-from study.designs.registry import design_of, make_plan
 from study.designs.search.worth import merit
 from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
 from study.planning.guess import guess_seconds
 from study.planning.needs import execution_of
-from study.planning.plan import remarks
 from study.records.ledger import best_per_scale
 from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
-from study.text import number
 from tests.holdup import write_study
 from tests.script_facts import facts, script_spec
 from tests.spaces import cluster, read_again
@@ -26,9 +22,6 @@ from tests.spaces import cluster, read_again
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
 SCHEDULED = {**WITHOUT_LR, "schedules": ["lr"]}
 APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
-SAC = {"algorithm": "SAC", "base_algorithm": "SAC"}
-OF_TWO = {"agents": ["both"], "acting": ["0", "1"]}
-OF_TARGET = {"sampler": "random", "num_trials": 4, "objective": "env_steps_to_target"}
 
 
 def one_runner(**parameters: Any) -> dict[str, Any]:
@@ -36,7 +29,7 @@ def one_runner(**parameters: Any) -> dict[str, Any]:
     return {"parameters": {"num_env_runners": 1, **parameters}, "search": {"sampler": "random", "num_trials": 2}}
 
 
-def test_the_script_gives_what_the_space_does_not_say() -> None:
+def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:
     spec = script_spec()
     assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
     assert spec.set_by_study.keys() == {"num_env_runners", "lr"}
@@ -51,9 +44,6 @@ def test_the_script_gives_what_the_space_does_not_say() -> None:
         "gamma": 0.99,
         "vf_clip_param": 10.0,
     }
-
-
-def test_a_value_equal_to_the_scripts_is_not_set_and_a_rule_takes_the_place_of_its_parameter() -> None:
     spec = script_spec(
         parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
     )
@@ -84,18 +74,6 @@ def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
     assert "lr" not in runnable(script_spec(found, **one_runner()), {"num_env_runners": 1})
 
 
-def test_a_trial_without_a_learning_rate_of_its_own_is_told_from_the_others() -> None:
-    spec = script_spec(facts(**SCHEDULED), **one_runner())
-    row: Any = SimpleNamespace(setting=runnable(spec, {"num_env_runners": 1}), num_env_runners=1, seed=3)
-    assert design_of(spec).words_of(row) == "1 runner, batch 400, seed 3"
-    assert _CELLS["lr"][1](row) == number(None, ".2g")
-
-
-def test_an_agent_is_named_as_its_environment_does() -> None:
-    found = facts(agents=["both"], acting=["0", "1"])
-    assert script_spec(found, evaluation={"agent": "1", "episodes": 3, "num_evaluations": 2}).evaluation.agent == "1"
-
-
 def test_a_person_writes_no_facts() -> None:
     source = Source(name="space", content=script_spec().to_json(), lines={"script": 3})
     with pytest.raises(SpaceError, match=r"script \(line 3\): is found in the script, and not written"):
@@ -120,7 +98,7 @@ def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> No
     assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
     own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
     assert execution_of(own, 46, cluster(local=2)) == "emulated"
-    assert execution_of(script_spec(facts(**SAC)), 46, cluster(local=2)) == "real"
+    assert execution_of(script_spec(facts(algorithm="SAC", base_algorithm="SAC")), 46, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize(
@@ -135,15 +113,11 @@ def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> No
 def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
     spec, plain = script_spec(facts(**found)), script_spec()
     assert engine_of_space(spec) == engine
+    assert (other_engine(spec) is None) == (engine == OWN), "RLlib alone can run it"
     slower = guess_seconds(spec, 2, cluster(local=8), execution="real") / guess_seconds(
         plain, 2, cluster(local=8), execution="real"
     )
     assert (slower > 1) == (spec != plain)
-
-
-def test_a_script_that_rllib_alone_can_run_has_no_other_engine() -> None:
-    assert other_engine(script_spec(facts(runner_obstacle="a", learner_obstacle="b"))) is None
-    assert other_engine(script_spec(facts(learner_obstacle="b"))) is not None
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
@@ -165,14 +139,3 @@ def test_without_scores_returns_are_compared_as_they_are() -> None:
     assert best_per_scale(rows) == {1: rows[1]}  # type: ignore[arg-type]
     worth = [merit(spec, each) for each in rows]  # type: ignore[arg-type]
     assert worth[1] > worth[0] > worth[2] == 0
-
-
-def test_the_plan_says_what_is_set_and_which_parts_are_rllibs() -> None:
-    values = {**facts().values, "num_env_runners": 0}
-    settings, why = {"callbacks_class": "Steps"}, "callbacks are the script's own"
-    found = facts(settings=settings, runner_obstacle=why, schedules=["entropy_coeff"], values=values)
-    lines = list(remarks(script_spec(found), make_plan(script_spec(found), cluster(local=8))))
-    first = next(line for line in lines if line.startswith("Script: "))
-    assert "num_env_runners 1 and 2 (script: 0)" in first and "lr 0.001 and 0.002 (script: 0.001)" in first
-    assert "num_epochs" not in first and "It sets callbacks_class." in first
-    assert [line.partition(":")[0] for line in lines][:3] == ["Script", "Schedules", "Runner"]

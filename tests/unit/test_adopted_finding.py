@@ -82,14 +82,11 @@ def test_a_configuration_is_found_as_people_write_it(how, read):
     assert (config.lr, config.total_train_batch_size, config.env) == (0.0007, 512, "CartPole-v1")
 
 
-def test_the_configuration_is_as_it_was_at_the_line_that_trains(read):
+def test_the_configuration_is_as_it_was_at_the_line_that_trains_with_its_arguments(read):
     code = PPO + "for lr in (0.1, 0.2):\n    config.training(lr=lr)\n    config.build_algo().train()\n"
     assert read(code).facts.values["lr"] == 0.1
     several = "algos = [config.copy().training(lr=lr).build_algo() for lr in (0.1, 0.2)]\n"
     assert read(PPO + several + "algos[1].train()").facts.values["lr"] == 0.2
-
-
-def test_arguments_reach_the_script(read):
     code = PPO + "import sys\nconfig.env_runners(num_env_runners=int(sys.argv[1]))\nassert __name__ == '__main__'\n"
     assert read(code, args=["3"]).facts.values["num_env_runners"] == 3
 
@@ -220,7 +217,7 @@ def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read
     assert first == second and first.settings["env_config"] == {"size": 2, "Level": "date"}
 
 
-def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tmp_path):
+def test_a_module_may_come_from_an_archive_or_elsewhere_and_a_setting_may_have_slots(read, tmp_path):
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.writestr("of_archive.py", "LEVEL = 1")
     code = PPO + (
@@ -232,9 +229,6 @@ def test_a_module_may_come_from_an_archive_and_a_setting_may_have_slots(read, tm
     )
     facts = read(code).facts
     assert {*facts.source.modules} == {"of_archive"} and facts.settings["env_config"] == {"size": {"width": 4}}
-
-
-def test_a_library_that_is_installed_elsewhere_replaces_nothing_of_rllib(read, tmp_path):
     # RLlib's modules hold classes of Gymnasium, which then counts as the user's own.
     code = PPO + f"import gymnasium\ngymnasium.__spec__.submodule_search_locations[:] = ['{tmp_path}/gymnasium']\n"
     facts = read(code).facts
@@ -342,12 +336,8 @@ BAD = {  # the problem, and for a fault of a line which one -> script
         3,
         "the end of its process with exit code 3, after it wrote: no --lr",
     ): "import sys\nprint('no --lr')\nsys.exit(3)",
-    (2, "the end of its process: needs --lr"): "import sys\nsys.exit('needs --lr')",
-    (1, "got EOFError.* Fix: .*--config-args"): "input('how many? ')",
     (6, "what Tune trains must be an algorithm of RLlib, got 'mine'.* Fix: Write a function"): PPO
     + "from ray import tune\ndef mine(settings): config.build_algo().train()\ntune.Tuner(mine).fit()",
-    (8, "the end of its process with exit code 2"): PPO
-    + "import sys\nclass Tee:\n    def write(self, text): pass\nsys.stdout = Tee()\nsys.exit(2)",
     (None, "its process ended with code 4, after it wrote: bye"): "import os\nprint('bye')\nos._exit(4)",
     (None, "its process was killed"): "import os\nos.kill(os.getpid(), 9)",
     (None, "must come to its training within 1 s, got it was in line 1"): "while True: pass",
@@ -356,9 +346,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     (2, "the script must hold its configuration"): "from ray import tune\ntune.Tuner.restore('x', 'PPO').fit()",
     (6, r"Tune must choose whole settings .*env_config.length"): PPO
     + "from ray import tune\nconfig.environment(env_config={'length': tune.choice([1, 2])})\nconfig.build_algo()",
-    (7, r"Tune must choose whole settings .*model_config\.fcnet_hiddens"): PPO
-    + "from ray import tune\nfrom ray.rllib.core.rl_module.default_model_config import *\n"
-    "config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=tune.choice([[1], [2]])))\nconfig.build_algo()",
     (None, "must leave RLlib's own classes as they are.*, got PPOTorchLearner.compute_loss_for_module"): PPO
     + "from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner\n"
     "def loss(self, **_): return 0.0\nPPOTorchLearner.compute_loss_for_module = loss\nconfig.build_algo().train()",
@@ -379,8 +366,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     "d = {}\nd['me'] = [d]\nconfig.environment('x', env_config=d)",
     (None, "must name its environment"): "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
     (None, "the environment 'NoSuchEnv-v0' must be made and reset"): PPO + "config.environment('NoSuchEnv-v0')",
-    (None, "the environment 'x' must be made and reset, got SystemExit: 3"): PPO
-    + "from ray import tune\ntune.register_env('x', lambda c: exit(3))\nconfig.environment('x')",
     (None, "the environment 'Env' must have both spaces"): PPO + "import gymnasium\nclass Env(gymnasium.Env):\n"
     "    def __init__(self, config): pass\n    def reset(self, **_): return 0, {}\nconfig.environment(Env)",
     (None, "the environment 'mine' must find the modules that it imports"): PPO
@@ -389,12 +374,7 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     (None, "RLlib must accept the configuration"): PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
     (5, "must not ask for another, got runtime_env with pip"): PPO
     + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",
-    (5, "got runtime_env with py_modules.* Fix: .*sys.path"): PPO
-    + "import ray\nray.init(runtime_env={'py_modules': ['src']})",
     (None, "must train in the folder in which .*, got /"): PPO + "import os\nos.chdir('/')",
-    (None, "must train in the folder in which .*"): PPO
-    + "import contextlib\nwith contextlib.chdir('/'): config.build_algo().train()",
-    (None, "must train in the folder in which"): PPO + "import ray\nray.init(runtime_env={'working_dir': '/'})",
 }
 
 

@@ -77,15 +77,12 @@ def test_a_batch_smaller_than_all_environments_is_no_baseline():
     assert spec.search.baselines[0].parameters == {"lr": 0.0009}
 
 
-def test_a_batch_of_a_replay_buffer_may_be_smaller_than_all_environments():
+def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_is_not_varied():
     of_dqn = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr", "gamma")}
     known = facts(algorithm="DQN", base_algorithm="DQN", values={**of_dqn, "train_batch_size": 32})
     spec = read_back(space_text(known, {}, config="my_train.py", runners=(1, 46)), known)
     assert (spec.tuned["train_batch_size"].low, spec.tuned["train_batch_size"].high) == (8, 128)
     assert spec.search.baselines[0].parameters == {"train_batch_size": 32, "lr": 0.0009}
-
-
-def test_a_batch_that_an_algorithm_may_not_read_is_not_varied():
     known = facts(algorithm="VPG", base_algorithm="Algorithm")
     text = space_text(known, {}, config="my_train.py")
     assert set(read_back(text, known).tuned) == {"lr"} and "`train_batch_size` is not varied" in text
@@ -150,9 +147,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     ("words", "problem"),
     [
         (["--config", "my_train.py", "--runners", "1,0"], "--runners: must be distinct numbers of runners above zero"),
-        (["--config", "my_train.py", "--runners", "2,2"], "--runners: must be distinct numbers of runners above zero"),
         (["--config", "my_train.py", "--runners", "2,²"], "--runners: must be distinct numbers of runners above zero"),
-        (["--config", "my_train.py", "--runners", "1" * 5000], "--runners: must be distinct numbers"),
         (["--config", "my_train.py", "--config-args", "it's"], "--config-args: must be words, got it's"),
         (["--config", "my_train.py", "quickstart.yaml"], "--config: takes the place of a space"),
         (["quickstart.yaml", "--runners", "1,2"], "--runners: belongs to --config"),

@@ -1,45 +1,27 @@
 """The engine's name: one for each pair of parts, in every place that states how something scales, and in the guard."""
 
-import itertools
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from analysis import load
 from analysis.estimates.results import Results
 from analysis.figures import all_figures
 from analysis.opened import Study
 from analysis.scaling.clock import scaling
 from analysis.scaling.fingerprint import differing
-from analysis.status import read_status
 from analysis.tables.catalogue import all_tables
-from study.adopted.loading import load_space
 from study.driver.opening import RunOptions, new_identity, with_lasting_learner
-from study.engine import UNKNOWN, engine_of, engine_of_space, engines_in_words, other_engine
+from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError
-from study.records.ledger import fold
-from study.records.records import read_lines
 from study.space.parameters import SCALE
-from study.space.space_file import SHIPPED
 from tests.examples import example
 from tests.spaces import spec
 
 ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
-MEASURING = (
-    "acrobot_workers",
-    "cartpole_sweep",
-    "lunarlander_nodes",
-    "throughput",
-    "waiting",
-    "waiting_grid",
-)
-"""Shipped spaces whose times are meant to be read."""
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +34,7 @@ def study():
     [
         ("BatchedEnvRunner", "LeanPPOLearner", "batched+lean"),
         ("StockEnvRunner", "PPOTorchLearner", "RLlib's own"),
-        ("StockEnvRunner", "CountingAPPOLearner", "RLlib's own"),
         ("StockMultiAgentEnvRunner", "PPOTorchLearner", "RLlib's own"),
-        ("StockEnvRunner", "CountingIMPALATorchLearner", "RLlib's own"),
-        ("StockEnvRunner", "SACTorchLearner", "RLlib's own"),
-        ("StockEnvRunner", "LeanPPOLearner", "RLlib+lean"),
         ("BatchedEnvRunner", "CountingIMPALALearner", "batched+RLlib"),
         (["BatchedEnvRunner", "StockEnvRunner"], "LeanPPOLearner", "RLlib/batched+lean"),
         ("StockEnvRunner", "MyLearner", "RLlib+MyLearner"),
@@ -68,37 +46,12 @@ def test_what_was_built_has_a_name(runner, learner, name):
     assert engine_of({"runner_class": runner, "learner_class": learner}) == name
 
 
-def test_several_engines_are_counted_and_none_is_called_unknown():
-    assert engines_in_words(["a", None, "b", "a"]) == "a (2 runs), b (1 run)"
-    assert engines_in_words(["a", None]) == "a"
-    assert engines_in_words([None]) == UNKNOWN == "unknown"
-
-
 def test_the_other_engine_is_reached_by_its_options():
     for space in (spec(), spec(runner="stock", learner="rllib"), spec(runner="stock")):
         name, options = other_engine(space)
         changes = dict(word.split("=") for word in shlex.split(options) if word != "--set")
         assert name == engine_of_space(spec(**{"runner": space.runner, "learner": space.learner, **changes}))
         assert name != engine_of_space(space)
-
-
-@pytest.mark.parametrize("name", MEASURING)
-def test_a_measuring_space_says_which_engine_it_measures_and_how_to_measure_the_other(name):
-    text = (SHIPPED / f"{name}.yaml").read_text()
-    head = text[: text.index("\ndescription:")]
-    own, other = load_space(name), other_engine(load_space(name))
-    said = re.search(r"# Engine: (\S+)\. RLlib's own .* add\n# +(.*)", head)
-    assert said is not None
-    assert (said[1], "RLlib's own") == (engine_of_space(own), other[0])
-    words = shlex.split(said[2])
-    sets = [word for before, word in itertools.pairwise(words) if before == "--set"]
-    assert engine_of_space(load_space(name, overrides=sets)) == "RLlib's own"
-    assert said[2].startswith(other[1])
-
-
-def test_every_throughput_space_is_a_measuring_one():
-    kinds = {file.stem: load_space(file).kind for file in SHIPPED.glob("*.yaml")}
-    assert {name for name, kind in kinds.items() if kind == "throughput"} <= set(MEASURING)
 
 
 def test_every_table_and_figure_names_the_engine(study):
@@ -112,19 +65,6 @@ def test_every_table_and_figure_names_the_engine(study):
     assert drawn
     for figure in drawn:
         assert "Engine: batched+lean." in figure.caption
-
-
-def test_the_rows_of_a_study_name_their_engine():
-    folder = ANALYSIS / "example_study"
-    runs = load.from_folder(folder).runs
-    stock = (runs["variant"] == "stock").fillna(False)
-    assert set(runs.loc[stock, "engine"]) == {"RLlib's own"}
-    assert set(runs.loc[~stock, "engine"]) == {"batched+fused"}
-    rows = fold((line.record, line.time) for line in read_lines(folder / "records.jsonl.xz")).rows
-    assert [rows[number].engine for number in runs["trial"]] == runs["engine"].tolist()
-    table = pd.read_csv(folder / "trials.csv")
-    assert table["engine"].tolist() == runs["engine"].tolist()
-    assert re.fullmatch(r"batched\+fused \(\d+ runs\), RLlib's own \(1 run\)", read_status(folder).engine)
 
 
 def test_a_comparison_across_engines_is_refused_by_that_name(study):

@@ -3,12 +3,9 @@ import pickle
 import sys
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
-from gymnasium.wrappers import TimeLimit
 
 from study.errors import SpaceError
 from study.space.sections import EnvironmentSpec
@@ -16,7 +13,7 @@ from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
 from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, why_not_here
-from study.trial.engine.envs.wrappers import PoolObservations, Unusable, observed
+from study.trial.engine.envs.wrappers import PoolObservations, Unusable
 from study.trial.failures import RunnerStartError, of_runner
 from tests.spaces import spec
 
@@ -72,13 +69,11 @@ def test_the_factory_travels() -> None:
 
 HERE = "tests.environments:"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("Acrobt-v1", {}, "got 'Acrobt-v1'. Did you mean 'Acrobot-v1'?"),
-    ("Acrobot-v0", {}, "Did you mean 'Acrobot-v1'?"),
+    ("Acrobot-v0", {}, "got 'Acrobot-v0'. Did you mean 'Acrobot-v1'?"),
     ("no_such_module_here:Env", {}, "the module must exist, got 'no_such_module_here'"),
     (f"{HERE}Raise", {}, "Did you mean 'tests.environments:Raises'?"),
     ("../my_maze:Maze", {}, "must be a module's name"),
     (":Maze", {}, "must be a module's name"),
-    ("my-maze:Maze", {}, "must be a module's name, got 'my-maze'. Write module:Class"),
     ("json:JSONDecoder", {}, "must make a gymnasium.Env"),
     (f"{HERE}GraphObservations", {}, "observations must be arrays"),
     (f"{HERE}TupleActions", {}, "actions must be"),
@@ -86,7 +81,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (f"{HERE}OldReset", {}, "values to unpack (expected 2). Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OlderReset", {}, "unexpected keyword argument 'seed'. Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OldApi", {}, "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, rew"),
-    (f"{HERE}NoSpaces", {}, "must have an `observation_space` once it is made, got None. Set it"),
+    (f"{HERE}NoSpaces", {}, "must have an `observation_space` once it is made, got None"),
     (f"{HERE}NanAtFirst", {}, "must be finite, the first one is not"),
     (f"{HERE}Raises", {"at_step": 1}, "ZeroDivisionError: planted fault at step 1"),
     # A constructor that fails says so on one line, and its arguments are not blamed.
@@ -97,13 +92,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Nowhere/Maze-v0", {}, "install the package that registers Nowhere/…"),
     ("ALE/Pong-v5", {}, "Run `pip install 'ale-py'` on every node, and write ale_py:ALE/Pong-v5, which imports"),
     ("ale_py:ALE/Pong-v5", {}, "got 'ale_py'. Run `pip install 'ale-py'` on every node."),
-    ("PongNoFrameskip-v4", {}, "Run `pip install 'ale-py'`"),
     ("MiniGrid-Empty-5x5-v0", {}, "write minigrid:MiniGrid-Empty-5x5-v0"),
-    ("dm_control/cheetah-run-v0", {}, "Run `pip install 'shimmy[dm-control]'`"),
-    ("FetchReach-v4", {}, "gymnasium-robotics"),
-    ("highway-v0", {}, "highway-env"),
     ("Pong-v5", {}, "Use an id of Gymnasium"),  # no more like Ant-v5 than any other
-    ("procgen-coinrun-v0", {}, "Did you mean 'procgen:coinrun'?"),
     ("Procgen:CoinRun", {}, "Did you mean 'procgen:coinrun'?"),
 ]
 
@@ -119,17 +109,10 @@ def test_an_unknown_argument_is_a_fault_of_kwargs() -> None:
     assert (place, "gravitation" in text) == ("environment.kwargs", True)
 
 
-def test_a_module_that_lacks_a_dependency_names_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "needs_much.py").write_text("import not_there_at_all\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "needs 'not_there_at_all'" in fault("needs_much:Env")[1]
-
-
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "words"),
     [
         ("CartPole-v1", {"gravitation": 3}, "must suit the constructor of 'CartPole-v1'"),
-        ("FrozenLake-v1", {"map_name": "8x8"}, "in training, (16,) and Discrete(4), got (64,) and Discrete(4)."),
         ("LunarLander-v3", {"continuous": True}, "(8,) and Discrete(4), got (8,) and Box(-1.0, 1.0, (2,), float32)."),
     ],
 )
@@ -153,7 +136,7 @@ def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
         probe(hangs, "test")
 
 
-def test_images_stay_images_in_the_unit_range_for_evaluation_and_lanes() -> None:
+def test_images_stay_images_in_the_unit_range_and_blocks_and_bytes_keep_their_values() -> None:
     space = probe(environment("tests.environments:Picture"), "").observation_space
     assert (space.shape, space.dtype, space.low.min(), space.high.max()) == ((4, 6, 3), np.float32, 0, 1)
     image, _ = make_env(environment("tests.environments:Picture")).reset(seed=0)
@@ -162,22 +145,12 @@ def test_images_stay_images_in_the_unit_range_for_evaluation_and_lanes() -> None
     observations = np.empty((1, 4, 6, 3), np.float32)
     make_lane_envs(EnvFactory(environment("tests.environments:Picture")), [1]).reset(observations)
     assert np.array_equal(observations[0], image)
-
-
-def test_blocks_of_floats_keep_their_values_and_other_bytes_are_flat_numbers() -> None:
     space = probe(environment("tests.environments:Block"), "").observation_space
     assert (space.shape, space.dtype) == ((2, 3, 4), np.float32)
     block, _ = make_env(environment("tests.environments:Block")).reset(seed=0)
     assert (block.dtype, block.min(), block.max()) == (np.float32, -5, 5)
     flat, _ = make_env(environment("tests.environments:GreyPicture")).reset(seed=0)
     assert flat.tolist() == [200] * 24
-
-
-def test_nothing_but_the_time_limit_is_wrapped_around_an_environment() -> None:
-    env = make_env(environment("Acrobot-v1"))
-    assert isinstance(env, TimeLimit)
-    assert env.env is env.unwrapped
-    assert env.spec is not None and env.spec.id == "Acrobot-v1"
 
 
 # EnvPool
@@ -187,26 +160,19 @@ def pooled(env_id: str, **content: Any) -> EnvironmentSpec:
     return environment(env_id, backend="envpool", **content)
 
 
-def test_a_missing_envpool_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    assert fault("CartPole-v1", backend="envpool") == (
-        "environment.backend",
-        "envpool is not installed. Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, "
-        "set environment.backend: gymnasium.",
-    )
-    with pytest.raises(
-        Unusable, match=r"environment\.backend: envpool is not installed\. Fix: Run `pip install"
-    ) as raised:
-        make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
+def test_an_envpool_that_is_missing_or_cannot_be_imported_says_why(tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "envpool", None)
+        place, text = fault("CartPole-v1", backend="envpool")
+        assert place == "environment.backend"
+        assert "envpool is not installed. Run `pip install 'envpool" in text
+        with pytest.raises(Unusable, match=r"environment\.backend: envpool is not installed") as raised:
+            make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
-
-
-def test_an_envpool_that_cannot_be_imported_says_why(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "envpool.py").write_text("raise ImportError('libstdc++.so.6: version `GLIBCXX_3.4.30` not found')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "envpool", raising=False)
-    _, text = fault("CartPole-v1", backend="envpool")
-    assert "envpool cannot be imported, got: libstdc++.so.6: version `GLIBCXX_3.4.30` not found." in text
+    assert "cannot be imported, got: libstdc++.so.6: version" in fault("CartPole-v1", backend="envpool")[1]
 
 
 @needs_envpool
@@ -223,7 +189,6 @@ def test_the_backend_decides_who_makes_the_lanes() -> None:
         ("Acrobot-v1", (6,)),
         ("LunarLander-v3", (8,)),
         ("FrozenLake-v1", (16,)),  # Discrete: one-hot
-        ("Catch-v0", (50,)),  # 2-D floats
         ("MiniGrid-Empty-5x5-v0", (247,)),  # Dict: direction, image, mission
         ("HalfCheetah-v5", (17,)),  # float64, and float64 actions
         ("CarRacing-v3", (96, 96, 3)),  # channels last
@@ -272,15 +237,12 @@ def test_discrete_parts_are_one_hot_and_in_gymnasiums_order() -> None:
         ("ConnectFour-v1", {}, "id", "one player"),
         ("Sudoku-v0", {}, "id", "actions must be"),
         ("CartPole-v1", {"gravitation": 3}, "kwargs", "gravitation"),
-        ("CartPole-v1", {"num_envs": 3}, "kwargs", "num_envs"),
         ("CartPole-v1", {"batch_size": 2}, "kwargs", "batch_size"),
         ("CartPole-v1", {"max_episode_steps": 2}, "kwargs", "max_episode_steps"),
         ("FrozenLake-v1", {"size": "many"}, "kwargs", "__init__(): incompatible constructor arguments. Change"),
     ],
 )
-def test_what_envpool_cannot_make_is_refused_in_one_line(
-    env_id: str, kwargs: dict[str, Any], where: str, words: str
-) -> None:
+def test_what_envpool_cannot_make_is_refused_in_one_line(env_id, kwargs, where, words) -> None:
     place, text = fault(env_id, kwargs=kwargs, backend="envpool")
     assert (place, words in text, "\n" in text) == (f"environment.{where}", True, False), text
 
@@ -296,12 +258,7 @@ def test_one_environment_of_envpool_can_be_seeded_again() -> None:
     env = make_env(pooled("Acrobot-v1", max_episode_steps=4))
 
     def episode(seed: int | None) -> list[float]:
-        seen, cut = [env.reset(seed=seed)[0].tolist()], False
-        while not cut:
-            observation, _, _, cut, _ = env.step(0)
-            seen.append(observation.tolist())
-        assert len(seen) == 5
-        return seen
+        return [env.reset(seed=seed)[0].tolist(), *(env.step(0)[0].tolist() for _ in range(4))]
 
     first, following, again, other = episode(1), episode(None), episode(1), episode(2)
     assert first == again
@@ -319,7 +276,6 @@ def test_one_environment_of_envpool_can_be_seeded_again() -> None:
     [
         ((5,), [[16, 4, 2]], r"convolutions are for images, got observations of shape \(5,\)"),
         ((50, 50, 3), None, r"must be given for images of shape \(50, 50, 3\)"),
-        ((96, 42, 3), None, "must be given"),
         ((3, 84, 84), None, r"environment\.id: images must have their channels last, .* got shape \(3, 84, 84\)"),
         ((3, 84, 84), [[16, 4, 2]], None),
         ((50, 50, 3), [[16, 4, 2]], None),
@@ -337,17 +293,6 @@ def test_convolutions_are_asked_for_where_rllib_has_none(shape, filters, words):
             check_network(model, spaces, "space")
 
 
-class Words(gymnasium.Space[str]):
-    """A space of somebody's own that says nothing of its size."""
-
-
-def test_observations_of_an_unknown_kind_are_refused_in_words() -> None:
-    env = gymnasium.make("CartPole-v1")
-    env.observation_space = gymnasium.spaces.Dict({"image": env.observation_space, "mission": Words()})
-    with pytest.raises(Unusable, match="observations must be arrays of a fixed size"):
-        observed(env)
-
-
 # --- an environment that works in the driver and not on a node --------------------------------------------------------
 
 
@@ -362,43 +307,27 @@ def raised(make, kind):
     return caught.value
 
 
-def test_a_module_that_is_missing_itself():
-    environment = spec(environment__id="no_such_maze.envs:Maze").environment
-    for error in (
-        raised(lambda: make_env(environment), Unusable),
-        raised(lambda: probe(environment, "space"), SpaceError),
-    ):
-        said = "module 'no_such_maze' is not installed there. Fix: Install no_such_maze on every node."
-        assert reason(environment.id, error) == said
-
-
-def test_a_module_that_the_environment_needs_at_import(tmp_path, monkeypatch):
+def test_what_is_missing_on_a_node_is_named_with_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "needy_maze.py").write_text("import no_such_planner.graphs")
     monkeypatch.syspath_prepend(str(tmp_path))
-    environment = spec(environment__id="needy_maze:Maze").environment
-    error = raised(lambda: make_env(environment), Unusable)
-    said = "module 'needy_maze' needs 'no_such_planner', which is not installed. "
-    assert reason(environment.id, error) == f"{said}Fix: Install no_such_planner on every node."
-
-
-def test_a_module_that_a_constructor_needs():
-    error = ModuleNotFoundError("No module named 'no_such_planner'", name="no_such_planner")
-    assert "module 'my_maze' needs 'no_such_planner', which" in reason("my_maze:Maze", error)
-    assert "'Maze-v0' needs 'no_such_planner', which" in reason("Maze-v0", error)
-
-
-def test_an_id_that_only_the_drivers_packages_register():
-    environment = spec(environment__id="NoSuchPlugin/Maze-v0").environment
-    error = raised(lambda: make_env(environment), Unusable)
-    assert isinstance(error.__cause__, gymnasium_error.UnregisteredEnv)
-    said = "no environment 'NoSuchPlugin/Maze-v0' is known there. Fix: Install the package that registers it"
-    assert reason(environment.id, error) == f"{said} on every node."
+    for env_id, missing, package in (
+        ("no_such_maze.envs:Maze", "module 'no_such_maze' is not installed there", "no_such_maze"),
+        ("needy_maze:Maze", "module 'needy_maze' needs 'no_such_planner', which is not installed", "no_such_planner"),
+        ("NoSuchPlugin/Maze-v0", "no environment 'NoSuchPlugin/Maze-v0' is known", "the package that registers it"),
+    ):
+        error = raised(lambda env_id=env_id: make_env(spec(environment__id=env_id).environment), Unusable)
+        said = reason(env_id, error)
+        assert missing in said
+        assert said.endswith(f"Fix: Install {package} on every node.")
+    needs = ModuleNotFoundError("No module named 'no_such_planner'", name="no_such_planner")
+    assert "module 'my_maze' needs 'no_such_planner', which" in reason("my_maze:Maze", needs)
+    assert "'Maze-v0' needs 'no_such_planner', which" in reason("Maze-v0", needs)
+    probed = raised(lambda: probe(environment("no_such_maze.envs:Maze"), "space"), SpaceError)
+    assert reason("no_such_maze.envs:Maze", probed).startswith("module 'no_such_maze' is not installed")
 
 
 def test_anything_else_keeps_its_words():
-    assert reason("my_maze:Maze", OSError("no display")) == (
-        "OSError: no display. Fix: Make the environment work on every node."
-    )
+    assert reason("my_maze:Maze", OSError("no display")).startswith("OSError: no display. Fix: ")
     unusable = Unusable(where="environment.id", rule="must be", fix="Do so.")
     assert reason("my_maze:Maze", unusable) == "must be. Fix: Do so."
 

@@ -1,6 +1,7 @@
 """What leaves the study: a script without this project, and a space file of it."""
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +38,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
 
 
-@pytest.fixture(scope="module")
-def certificate(study: StudyFolder) -> dict[str, Any]:
-    return make_certificate(study)
-
-
-@pytest.fixture(scope="module")
-def scripts(study: StudyFolder) -> dict[int, str]:
-    """The target, and a scale that was not confirmed."""
-    return {scale: export_python(study, scale) for scale in (6, 9)}
-
-
-@pytest.fixture(scope="module")
-def spaces(study: StudyFolder) -> dict[int, str]:
-    return {scale: export_yaml(study, scale) for scale in (6, 9)}
-
-
 def arguments(script: str, method: str) -> dict[str, object]:
     """Return what the script passes to a method of the configuration, read from its source."""
     calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
@@ -60,60 +45,29 @@ def arguments(script: str, method: str) -> dict[str, object]:
     return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
 
 
-def test_the_script_has_the_environment_the_network_and_the_budget(scripts: dict[int, str]) -> None:
-    script = scripts[6]
+def test_the_script_has_the_environment_the_network_and_the_budget(study: StudyFolder) -> None:
+    script = export_python(study, 6)
     compile(script, "export.py", "exec")
     assert arguments(script, "reporting") == {"metrics_num_episodes_for_smoothing": 10}
     assert "env = gymnasium.make('CartPole-v1', max_episode_steps=400, **{'sutton_barto_reward': False})" in script
     assert "fcnet_hiddens=[64, 64]" in script
     assert "env_steps < 2000" in script
+    assert not re.search(r"^\s*(import|from) (study|analysis)\b", script, re.MULTILINE)
 
 
-def test_the_script_needs_nothing_of_this_project(scripts: dict[int, str]) -> None:
-    tree = ast.parse(scripts[6])
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not [name for name in names if name.split(".")[0] in ("study", "analysis")]
-
-
-def test_both_say_where_they_come_from(
-    scripts: dict[int, str], spaces: dict[int, str], certificate: dict[str, Any]
-) -> None:
-    for text in (scripts[6], spaces[6]):
-        head = [line for line in text.splitlines() if line.startswith("#")]
-        assert "study 'demo' (id-demo) at 6 environment runners" in head[0]
-        assert certificate["winner"]["digest"] in head[1]
-        assert head[2].endswith("holds up (learning); clock not measured.")
-        assert not any("WARNING" in line for line in head)
-        assert any("Confirmed at 6: score 0.9" in line and "8 of 8" in line for line in head)
-        assert any("with them at 6" in line and "2 of 2" in line for line in head)
-
-
-def test_a_scale_that_was_not_confirmed_is_warned_of(scripts: dict[int, str], spaces: dict[int, str]) -> None:
-    for text in (scripts[9], spaces[9]):
-        warning = "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6."
-        assert warning in text.splitlines()
-
-
-def test_the_yaml_is_a_space_that_runs_the_setting_and_nothing_else(
-    spaces: dict[int, str], certificate: dict[str, Any]
-) -> None:
-    spec = parse_space(read_text(spaces[9], name="export"))
-    rule = certificate["winner"]["rule"]
+def test_the_yaml_is_a_space_that_runs_the_setting_and_says_which_scales_were_confirmed(study: StudyFolder) -> None:
+    text, rule = export_yaml(study, 9), make_certificate(study)["winner"]["rule"]
+    spec = parse_space(read_text(text, name="export"))
     assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
     assert spec.tuned == {}
     assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
     assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
-
-
-def test_the_table_of_the_rule_has_searched_unseen_and_asked_scales(
-    spaces: dict[int, str], certificate: dict[str, Any]
-) -> None:
-    lines = [line.removeprefix("#").split() for line in spaces[9].splitlines() if line.startswith("#")]
+    for warned in (text, export_python(study, 9)):
+        assert "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6." in warned
+    lines = [line.removeprefix("#").split() for line in text.splitlines() if line.startswith("#")]
     start = lines.index(["num_env_runners", "train_batch_size", "minibatch_size", "lr", "num_epochs", "confirmed"])
     table = {int(line[0]): line[1:] for line in lines[start + 1 :]}
     assert list(table) == [2, 3, 4, 6, 9]
-    rule = certificate["winner"]["rule"]
     for scale, (batch, minibatch, lr, epochs, confirmed) in table.items():
         numbers = resolve(rule, scale)
         assert (int(batch), int(minibatch), int(epochs)) == (numbers["train_batch_size"], 16, 10)
@@ -253,12 +207,3 @@ def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_pa
         "config.env_runners(rollout_fragment_length='auto')",
         "config.training(gamma=0.99, lr=[[0, 0.001], [800, 0.0001]])",
     ]
-
-
-@pytest.mark.parametrize(("engine", "said"), [("RLlib's own", False), ("batched+fused", True)])
-def test_a_script_says_with_which_engine_the_study_trained_where_it_was_another(
-    engine: str, said: bool, tmp_path: Path
-) -> None:
-    trial = trial_of(study_of(tmp_path / "demo", plain_spec()), 0)
-    script = trial_as_script(replace(trial, row=replace(trial.row, engine=engine)))
-    assert ("differ in detail" in " ".join(script.replace("#", "").split())) == said

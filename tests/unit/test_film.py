@@ -51,21 +51,6 @@ def test_a_film_has_a_picture_for_every_step_and_a_poster(tmp_path):
     assert sorted(each.name for each in file.parent.iterdir()) == ["film.mp4", "film.png"]
 
 
-def test_a_film_says_whose_episode_it_is_and_marks_its_end(tmp_path):
-    frames = [np.full((200, 300, 3), 200, np.uint8)] * 6
-    shown = show(pictures(*frames, fps=10.0), played(5), film=tmp_path / "film.mp4", title="trial 3  4 runners")
-    _, seen = frames_of(shown.file)
-    assert len(seen) == shown.num_frames == 6 + 8  # the end stands still for 0.8 s
-    assert shown.shots[0].num_frames == 14
-    assert shown.shots[0].whole
-    assert seen[0].shape == (200 + 34, 300, 3)  # a strip below the picture, which stays whole
-    assert np.allclose(seen[0][:195], 200, atol=8)
-    strips = [frame[201:] for frame in seen]
-    assert all((strip > 180).any() for strip in strips), "words"
-    assert [strip[-2, -2, 2] > 100 for strip in strips] == [False] * 5 + [True] * 9, "the end has another colour"
-    assert any((strips[0] != strip).any() for strip in strips[1:5]), "the step counts"
-
-
 def pictures(*frames, fps):
     """Return a scene that shows these pictures."""
 
@@ -87,13 +72,10 @@ def test_a_gif_leaves_pictures_out_so_that_it_keeps_its_pace(tmp_path):
         assert np.asarray(image.convert("RGB"))[0, 0, 0] == pytest.approx(6 * 38, abs=3)
 
 
-def test_a_long_episode_is_cut_and_said_to_be(tmp_path):
+def test_a_long_episode_is_cut_and_a_replay_that_is_not_what_was_counted_is_found(tmp_path):
     scene = open_scene(environment("Draws", length=10**6))
     shown = show(scene, played(1000, 5), film=tmp_path / "film.gif")
     assert [(shot.num_frames, shot.whole) for shot in shown.shots] == [(400, False)]  # 20 s of 20 a second
-
-
-def test_a_replay_that_is_not_what_was_counted_is_found(tmp_path):
     scene = open_scene(environment("Forgets", length=5))
     assert show(scene, played(5), film=tmp_path / "film.gif").unlike == (0,)
 
@@ -104,12 +86,9 @@ def test_a_film_that_breaks_off_leaves_nothing(tmp_path, name):
     with pytest.raises(ZeroDivisionError):
         show(pictures(frame, frame, ZeroDivisionError(), fps=20.0), played(9), film=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match=r"film\.gif: the film must be written"):
-        show(pictures(np.zeros((8, 8, 3), np.uint8), fps=20.0), played(0), film=tmp_path / "file" / "film.gif")
+    with pytest.raises(RecordError, match="the film must be written"):
+        show(pictures(frame, fps=20.0), played(0), film=tmp_path / "file" / name)
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,10 @@ def test_a_budget_that_is_far_too_small_is_refused_before_anything_runs():
 @pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"])
 def test_no_clock_is_compared_with_another(objective):
     """On three cores one runner and two are real, and four are emulated."""
-    mixed = spec(search__objective=objective)
     with pytest.raises(ClusterError, match=rf"search.objective: {objective} needs"):
-        make_plan(mixed, cluster(local=3))
+        make_plan(spec(search__objective=objective), cluster(local=3))
     if objective != "time_to_target_s":
         make_plan(spec(search__objective=objective, execution="emulated"), cluster(local=3))
-    make_plan(spec(search__objective="env_steps_to_target"), cluster(local=3))
 
 
 def test_a_replicate_has_seeds_that_no_other_number_has():
@@ -43,7 +41,7 @@ def test_a_replicate_has_seeds_that_no_other_number_has():
         used |= set.union(*sets)
 
 
-@pytest.mark.parametrize("seeds", [[1, 2, 3], [3], [7, 5, 12]])
+@pytest.mark.parametrize("seeds", [[3], [7, 5, 12]])
 def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number(seeds):
     given = [f"search.seeds={seeds}", "search.sampler_seed=2"]
     spaces = [load_space("quickstart.yaml", overrides=given)]
@@ -106,7 +104,7 @@ def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
         assert runnable(wanted, {**setting, "num_env_runners": 8}, written=tuple(setting)) == resolve(setting, 8)
 
 
-def test_baselines_carry_the_small_scale_up_as_published():
+def test_baselines_carry_the_small_scale_up_as_published_and_naive_growth_the_batch():
     base = {**default_setting(space()), **RULE, "steps_per_env_runner": 100, "minibatch_size": 200, "lr": 2e-3}
     scaled = {name: resolve(setting, 8) for name, setting in scaled_baselines(base, 2).items()}
     small = resolve(base, 2)
@@ -116,9 +114,6 @@ def test_baselines_carry_the_small_scale_up_as_published():
     assert (hilton["train_batch_size"], hilton["minibatch_size"]) == (800, 800)
     assert hilton["lr"] == pytest.approx(2e-3 * 2)  # four times the minibatch, twice the rate
     assert resolve(scaled_baselines(base, 2)["best_small_minibatch_grown"], 2)["lr"] == pytest.approx(2e-3)
-
-
-def test_naive_growth_changes_the_batch_and_nothing_else():
     fixed = fixed_baselines(space().holdup)
     plain, naive = (resolve(fixed[name], 46) for name in ("rllib_defaults", "naive_growth"))
     assert {name for name in plain if plain[name] != naive[name]} == {"train_batch_size"}

