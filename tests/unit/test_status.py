@@ -221,19 +221,15 @@ def test_a_torn_line_is_told_once_nobody_writes_it(folder):
         assert read_status(folder.path).problems == ()
 
 
-@pytest.mark.parametrize(
-    ("kept", "damage", "said"),
-    [(8, b"garbage\n", "line 9: must be a record"), (15, b"<html>", "line 16: the last line must be a record")],
-)
-def test_a_damaged_line_leaves_what_came_before(folder, kept, damage, said):
+def test_a_damaged_line_leaves_what_came_before(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
     lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:kept], damage, *lines[kept:]]))
+    folder.records.write_bytes(b"".join([*lines[:8], b"garbage\n", *lines[8:]]))
     status = read_status(folder.path)
-    assert status.counts == {"finished": kept // 7, "failed": 0, "interrupted": 0, "running": 0}
+    assert status.counts == {"finished": 1, "failed": 0, "interrupted": 0, "running": 0}
     (problem,) = status.problems
-    assert said in problem
-    assert problem.endswith(f"What follows is the state after the {kept} records before it.")
+    assert "line 9: must be a record" in problem
+    assert problem.endswith("What follows is the state after the 8 records before it.")
 
 
 def test_reading_on_gives_what_reading_anew_gives(at_work):
