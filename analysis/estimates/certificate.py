@@ -1,6 +1,7 @@
 """The certificate of a hold-up study as JSON values, and the estimates in it. Reads one file of the study's folder."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ def certificate_of(data: StudyData) -> dict[str, Any] | str:
             content: dict[str, Any] = json.loads(folder.certificate.read_text())
             return content
         return make_certificate(folder)
-    except (StudyError, OSError, ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError) as error:
+        write = f"python -m study certificate write {shlex.quote(str(folder.path))}"
+        return f"No certificate. {folder.certificate} must be JSON, got a damaged file ({error}). Run: {write}"
+    except (StudyError, OSError, ValueError) as error:
         return f"No certificate. {error}"
 
 
