@@ -207,7 +207,7 @@ def nothing_yet(data: StudyData, missing: str) -> tuple[Fact, ...]:
     runs, said = data.runs, [Fact(role="answer", text=f"No answer yet: {progress(data)}.")]
     if len(runs) and bool((runs["status"] == "failed").all()):
         lines = (line for reason in runs["reason"].dropna() for line in str(reason).splitlines())
-        first = next(lines, "no reason was recorded")[:160]
+        first = next(lines, "no reason was recorded")
         all_ = f"All {len(runs):,} trials" if len(runs) > 1 else "The only trial"
         said = [
             Fact(role="answer", text=f"{all_} failed, so that nothing was learnt from this study."),

@@ -6,6 +6,7 @@ The records are the only truth: proposals follow from them, and so do MLflow and
 
 import contextlib
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -323,7 +324,7 @@ class Conductor:
         enough = len(ended) >= max(FEWEST_FAILURES, len(self.spec.scales))
         if self._keep_going or self.stop is not None or not enough:
             return
-        if all(row.status == "failed" and _but_numbers(row.reason) == _but_numbers(reason) for row in ended):
+        if all(row.status == "failed" and _way(row.reason) == _way(reason) for row in ended):
             self.is_broken = True
             fix = "Mend it and start a new study, or go on with the same command and --resume --keep-going."
             why = f"the first {count(len(ended), 'trial')} failed, all in the same way: {reason.rstrip('.')}. {fix}"
@@ -452,9 +453,17 @@ class Conductor:
             self.end_early("time budget", "no further trial would end within the time budget")
 
 
-def _but_numbers(reason: str) -> str:
-    """Return what two failures of one kind have in common: steps, runners, addresses and values differ."""
-    return "".join(each for each in reason if not each.isdigit())
+_LINE_OF_A_PERSON = re.compile(r"\(([^()]+, line \d+, in \S+)\)")
+"""What `study.trial.failures.described` says of a person's own code."""
+
+
+def _way(reason: str) -> str:
+    """Return what two failures of one kind have in common: steps, runners, addresses and values differ.
+
+    That is the line of a person's code, be it met in sampling or in evaluation; else the text without its digits.
+    """
+    line = _LINE_OF_A_PERSON.search(reason)
+    return line[1] if line else "".join(each for each in reason if not each.isdigit())
 
 
 def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:

@@ -1,6 +1,7 @@
 """What a person's own code raised, in one line that names the place, wherever it was raised."""
 
 import contextlib
+import itertools
 import json
 from functools import partial
 
@@ -11,6 +12,8 @@ from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.environments import make_env
 from study.trial.failures import causes, described, original, place_of, was_lost
+from tests.driven import Driven
+from tests.spaces import spec
 
 PLACE = "(environments.py, line "
 
@@ -54,3 +57,16 @@ def test_a_closed_chain_of_causes_ends() -> None:
     assert list(causes(first)) == [first, second]
     assert original(first) is first
     assert not was_lost(first)
+
+
+@pytest.mark.parametrize(
+    ("other", "stops"), [("my_env.py, line 12, in step", True), ("my_env.py, line 40, in reset", False)]
+)
+def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path, other, stops):
+    session = Driven(tmp_path, spec(search__num_trials=8))
+    places = itertools.cycle([("sampling", "my_env.py, line 12, in step"), ("evaluation", other)])
+    while (started := session.conductor.next_trial()) is not None:
+        what, place = next(places)
+        session.conductor.end(started.trial, "failed", f"{what} must not fail, got KeyError: 500 ({place}).")
+    assert session.conductor.is_broken == stops
+    assert len(session.conductor.ledger.rows) == (4 if stops else 8)
