@@ -16,7 +16,6 @@ from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
-    Iteration,
     Record,
     SettingsFrozen,
     StageDecided,
@@ -142,10 +141,6 @@ def study_records(
     return [*records, StudyClosed(session=1, reason="complete")]
 
 
-def _proposed(spec: StudySpec, number: int) -> dict[str, Value]:
-    return {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
-
-
 def _trial(
     spec: StudySpec,
     number: int,
@@ -156,7 +151,7 @@ def _trial(
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
-        proposed = _proposed(spec, number)
+        proposed = {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
     own = spec_of(spec, request.variant)
     execution = execution_of(own, scale, cluster)
     cpus = num_cpus(own, scale, execution)
@@ -191,15 +186,28 @@ def _training(
     status: Status = "finished" if final is not None else "failed"
     pace = 12.0 / request.num_env_runners  # more runners, less time
     budget, progress, steps_per_s = trial_budget(spec.budget, request.iterations), 0.0, None
+    steps = BUDGET // NUM_ITERATIONS
     for iteration in range(1, length + 1):
-        steps = BUDGET // NUM_ITERATIONS * iteration
         if iteration > WARMUP_ITERATIONS:
             steps_per_s = BUDGET / NUM_ITERATIONS / pace
-        one = _iteration(number, iteration, pace, final or 0.0, steps_per_s)
+        metrics = {
+            "sampling_time_s": pace * 0.6,
+            "slowest_runner_time_s": pace * 0.6,
+            "mean_runner_time_s": pace * 0.6,
+            "learning_time_s": pace * 0.3,
+            "episode_return_sum": (final or 0.0) * 2,
+            "num_episodes": 2.0,
+            "episode_len_sum": float(steps),
+            "cpu_time_s": 36.0,
+            "env_steps_per_s": steps_per_s,
+        }
+        one = reported.iteration(iteration, steps=steps, seconds=pace, **metrics)
+        one = replace(one, trial=number, attempt=1)
         yield one
         if final is None and iteration == max(length // 2, 1):
             break
-        before, progress = progress, budget.progress(env_steps=steps, iterations=iteration, time_s=pace * iteration)
+        before = progress
+        progress = budget.progress(env_steps=steps * iteration, iterations=iteration, time_s=pace * iteration)
         if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
@@ -217,23 +225,6 @@ def _training(
         timing="tainted" if tainted else label,
         timing_reason="the trial failed" if tainted else "invented",
     )
-
-
-def _iteration(number: int, iteration: int, pace: float, final: float, steps_per_s: float | None) -> Iteration:
-    steps = BUDGET // NUM_ITERATIONS
-    metrics = {
-        "sampling_time_s": pace * 0.6,
-        "slowest_runner_time_s": pace * 0.6,
-        "mean_runner_time_s": pace * 0.6,
-        "learning_time_s": pace * 0.3,
-        "episode_return_sum": final * 2,
-        "num_episodes": 2.0,
-        "episode_len_sum": float(steps),
-        "cpu_time_s": 36.0,
-        "env_steps_per_s": steps_per_s,
-    }
-    one = reported.iteration(iteration, steps=steps, seconds=pace, **metrics)
-    return replace(one, trial=number, attempt=1)
 
 
 def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name: str = "demo") -> StudyFolder:

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from scipy import stats
 
 import analysis
-from study.cli import commands
 from study.designs.holdup.certificate import make_certificate, verify, write_certificate
 from study.designs.holdup.page import page
 from study.designs.holdup.verdict import LEVEL
@@ -24,7 +22,6 @@ from study.records.records import (
     Evaluation,
     Iteration,
     Record,
-    SettingsFrozen,
     StageDecided,
     StudyClosed,
     StudyOpened,
@@ -151,11 +148,6 @@ def test_what_was_spent_and_what_the_choice_promised(records: list[Record], cert
     confirmed = np.mean(list(finals(records, "winner", 6).values())) / 500
     assert certificate["optimism"]["optimism"] == pytest.approx(np.mean(chosen) - confirmed)
     assert {name: each["used"] for name, each in certificate["seeds"].items()} == {"tune": 4, "rank": 2, "test": 8}
-    stock = certificate["arms"]["winner_stock@6"]
-    assert (stock["folded"], stock["execution"], stock["n"], stock["variant"]) == (False, "emulated", 2, "stock")
-    points = {(point["kind"], point["scale"]): point for point in certificate["measured"]}
-    assert points["strong", 2]["n"] == 2
-    assert points["strong", 2]["env_steps_per_s"] == pytest.approx((100 / 6, 100 / 6, 100 / 6))
 
 
 def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFolder, tmp_path: Path) -> None:
@@ -227,33 +219,13 @@ def test_a_measured_study_may_hold_up_by_the_clock_too(tmp_path: Path) -> None:
     assert found["arms"]["winner@6"]["cpu_s_reserved"]["value"] > 0
 
 
-def test_notes_tell_what_is_not_in_the_figures(tmp_path: Path) -> None:
-    tight = holdup.holdup_spec(holdup={**holdup.HOLDUP, "cpu_hours": 0.1})
-    opened, *others, closed = holdup.study_records(tight)
-    assert isinstance(opened, StudyOpened) and isinstance(closed, StudyClosed)
-    newer = {**holdup.PROVENANCE, "git": {"commit": "fedcba9876543210", "dirty": True}}
-    resumed = [opened, replace(opened, session=2, provenance=newer), *others, replace(closed, session=2)]
-    commits = "The study ran under 2 commits, not under one: abcdef012345, fedcba987654 with changes."
-    for name, written, end, different in (
-        ("one", [opened, *others, closed], "was 0.1.", False),
-        ("two", resumed, "was 0.1, or more where a resume raised it.", True),
-    ):
-        notes = make_certificate(holdup.write_study(tmp_path / name, tight, written))["notes"]
-        assert any(note.endswith(end) for note in notes)
-        assert (commits in notes) is different
-        assert "The study follows version 5 of the protocol." in notes
-        assert any("are no facts about real runners" in note for note in notes)
-
-
 # --- verification ----------------------------------------------------------------------------------------------------
 
 CHANGED: Content = {
     "arms.winner@6.score.value": 0.99,
     "verdict.sentence": "holds up",
     "verdict.checks.solved@6.passed": False,
-    "arms.winner@6.iqm_final_return.low": 470.5,
     "winner.rule.lr": 0.1,
-    "optimism.optimism": 0.0,
     "decisions.0.phase": "search 9",
 }
 """Place in the certificate -> what somebody writes there."""
@@ -304,18 +276,6 @@ def test_both_recorded_studies_lead_to_their_decisions_and_certificates(name: st
     verify(Path(analysis.__file__).parent / name)
 
 
-@pytest.mark.parametrize("option", ["--frozen", "--rerun", "--seed", "--tracking-uri"])
-def test_an_option_of_verify_that_is_gone_is_said_in_one_line(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["study", "certificate", "verify", "studies/held", option, "3"])
-    with pytest.raises(SystemExit) as ended:
-        commands.main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
-    assert line.startswith(f"certificate verify {option}: ") and "withdrawn" in line
-
-
 def of(records: list[Record], kind: type[Record], **wanted: Any) -> Any:
     """Return the first record of a kind with the wanted values."""
     every = (record for record in records if isinstance(record, kind))
@@ -333,11 +293,6 @@ def other_choice(records: list[Record]) -> list[Record]:
     return [swapped if each is decision else each for each in records]
 
 
-def other_winner(records: list[Record]) -> list[Record]:
-    frozen = of(records, SettingsFrozen)
-    return [replace(each, winner="0" * 12) if each is frozen else each for each in records]
-
-
 def one_run_less(records: list[Record]) -> list[Record]:
     gone = of(records, TrialStarted, anchor="naive_growth", seed=1002).trial
     return [each for each in records if getattr(each, "trial", None) != gone]
@@ -348,7 +303,6 @@ def one_run_less(records: list[Record]) -> list[Record]:
     [
         (other_score, r"line \d+: trial \d+\.score: written 0\.5, recomputed 0\.9"),
         (other_choice, r"line \d+: decision 1 \(search\)\.kept\.0: written "),
-        (other_winner, r"line \d+: decision \d \(baselines\): settings_frozen\.winner: written \"000000000000\""),
         (one_run_less, r"line \d+: decision \d \(confirm\): decision \d: all trials must have ended"),
     ],
 )
@@ -371,29 +325,21 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     cut = replace(end, status="interrupted", reason="stopped", summary=summary, checkpoint=None)
     later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]
     later[-1] = StudyClosed(session=2, reason="complete")
-    opened = StudyOpened(session=2, num_trials=9, cluster=holdup.CLUSTER.to_json(), provenance={})
+    newer = {**holdup.PROVENANCE, "git": {"commit": "fedcba9876543210", "dirty": True}}
+    opened = StudyOpened(session=2, num_trials=9, cluster=holdup.CLUSTER.to_json(), provenance=newer)
     holdup.write_records(touched, [*before, cut, StudyClosed(session=1, reason="stopped"), opened, *later])
     found = make_certificate(touched)
     assert found["trials"]["confirm"]["n_restarts"] == 1
     # The lost iteration was spent too.
     assert found["cpu_hours"]["all"] == pytest.approx(sum(isinstance(each, Iteration) for each in records) / 100 + 0.01)
     assert [session["session"] for session in found["sessions"]] == [1, 2]
+    commits = "The study ran under 2 commits, not under one: abcdef012345, fedcba987654 with changes."
+    assert commits in found["notes"]
 
 
-@pytest.mark.parametrize(
-    ("until", "words"),
-    [
-        ("calibrate", "at the stage calibrate"),
-        ("race 1", "at the stage race"),
-        ("confirm", r"at the stage confirm \(25 of 25 trials\)"),
-        ("rest", r"at the stage confirm \(31 of 31 trials\)"),
-    ],
-)
-def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(
-    tmp_path: Path, spec: StudySpec, until: str, words: str
-) -> None:
-    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, until=until))
-    with pytest.raises(RecordError, match=words) as raised:
+def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(tmp_path: Path, spec: StudySpec) -> None:
+    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec, until="confirm"))
+    with pytest.raises(RecordError, match=r"at the stage confirm \(25 of 25 trials\)") as raised:
         make_certificate(folder)
     assert "--name demo" in raised.value.fix
     assert raised.value.fix.endswith("--resume`.")

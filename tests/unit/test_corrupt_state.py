@@ -32,7 +32,6 @@ from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
-from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.lock import Owner
@@ -324,14 +323,6 @@ def test_an_identity_that_is_gone_starts_nothing_anew(study):
     assert "Restore it from a backup" in told(status, study)[1]
 
 
-def test_a_study_is_told_of_a_cursor_that_lies_beyond_the_records(study):
-    folder = StudyFolder(study)
-    uri = folder.identity().tracking_uri
-    mirror = MlflowMirror(folder, uri)
-    mirror.write_cursor(replace(mirror.read_cursor(), offset=10**9))
-    assert MlflowMirror(folder, uri).behind == len(list(read_lines(folder.records)))
-
-
 # --- no file at all --------------------------------------------------------------------------------------------------
 
 
@@ -353,14 +344,6 @@ def test_a_folder_in_place_of_a_file_is_named_and_left_alone(whole, study, name)
     resume(study)
 
 
-def test_a_file_in_place_of_the_policies_is_named(study):
-    shutil.rmtree(study / "checkpoints")
-    (study / "checkpoints").touch()
-    assert "checkpoints must be a folder" in told(resume, study)[1]
-    (study / "checkpoints").unlink()
-    resume(study)
-
-
 @needs_no_root
 @pytest.mark.parametrize("name", [*TRUTH, *DERIVED])
 def test_a_file_that_may_not_be_read_is_named(study, name):
@@ -372,38 +355,6 @@ def test_a_file_that_may_not_be_read_is_named(study, name):
         said = told(call, study)[1]
         assert not said or (name in said and "Fix: " in said), said
     assert (study / name).stat().st_mode & 0o777 == 0
-
-
-# --- sync ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "refused"),
-    [
-        ("mirror.json", lambda raw: with_other_value(raw, 0.1, "x"), None),
-        ("trials.csv", lambda raw: raw[::-1], None),
-        ("study.json", lambda raw: raw[: len(raw) // 2], "study.json"),
-        ("records.jsonl", lambda raw: raw[: raw.find(b"\n") + 1] + b"gar\xffbage\n", "line 2"),
-    ],
-)
-def test_a_sync_sends_all_or_names_the_file(study, empty_database, name, damage, refused):
-    (study.parent / "mlflow.db").write_bytes(empty_database)
-    identity = json.loads((study / "study.json").read_text())
-    uri = f"sqlite:///{study.parent}/mlflow.db"
-    (study / "study.json").write_text(json.dumps(identity | {"tracking_uri": uri}))
-    (study / name).write_bytes(damage((study / name).read_bytes()))
-    said, error = told(lambda: list(sync_study(StudyFolder(study))))
-    if refused:
-        assert refused in error
-    else:
-        assert "records sent, 4 trials there" in said[0]
-
-
-def test_a_mirror_whose_log_cannot_be_written_says_so(study):
-    folder = StudyFolder(study)
-    folder.mirror_log.unlink()
-    folder.mirror_log.mkdir()
-    assert "mirror.log" in told(lambda: MirrorProcess(folder, {"mlflow": "sqlite:///nowhere.db"}))[1]
 
 
 # --- certificate -----------------------------------------------------------------------------------------------------
@@ -425,18 +376,11 @@ def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path
     target = copied(certified, tmp_path_factory.mktemp("damaged") / "demo")
     before = (target / name).read_bytes()
     (target / name).write_bytes(after := damage(before))
-    if not told(verify, target)[1]:  # the same content, written in another way
-        assert after.rstrip(b"\0") == before or json.loads(after) == json.loads(before)
+    if not told(verify, target)[1] and after.rstrip(b"\0") != before:  # the same content, written in another way
+        not_certified = {"created", "tracking_uri", "space"} if name == "study.json" else set()
+        now, then = json.loads(after), json.loads(before)
+        assert {key for key in {*now, *then} if now.get(key) != then.get(key)} <= not_certified
     told(lambda: hold_up(Results(load.from_folder(target))).title)
-
-
-@pytest.mark.parametrize("name", ["certificate.json", "certificate.md"])
-def test_a_folder_in_place_of_a_certificate_is_named(certified, tmp_path, name):
-    target = copied(certified, tmp_path / "demo")
-    (target / name).unlink()
-    (target / name).mkdir()
-    assert name in told(verify, target)[1]
-    assert hold_up(Results(load.from_folder(target))).title
 
 
 # --- packed studies, and the commands themselves ---------------------------------------------------------------------
@@ -469,7 +413,6 @@ def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
 
 RUN = ["run", "--space", "{study}/space.yaml", "--name", "demo", "--out", "{study}/..", "--resume"]
 COMMANDS = [
-    ("study.json", RUN),
     ("records.jsonl", RUN),
     ("space.yaml", RUN),
     ("study.json", ["status", "{study}"]),

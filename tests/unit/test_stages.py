@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rich.console import Console
 
-from study.cli.tables import print_front, print_importance, print_plan, print_stages
-from study.designs.holdup import stages
+from study.cli.tables import print_front, print_stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.known import TIE, Known, places, winner_of
-from study.designs.holdup.stages import REUSED, STAGES, Outcome, Stage, num_later, phases
+from study.designs.holdup.stages import REUSED, STAGES, num_later, phases
 from study.designs.registry import make_plan
-from study.designs.search.importance import importance_per_scale
 from study.designs.search.outcome import Outcomes
 from study.errors import RecordError
 from study.records.ledger import fold
@@ -30,7 +28,7 @@ from study.records.request import TrialRequest, digest_of
 from study.space.settings import SHARED, spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
-from tests.driven import CLUSTER, ROOMY, Driven, records, rows
+from tests.driven import ROOMY, Driven, records, rows
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import spec
 from tests.values import replace
@@ -84,20 +82,19 @@ def planted(row):
 class Drive(Driven):
     """A session whose trials have two iterations, and `planted` returns."""
 
-    def finish(self, trial, outcome=planted, *, cpu_s=10.0, healthy=None):
+    def finish(self, trial, outcome=planted):
         row = self.conductor.ledger.rows[trial]
         final = outcome(row)
         if final is None:
             self.conductor.end(trial, "failed", "planted")
             return
-        lost = {} if healthy is None else {"num_healthy_env_runners": healthy}
         for number in (1, 2):
-            one = iteration(number, steps=500, cpu_time_s=cpu_s / 2, **lost)
+            one = iteration(number, steps=500, cpu_time_s=5.0)
             report(self.conductor, trial, one, evaluation(one, final, progress=number / 2), progress=number / 2)
         self.conductor.finish(trial, None)
 
-    def run(self, outcome=planted, *, most=None, healthy=None):
-        return super().run(lambda trial: self.finish(trial, outcome, healthy=healthy), most=most)
+    def run(self, outcome=planted, *, most=None):
+        return super().run(lambda trial: self.finish(trial, outcome), most=most)
 
     @property
     def rows(self):
@@ -224,15 +221,6 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
     assert essence(tmp_path) == essence(undisturbed)
 
 
-def test_a_study_that_is_stopped_behind_its_last_decision_is_complete(tmp_path):
-    drive = Drive(tmp_path, space())
-    for started in drive.groups():
-        for one in started:
-            drive.finish(one.trial)
-    drive.conductor.end_early("stopped", "told to")
-    assert drive.conductor.close().reason == "complete"
-
-
 # --- what is chosen --------------------------------------------------------------------------------------------------
 
 
@@ -260,16 +248,6 @@ def test_places_are_shared_by_equals_and_taken_together_over_scales_and_the_chea
     assert places([{"a": 0.0, "b": 0.0}, {"c": 0.0}]) == {"a": 0, "b": 0, "c": 0}  # failed, all of a scale
     assert winner_of({"a": 0.9, "b": 0.9 - TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
     assert winner_of({"a": 0.9, "b": 0.9 - TIE * 2}, {"a": 2, "b": 1}) == "a"
-
-
-def test_after_a_block_the_better_half_goes_on_the_larger_one_of_an_odd_number(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"race": {"num_settings": 5, "blocks": [1, 1]}, "stress": {"num_seeds": 2}}))
-    drive.run()
-    race = [each for each in decisions(tmp_path) if each.phase.startswith("race")]
-    assert [len(each.kept) for each in race] == [3, 1]
-    for each in race:
-        means = {digest: sum(scores) / len(scores) for digest, scores in each.evidence["scores"].items()}
-        assert min(means[digest] for digest in each.kept) >= max(means[digest] for digest in each.dropped)
 
 
 def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
@@ -495,19 +473,8 @@ def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_woul
 # --- stock runs and the clock ----------------------------------------------------------------------------------------
 
 
-def test_the_winner_runs_under_rllibs_own_runners_and_learner(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"confirm": {"num_seeds": 5, "num_seeds_others": 5, "num_seeds_stock": 5}}))
-
-    def outcome(row):
-        if row.variant == "stock":
-            report(drive.conductor, row.trial, built(), progress=0)
-        return planted(row)
-
-    drive.run(outcome, healthy=1)
-    stock = [row for row in drive.rows.values() if row.variant == "stock"]
-    assert len(stock) == 5
-    assert {row.timing for row in stock} == {"emulated"}
-    study, rllib = (spec_of(drive.spec, variant) for variant in ("study", "stock"))
+def test_stock_runs_have_rllibs_own_runners_and_learner():
+    study, rllib = (spec_of(space(), variant) for variant in ("study", "stock"))
     assert (rllib.runner, rllib.learner) == ("stock", "rllib")
     assert (study.runner, study.learner, study.execution) == ("batched", "auto", "emulated")
 
@@ -558,45 +525,10 @@ def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
     assert tainted == set(torn[1:])
 
 
-# --- one class more --------------------------------------------------------------------------------------------------
-
-
-class Twice(Stage):
-    """A seventh stage, in one place: the winner once more at every searched scale, on other test seeds."""
-
-    name, seeds, is_kept_for = "twice", "test_seeds", True
-
-    def sizes(self, spec):
-        return Counter({(scale, "study"): 1 for scale in spec.scales})
-
-    def begin(self, known, phase):
-        winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]
-        asked = [
-            TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
-            for scale in known.spec.scales
-        ]
-        return Outcome(requests=asked, kept=[winner])
-
-
-def test_a_stage_is_one_class(tmp_path, monkeypatch):
-    monkeypatch.setitem(stages.STAGES, "twice", Twice())
-    drive = Drive(tmp_path, space(), until="confirm")
-    assert "twice" in drive.conductor.design.stages
-    assert drive.run().detail.endswith("twice comes next")
-    drive = Drive(tmp_path, space())
-    assert drive.run().reason == "complete"
-    again = [row for row in drive.rows.values() if row.stage == "twice"]
-    assert [(row.num_env_runners, row.digest) for row in again] == [
-        (scale, drive.conductor.ledger.frozen.winner) for scale in (2, 6, 8)
-    ]
-    assert [each.phase for each in decisions(tmp_path)][-2:] == ["rest", "twice"]
-    assert "twice" in shown(print_stages, drive.rows.values(), table_file="trials.csv")
-
-
 # --- what is seen of it ----------------------------------------------------------------------------------------------
 
 
-def test_the_sampler_is_given_the_scores_of_search_trials_that_are_not_cancelled_and_of_nothing_else(tmp_path):
+def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run()
     known = Outcomes(drive.spec)
@@ -605,10 +537,6 @@ def test_the_sampler_is_given_the_scores_of_search_trials_that_are_not_cancelled
     for row in told:
         assert known.of(row).values == (row.summary["score"],)
         assert known.of(row).constraints["policy updates"] == 18  # two iterations of twenty
-    proposer, ledger = drive.conductor._proposer, drive.conductor.ledger
-    before = len(proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"]))
-    ledger.decisions.append(replace(ledger.decisions[-1], cancelled=[told[0].trial]))
-    assert len(proposer._observations(proposer._known(), ["lr", "steps_per_env_runner"])) == before - 1
 
 
 def shown(draw, *arguments, **options):
@@ -632,15 +560,3 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
     front = shown(print_front, rows)
     assert "8 runners: return" in front
     assert "n=1, no interval" in front
-    table = shown(print_importance, importance_per_scale(drive.spec, rows), fewest=10)
-    assert "8 runners" in table
-    assert "lr" in table
-
-
-def test_the_plan_of_a_hold_up_study_counts_what_may_run():
-    measured = space(holdup={"measure": {"scales": [1, 2], "step_wait_ms": 1}})
-    plan = make_plan(measured, CLUSTER)
-    text = shown(print_plan, plan, measured, name="demo")
-    assert f"demo: up to {plan.num_trials} trials" in text
-    assert "2 (measured)" in text
-    assert "oversubscribed if CPU pressure" in text
