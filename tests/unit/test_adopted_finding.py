@@ -151,29 +151,6 @@ def test_what_ray_would_give_to_its_processes_the_trials_have(read, tmp_path, mo
     assert brought["working_dir"] == str(tmp_path)
 
 
-def test_facts_of_an_unchanged_script_are_the_same_at_every_reading(read):
-    code = (
-        PPO
-        + """
-from ray import tune
-class Stop: pass
-config.multi_agent(policies={"a", "b", "c"}, policy_mapping_fn=lambda agent, episode: agent,
-    policies_to_train={"c", "a", "b"})
-config.environment(EnvOfTwo)
-tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop={"x": Stop(), "y": np.float64(3)})).fit()
-"""
-    )
-    given = (
-        "import numpy as np\n"
-        "from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole\n"
-        "def EnvOfTwo(context): return MultiAgentCartPole({'num_agents': 2})\n"
-    )
-    facts = read(given + code).facts
-    assert facts.stop == {"x": "Stop", "y": 3.0}
-    assert facts.acting == ["0", "1"]
-    assert facts.settings["policies_to_train"] == ["a", "b", "c"]
-
-
 def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
     (tmp_path / "mine.py").write_text("LEVEL = 1")
     (tmp_path / "level.json").write_text('{"hard": 1}')
@@ -209,12 +186,12 @@ def test_what_changes_at_every_reading_and_no_training_is_none_of_the_facts(read
         "import time\nimport numpy as np\nnow = str(time.time_ns())\nclass Level: pass\n"
         "config.logger_config = {'logdir': now}\n"
         "config.offline_data(output=now).env_runners(batch_mode='complete_episodes')\n"
-        "config.environment('mine', env_config={'size': 2, Level(): np.datetime64('2020-01-01')})\n"
+        "config.environment('mine', env_config={'size': 2, Level(): np.datetime64('2020-01-01'), 'of': {'b', 'a'}})\n"
         "import gymnasium\nfrom ray import tune\n"
         "tune.register_env('mine', lambda context: gymnasium.make('CartPole-v1'))\n"
     )
     first, second = (read(code, args=[args]).facts for args in ("1", "2"))
-    assert first == second and first.settings["env_config"] == {"size": 2, "Level": "date"}
+    assert first == second and first.settings["env_config"] == {"size": 2, "Level": "date", "of": ["a", "b"]}
 
 
 def test_a_module_may_come_from_an_archive_or_elsewhere_and_a_setting_may_have_slots(read, tmp_path):
@@ -229,10 +206,6 @@ def test_a_module_may_come_from_an_archive_or_elsewhere_and_a_setting_may_have_s
     )
     facts = read(code).facts
     assert {*facts.source.modules} == {"of_archive"} and facts.settings["env_config"] == {"size": {"width": 4}}
-    # RLlib's modules hold classes of Gymnasium, which then counts as the user's own.
-    code = PPO + f"import gymnasium\ngymnasium.__spec__.submodule_search_locations[:] = ['{tmp_path}/gymnasium']\n"
-    facts = read(code).facts
-    assert (facts.environment, facts.source.modules) == ("CartPole-v1", {})
 
 
 def test_a_vector_of_environments_gets_its_number(read):
@@ -338,7 +311,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     ): "import sys\nprint('no --lr')\nsys.exit(3)",
     (6, "what Tune trains must be an algorithm of RLlib, got 'mine'.* Fix: Write a function"): PPO
     + "from ray import tune\ndef mine(settings): config.build_algo().train()\ntune.Tuner(mine).fit()",
-    (None, "its process ended with code 4, after it wrote: bye"): "import os\nprint('bye')\nos._exit(4)",
     (None, "its process was killed"): "import os\nos.kill(os.getpid(), 9)",
     (None, "must come to its training within 1 s, got it was in line 1"): "while True: pass",
     (6, "without a running Ray"): PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
@@ -349,7 +321,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     (None, "must leave RLlib's own classes as they are.*, got PPOTorchLearner.compute_loss_for_module"): PPO
     + "from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner\n"
     "def loss(self, **_): return 0.0\nPPOTorchLearner.compute_loss_for_module = loss\nconfig.build_algo().train()",
-    (None, "must hold a configuration"): "x = 1\ndef main(): pass",
     (None, r"must hold a configuration .* Fix: Name a function that returns it: my_train\.py:get_config"): (
         "def get_config(): return 1"
     ),
@@ -406,12 +377,11 @@ def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
         (":missing", "has no 'missing'"),
         (":make", "the function 'make' must get all its arguments, got none for lr"),
         (":number", "'number' must be an AlgorithmConfig, or a function that returns one, got int"),
-        (":nothing", "'nothing' must be an AlgorithmConfig, or a function that returns one, got NoneType"),
         (":9", "has no '9'.* Fix: Name one of: config"),
     ],
 )
 def test_a_name_that_is_no_configuration_says_so(name, problem, read):
-    script = PPO + "number = 3\ndef make(lr): return config\ndef nothing(): return None\n"
+    script = PPO + "number = 3\ndef make(lr): return config\n"
     with pytest.raises(SpaceError, match=f"1 problem\n  config: {problem}"):
         read(script, name)
 

@@ -1,10 +1,8 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
 import errno
-import importlib
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from study import withdrawn
 from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.cli.run import _resume_command
@@ -22,31 +19,6 @@ from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def leaves():
-    """Yield (words, command) of every command and subcommand."""
-    for name in cli.COMMANDS:
-        command = cli.load(name)
-        subcommands = getattr(command, "commands", {})
-        yield from ([((name, each), found) for each, found in subcommands.items()] or [((name,), command)])
-
-
-LEAVES = list(leaves())
-
-
-@pytest.mark.parametrize(("words", "command"), LEAVES, ids=[" ".join(words) for words, _ in LEAVES])
-def test_every_command_is_found_by_its_name_and_shows_examples(words, command):
-    assert command.name == words[-1]
-    text = CliRunner(env={"COLUMNS": "100"}).invoke(cli.app, [*words, "--help"]).output
-    assert words[0] == "launch" or "Examples:" in text
-
-
-@pytest.mark.parametrize("name", [name for name in withdrawn.WITHDRAWN if " " not in name])
-def test_a_withdrawn_command_says_so_in_one_line(name):
-    done = subprocess.run([sys.executable, "-m", "study", name], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(rf"{name}: was withdrawn in version 0\.13\.0\. Fix: .+\n", done.stderr)
 
 
 def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):
@@ -69,21 +41,6 @@ def test_a_full_disk_is_said_without_a_traceback(words):
     assert (done.returncode, done.stderr) == (2, f"{said}\n")
 
 
-@pytest.mark.parametrize(
-    ("module", "code", "words"),
-    [("pydantic", 2, "got no 'pydantic'. Fix: Run `pip install"), ("study.cli.run", 70, "A fault of this program")],
-)
-def test_a_package_that_is_missing_is_to_be_installed_and_a_module_of_ours_is_a_fault(
-    module, code, words, monkeypatch, capsys
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(cli, "load", lambda name: importlib.import_module(module))
-    with pytest.raises(SystemExit) as ended:
-        cli.main_run()
-    said = capsys.readouterr().err
-    assert (ended.value.code, words in said, "Traceback" in said) == (code, True, code == 70)
-
-
 @pytest.mark.parametrize(("number", "code"), [(errno.EDQUOT, 2), (errno.EACCES, 70)])
 def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys):
     def refuse():
@@ -103,19 +60,6 @@ def test_a_pipe_that_nobody_reads_is_no_mistake(words):
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_help_loads_no_command_and_no_engine():
-    code = (
-        "import sys\nfrom study.cli import commands\ntry: commands.app(['--help'])\nexcept SystemExit: pass\n"
-        "print(*[m for m in sys.modules if m in ('ray', 'torch', 'pandas', 'numpy', 'optuna')"
-        " or m.startswith('study.cli.') and m != 'study.cli.commands'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == ""
-    for name, (_, summary) in cli.COMMANDS.items():
-        assert f"  {name} " in done.stdout
-        assert summary in done.stdout
 
 
 def as_json(*words):

@@ -49,19 +49,13 @@ def test_what_is_not_ours_is_foreign():
     assert (found.host, found.num_cores, found.seconds, found.largest) == ("h", 2, 100.0, "stress")
 
 
-def test_hidden_and_short_lived_processes_of_others_count():
-    after = {(1, 0.0): process(10.0)}
-    assert load([cpu(50.0)], {(1, 0.0): process(0.0)}, after).foreign_cores == pytest.approx(0.4, abs=0.001)
-    assert load([cpu(50.0)], {(1, 0.0): process(0.0)}, after).largest == ""
-
-
-def test_stolen_and_interrupt_time_are_not_foreign():
-    found = load([cpu(10.0, stolen=20.0, interrupts=5.0)], {(1, 0.0): process(0.0)}, {(1, 0.0): process(10.0)})
+def test_time_that_no_process_here_used_is_foreign_unless_it_was_stolen_or_of_interrupts():
+    before, after = {(1, 0.0): process(0.0)}, {(1, 0.0): process(10.0)}
+    hidden = load([cpu(50.0)], before, after)
+    assert (hidden.foreign_cores, hidden.largest) == (pytest.approx(0.4, abs=0.001), "")
+    found = load([cpu(10.0, stolen=20.0, interrupts=5.0)], before, after)
     assert (found.foreign_cores, found.stolen_cores) == (0.0, pytest.approx(0.2))
-
-
-def test_clocks_that_do_not_agree_make_no_negative_load():
-    assert load([cpu(10.0)], {(1, 0.0): process(0.0)}, {(1, 0.0): process(11.0)}).foreign_cores == 0.0
+    assert load([cpu(9.0)], before, after).foreign_cores == 0.0  # clocks that do not agree
 
 
 def test_a_process_that_began_in_between_counts_whole_and_one_whose_number_was_used_again_is_another():
@@ -76,20 +70,15 @@ def test_a_child_that_ended_brings_its_time_to_its_parent_once():
     before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1)}
     after = {(1, 0.0): process(15.0, children=50.0)}
     assert load([cpu(40.0)], before, after).foreign_cores == 0.0
-    found = load([cpu(60.0)], before, after)
-    assert found.foreign_cores == pytest.approx(0.2, abs=0.001)
+    assert load([cpu(60.0)], before, after).foreign_cores == pytest.approx(0.2, abs=0.001)
+    unseen = {(1, 0.0): process(15.0)}  # takes nothing from its parent
+    assert load([cpu(10.0)], before, unseen).foreign_cores == 0.0
 
 
 def test_a_whole_family_that_ended_brings_its_time_once():
     before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1), (3, 0.0): process(7.0, parent=2)}
     after = {(1, 0.0): process(5.0, children=20.0 + 7.0 + 10.0)}
     assert load([cpu(40.0)], before, after).foreign_cores == pytest.approx(0.3, abs=0.001)
-
-
-def test_a_child_that_ended_unseen_takes_nothing_from_its_parent():
-    before = {(1, 0.0): process(5.0), (2, 0.0): process(20.0, parent=1)}
-    found = load([cpu(10.0)], before, {(1, 0.0): process(15.0)})
-    assert found.foreign_cores == 0.0
 
 
 @pytest.mark.parametrize("passed", [0.0, 70.0, 130.0])
@@ -138,19 +127,9 @@ def ours(**changes):
 
 def test_the_study_is_its_driver_its_ray_and_what_they_started():
     assert ours() == {10, 11, 20, 21, 22, 30, 31, 32, 33, 34, 35}
-
-
-def test_without_a_ray_only_what_was_named_is_ours():
-    assert ours(session="") == {10, 11, 30, 31, 32}
-
-
-def test_a_driver_on_another_host_is_not_looked_for_here():
-    assert not {10, 11} & ours(driver=("there", 10))
-    assert not {10, 11} & ours(driver=None)
-
-
-def test_of_a_trial_that_is_to_be_alone_other_work_in_the_same_ray_is_foreign():
-    assert ours() - ours(alone=True) == {33, 34}
+    assert ours(session="") == {10, 11, 30, 31, 32}  # without a Ray only what was named
+    assert ours() - ours(driver=("there", 10)) == ours() - ours(driver=None) == {10, 11}
+    assert ours() - ours(alone=True) == {33, 34}  # of a trial that is to be alone
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,6 @@ def refused(result, option, *, kind=SpaceError):
     assert option in str(result.exception)
 
 
-def test_a_job_says_what_it_reserves_and_which_node_runs_no_trials():
-    result = launch("slurm", "--nodes", 2, "--cpus-per-node", 48, "--walltime", "1h30m", "--print")
-    assert "Reserves at most 144.0 CPU-hours" in result.output  # 2 x 48 x 1.5
-    assert "The first node of several runs Ray's head" in result.output
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("slurm", ["-N4"]), ("slurm", ["--time=8:00:00"]), ("oar", ["-l", "/host=4,walltime=8"]), ("pbs", ["-l", "x=1"])],
@@ -92,15 +86,12 @@ def test_a_printed_command_runs_and_a_relative_working_directory_is_that_of_this
     assert f"# {place}/work/sub/studies/quickstart.launch/job.sh" in script
 
 
-@pytest.mark.parametrize(
-    ("out", "study"), [("studies", "/work dir/studies/s"), ("/shared/studies", "/shared/studies/s")]
-)
-def test_the_line_that_fetches_a_study_names_its_folder(out, study, monkeypatch):
+def test_the_line_that_fetches_a_study_names_its_folder(monkeypatch):
     monkeypatch.setattr("study.launch.commands.written", lambda folder, files: contextlib.nullcontext())
     monkeypatch.setattr("study.launch.supervisor.supervise", lambda file: 0)
-    result = launch("ssh", "--name", "s", "--workdir", "/work dir", "--out", out)
+    result = launch("ssh", "--name", "s", "--workdir", "/work dir", "--out", "studies")
     line = next(line for line in result.output.splitlines() if "rsync" in line)
-    assert shlex.split(line) == ["rsync", "-a", f"me@lab-1:{study}", "studies/"]
+    assert shlex.split(line) == ["rsync", "-a", "me@lab-1:/work dir/studies/s", "studies/"]
 
 
 def test_a_trial_that_can_never_fit_is_refused_before_the_queue():
@@ -136,7 +127,6 @@ def test_what_nobody_knows_yet_refuses_no_job():
     ("kind", "words"),
     [
         ("slurm", ("--walltime", "soon")),
-        ("slurm", ("--walltime", "2m")),
         ("slurm", ("--space", "scaling.yaml")),
         ("slurm", ("--python", "apptainer exec study.sif python")),
         ("slurm", ("--name", "../x")),
@@ -144,22 +134,13 @@ def test_what_nobody_knows_yet_refuses_no_job():
         ("ssh", ("--besteffort",)),
         ("kuberay", ("--temp-root", "/tmp")),
         ("slurm", ("--temp-root", "/a/folder/of/27/characters/")),
-        ("slurm", ("--temp-root", "tmp")),
         ("slurm", ("--until", "race")),
         ("ray-up", ("--interface", "eth0;id")),
-        ("ray-up", ("--python", "apptainer exec study.sif python")),
         ("ray-up", ("--head-ip", "lab-1")),
-        ("kuberay", ("--walltime", "30s")),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_written(place, kind, words):
     refused(launch(kind, *words), words[0])
-    assert list((place / "work").iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", NEEDED)
-def test_a_mistake_in_the_space_is_refused_by_all(place, kind):
-    refused(launch(kind, "--set", "budget.env_stepz=1"), "budget.env_stepz")
     assert list((place / "work").iterdir()) == []
 
 
@@ -197,6 +178,7 @@ def test_an_interpreter_may_be_in_a_container_and_a_password_is_not_printed():
     assert job["python"] == "apptainer exec study.sif python"
     assert "http://***@lab-1:5000" in job["arguments"]
     assert not any(part in output for part in ("secret", "ret@"))
+    assert launch("kuberay", "--tracking-uri", "postgresql://me@lab-1:5432/db", "--print").exit_code == 0
 
 
 SECRETS = [
@@ -227,7 +209,3 @@ def test_a_secret_gets_into_no_manifest_and_no_printed_command(place, monkeypatc
             "no secret", ""
         )
     assert list((place / "work").iterdir()) == []
-
-
-def test_a_manifest_takes_a_uri_without_a_password():
-    assert launch("kuberay", "--tracking-uri", "postgresql://me@lab-1:5432/db", "--print").exit_code == 0

@@ -127,12 +127,6 @@ def test_a_scheduler_may_speak_in_another_encoding(place):
     assert launcher("slurm").submit(Path("job.sh")) == "17"
 
 
-def test_a_node_file_has_a_line_for_each_core(tmp_path):
-    (tmp_path / "nodes").write_text("n2\nn2\n\nn1\nn2\n")
-    oar = launcher("oar", environment={"OAR_JOB_ID": "1", "OAR_NODEFILE": str(tmp_path / "nodes")})
-    assert oar.allocation()[1] == (Host("n2", 3), Host("n1", 1))  # the script runs on the first
-
-
 @pytest.mark.parametrize("name", ["oar", "pbs"])
 def test_the_head_needs_no_remote_shell(name):
     here = Host(f"{socket.gethostname().partition('.')[0]}.site.example")

@@ -250,17 +250,6 @@ def test_a_driver_whose_study_was_taken_over_can_write_no_more(tmp_path):
     ]
 
 
-def test_a_taker_whose_predecessor_still_writes_can_write_nothing(tmp_path):
-    folder = StudyFolder(tmp_path)
-    append(folder, opened(1), started(0))
-    with RecordLog(folder.records) as first, RecordLog(folder.records) as second:
-        first.append(iteration(0, 1))
-        with pytest.raises(RecordError, match="another driver"):
-            second.append(opened(2))
-        first.append(iteration(0, 2))
-    assert len(list(read_lines(folder.records))) == 4
-
-
 def test_records_that_were_exchanged_under_a_driver_are_not_written_to(tmp_path):
     folder = StudyFolder(tmp_path)
     append(folder, opened(1))

@@ -1,9 +1,7 @@
 """What `study.machine` reads of a host: from files that a test wrote, and for real."""
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,26 +16,9 @@ from study.machine.cluster import session_path
 from study.machine.facts import digest_of, read_facts
 from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, this_node
 from study.machine.jobs import Job, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
-from study.machine.load import read_pressure_s
-from study.machine.processes import children_of, open_ports, started_at, still_runs
+from study.machine.processes import open_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-VARIABLE = re.compile(r"(SLURM|OAR|PBS)_[A-Z_]+")
-
-
-def test_nobody_else_reads_the_system_or_a_schedulers_variables():
-    found = []
-    for file in [*(ROOT / "study").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]:
-        name = file.relative_to(ROOT).as_posix()
-        if name.startswith("study/machine/"):
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
-            text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and (text.startswith(("/proc/", "/sys/")) or VARIABLE.fullmatch(text)):
-                found.append(f"{name}:{node.lineno} {text}")
-    assert found == []
-
-
 # CPUs, memory, control groups.
 
 
@@ -92,21 +73,6 @@ def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeyp
     assert cpu_quota() == 1.0
 
 
-def test_control_groups_of_both_versions_are_walked_up_to_their_root(tmp_path):
-    membership = tmp_path / "cgroup"
-    membership.write_text("4:memory:/job/step\n3:cpu,cpuacct:/\n0::/slice/scope\n")
-    root = tmp_path / "fs"
-    for folder in ("memory/job/step", "cpu,cpuacct", "slice/scope"):
-        (root / folder).mkdir(parents=True)
-
-    def groups(controller):
-        found = control_groups(controller, membership, root)
-        return [path.relative_to(root).as_posix() for path in found]
-
-    assert groups("memory") == ["memory/job/step", "memory/job", "memory", "slice/scope", "slice", "."]
-    assert groups("cpu") == ["cpu,cpuacct", "slice/scope", "slice", "."]
-
-
 def test_the_cpus_that_a_process_is_bound_to_are_its_own():
     program = "from study.machine.facts import read_facts; import json; print(json.dumps(read_facts(sample_s=0)))"
     words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", program]
@@ -142,12 +108,10 @@ def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
     [
         ("ext4", ["rw"], False, True),
         ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
-        ("nfs", ["rw", "vers=3", "nolock", "local_lock=all"], True, False),
         ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
         ("lustre", ["rw", "flock", "lazystatfs"], True, True),
         ("lustre", ["rw", "localflock"], True, False),
         ("gpfs", ["rw"], True, True),
-        ("panfs", ["rw"], True, False),
         ("fuse.ceph-fuse", ["rw"], True, False),
         ("fuse.squashfuse", ["rw"], False, False),
         ("", [], False, False),
@@ -200,7 +164,6 @@ def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
     assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
     assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     assert oar_says_over(0, "42: Terminated\n", "")
-    assert oar_says_over(0, "42: Error\n", "")
     assert not oar_says_over(0, "42: Running\n", "")
     assert not oar_says_over(1, "", "no such job")
     (tmp_path / "squeue").write_text("#!/bin/sh\nprintf 'travail termin\\351' >&2\nexit 1\n")  # é in Latin-1
@@ -210,18 +173,6 @@ def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
 
 
 # Processes, and everything that a node says.
-
-
-def test_processes_are_known_by_their_start():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert child.pid in children_of(os.getpid())
-        began = started_at(child.pid)
-        assert still_runs(child.pid, began)
-        assert not still_runs(child.pid, began - 60)  # the id belongs to another process now
-    finally:
-        child.communicate()
-    assert not still_runs(child.pid, began)
 
 
 @pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
@@ -260,18 +211,6 @@ def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
     for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
         monkeypatch.setattr("tempfile.tempdir", folder)
         assert str(session_path().parent) == expected
-
-
-def test_a_machine_says_everything_that_is_asked():
-    facts = json.loads(json.dumps(read_facts(sample_s=0.05)))
-    assert facts["software"]["source"] == digest_of([ROOT / "study", ROOT / "analysis"])
-    assert facts["software"]["versions"]["psutil"] == psutil.__version__
-    assert facts["load"]["seconds"] >= 0.05
-    total, available = facts["memory_mb"]
-    assert 0 < available <= total <= psutil.virtual_memory().total / 2**20
-    assert facts["open_ports"] == []
-    before = read_pressure_s()
-    assert before is None or 0 <= before <= read_pressure_s()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from study.mirrors import mlflow_view as view
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from tests.holdup import holdup_spec
 from tests.spaces import spec
-from tests.synthetic import built, ended, evaluation, iteration, make_folder, opened, started
+from tests.synthetic import built, ended, iteration, make_folder, opened, started
 from tests.throughput import throughput_spec
 from tests.values import replace
 
@@ -54,22 +54,6 @@ def test_an_iteration_begins_with_the_return_and_has_what_is_finite_and_known():
     assert "training_return" not in values(content.iteration_points(iteration(0, 1), 0))  # no episode has ended
 
 
-def test_an_evaluation_is_the_mean_of_its_returns():
-    assert values(content.evaluation_points(evaluation(0, 2), 0)) == {"eval_return": 30.0}
-
-
-def test_a_summary_goes_to_the_last_step_and_begins_with_the_return():
-    points = content.ended_points(ended(0), 99, 1200)
-    assert [(point.key, point.value) for point in points] == [
-        ("final_return", 30.0),
-        ("env_steps_per_s", 777.0),
-        ("score", 0.5),
-        ("wall_time_s", 1.5),
-    ]
-    assert {(point.time_ms, point.step) for point in points} == {(99, 1200)}
-    assert "final_return" not in values(content.ended_points(ended(0, "failed"), 99, 1200))
-
-
 def test_params_are_flat_and_the_same_for_every_trial():
     assert content.trial_values(started(7, runners=46), spec()) == {
         "num_env_runners": 46,
@@ -82,11 +66,6 @@ def test_params_are_flat_and_the_same_for_every_trial():
         "algorithm": "PPO",
         "sampler": "random",
     }
-
-
-def test_names_are_for_people():
-    assert content.trial_name(started(7, runners=46)) == "trial 7 · 46 runners"
-    assert content.trial_name(started(0, runners=1)) == "trial 0 · 1 runner"
 
 
 def test_tags():
@@ -179,16 +158,6 @@ def test_a_cursor_that_is_written_is_read_without_the_password(mirror):
     assert MlflowMirror(mirror.folder, "http://elsewhere").read_cursor() is None
     mirror.forget()
     mirror.forget()
-    assert mirror.read_cursor() is None
-
-
-@pytest.mark.parametrize(
-    "change", [{"offset": -1}, {"seq": None}, {"parent_run_id": 7}, {"tracking_uri": "x"}, {"seq": -1}, {"seq": True}]
-)
-def test_a_cursor_of_another_shape_is_none(mirror, change):
-    mirror.write_cursor(CURSOR)
-    file = mirror.folder.mirror_state
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert mirror.read_cursor() is None
 
 

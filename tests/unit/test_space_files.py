@@ -12,9 +12,8 @@ from study.errors import RecordError, SpaceError
 from study.options import as_run
 from study.records.folder import StudyFolder
 from study.space.parsing import parse_space
-from study.space.sections import EnvironmentSpec
 from study.space.space_file import SHIPPED, as_options, read_text
-from study.space.spec import StudySpec, as_of_now, gone_from
+from study.space.spec import as_of_now, gone_from
 from tests import holdup
 from tests.spaces import read_again, spec
 
@@ -71,7 +70,6 @@ def test_all_faults_are_reported_at_once_field_faults_and_rules_between_fields()
         ("a: 1\na: 2", 'keys must be distinct (found duplicate key "a")'),
         ("a: !custom 3", "tags are not allowed"),
         ("", "must be a mapping of keys to values"),
-        ("- 1", "must be a mapping of keys to values"),
         ("? [a, b]\n: 3", "keys must be text"),
         ("1: a\n'1': b", "keys must be distinct as text"),
         ("a: " + "[" * 5000, "must be YAML (maximum depth"),
@@ -114,9 +112,8 @@ RUNNERS, BATCH, LR = "[1, 2, 4]", "{low: 1000, high: 4000, log: true}", "{low: 1
 MISTAKES = [  # text -> what stands in its place; place and line of the fault, and a part of what it says to write
     *(
         ("40000", text, "budget.env_steps", 11, "Write a whole number")
-        for text in ("1,000,000", "100k", "'40000'", "1e400", "true")
+        for text in ("1,000,000", "'40000'", "1e400", "true")
     ),
-    ("env_steps: 40000", "time_s: 10m", "budget.time_s", 11, "Write a number"),
     ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10, "below it, indented, without dashes: env_steps, it"),
     *(
         (RUNNERS, text, "parameters.num_env_runners", 7, "or a range such as {low: 1, high: 46}.")
@@ -124,25 +121,19 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     ),
     (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2, 4]."),
     (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "Write a space behind each colon."),
-    (RUNNERS, "{values: [1, 2]}", "parameters.num_env_runners.values", 7, "Did you mean 'choices'?"),
     (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "Raise `step`"),
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
-    (LR, "{low: 0.1, high: 0.1}", "parameters.lr", 9, "Give one value"),
     ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
     ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
-    ("  lr:", "  num_learners: 2\n  lr:", "parameters.num_learners", 9, "Did you mean 'resources.num_learners'?"),
     ("environment:", "version: 2\nenvironment:", "version", 1, "'1'"),
     ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes."),
-    ("num_trials: 12", "num_trials: 12\n  sampler: TPE", "search.sampler", 14, "Did you mean 'tpe'?"),
     ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),
     ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14, "quotes around text with :"),
     ("num_trials: 12", "num_trials: 12\n---\n", "file", 14, ""),
     ("  id", "\tid", "file", 2, "spaces in front of keys"),
     ("id: CartPole-v1", "id:CartPole-v1", "file", 3, "in the line before: a space behind each colon"),
-    ("id: CartPole-v1", "id: 'CartPole-v1", "file", 2, "quotes"),
-    ("id: CartPole-v1", "id: @x", "file", 2, "quotes around text with : or @"),
     ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "Remove it."),
     (RUNNERS, "[1, 2, 4", "file", 7, "brackets in pairs"),
 ]  # fmt: skip
@@ -174,11 +165,8 @@ def test_whole_numbers_may_be_written_as_people_write_them(number, tmp_path):
     ("said", "scales"),
     [
         ("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)),
-        ("{low: 1, high: 46, log: true}", (1, 2, 4, 8, 16, 32, 46)),
         ("{low: 10, high: 46}", (10, 20, 40, 46)),
-        ("{low: 4, high: 8}", (4, 8)),
         ("{low: 1, high: 46, step: 9}", (1, 10, 19, 28, 37, 46)),
-        ("{choices: [46, 1]}", (1, 46)),
     ],
 )
 def test_a_range_of_runners_stands_for_scales(said, scales):
@@ -257,20 +245,6 @@ def test_what_equals_a_default_is_not_part_of_the_identity():
     appo = {"algorithm": "APPO", "parameters": {"num_env_runners": 1}}
     assert spec(**appo).digest() == spec(**appo, parameters__lr=5e-4).digest()  # the default of this algorithm
     assert spec(**appo).digest() != spec(**appo, parameters__lr=3e-4).digest()  # that of PPO
-
-
-def test_a_new_key_whose_default_does_what_was_done_before_makes_no_study_another():
-    class Weather(EnvironmentSpec):
-        fog: float = 0.0
-
-    class Newer(StudySpec):
-        environment: Weather
-        patience: int | None = None
-
-    recorded = spec().to_json()
-    assert Newer.model_validate(recorded).digest() == spec().digest()
-    recorded["environment"]["fog"] = 0.5
-    assert Newer.model_validate(recorded).digest() != spec().digest()
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("analysis/example_*")), ids=lambda path: path.name)

@@ -10,9 +10,8 @@ import pytest
 
 from study.errors import ExitCode, LaunchError
 from study.launch import supervisor as supervising
-from study.launch.commands import LEAST_WALLTIME_S
 from study.launch.node import CommandTask
-from study.launch.schedulers import NOTICE_S, Host, Slurm
+from study.launch.schedulers import Host, Slurm
 from study.launch.supervisor import Agent, AgentEvent, Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
@@ -230,16 +229,3 @@ def test_a_remote_shell_that_ends_at_once_is_gone():
         inbox = queue.SimpleQueue()
         Agent("a", ["/bin/false"], task, inbox)
         assert inbox.get(timeout=5).content == {"event": "gone", "code": 1}
-
-
-def test_the_reason_of_an_end_is_the_agent_s_or_that_of_its_remote_shell_with_its_last_lines():
-    agent = SimpleNamespace(host="n1", last_lines="no memory")
-    assert AgentEvent(agent, {"event": "gone", "code": 1}).reason.endswith("with code 1: no memory")
-    assert AgentEvent(agent, {"event": "failed", "reason": "full.", "logs": "/t"}).reason == (
-        "full. Its logs are in n1:/t"
-    )
-
-
-def test_the_shortest_job_has_time_for_a_study():
-    assert LEAST_WALLTIME_S >= supervising.NEAR_THE_END_S >= NOTICE_S + 60
-    assert LEAST_WALLTIME_S >= supervising.MARGIN_S + supervising.LEAST_S + 60  # with a minute to start Ray in
