@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rich.console import Console
 
 from study.cli.tables import print_front, print_stages
+from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.known import TIE, Known, places, winner_of
-from study.designs.holdup.stages import REUSED, STAGES, num_later, phases
+from study.designs.holdup.stages import REUSED, STAGES, Outcome, Stage, num_later, phases
 from study.designs.registry import make_plan
 from study.designs.search.outcome import Outcomes
 from study.errors import RecordError
@@ -560,3 +561,37 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
     front = shown(print_front, rows)
     assert "8 runners: return" in front
     assert "n=1, no interval" in front
+
+
+# --- one class more --------------------------------------------------------------------------------------------------
+
+
+class Twice(Stage):
+    """A seventh stage, in one place: the winner once more at every searched scale, on other test seeds."""
+
+    name, seeds, is_kept_for = "twice", "test_seeds", True
+
+    def sizes(self, spec):
+        return Counter({(scale, "study"): 1 for scale in spec.scales})
+
+    def begin(self, known, phase):
+        winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]
+        asked = [
+            TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
+            for scale in known.spec.scales
+        ]
+        return Outcome(requests=asked, kept=[winner])
+
+
+def test_a_stage_is_one_class(tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "twice", Twice())
+    drive = Drive(tmp_path, space(), until="confirm")
+    assert "twice" in drive.conductor.design.stages
+    assert drive.run().detail.endswith("twice comes next")
+    drive = Drive(tmp_path, space())
+    assert drive.run().reason == "complete"
+    again = [row for row in drive.rows.values() if row.stage == "twice"]
+    assert [(row.num_env_runners, row.digest) for row in again] == [
+        (scale, drive.conductor.ledger.frozen.winner) for scale in (2, 6, 8)
+    ]
+    assert [each.phase for each in decisions(tmp_path)][-2:] == ["rest", "twice"]
