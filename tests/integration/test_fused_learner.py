@@ -423,7 +423,6 @@ def test_what_is_not_finite_is_not_applied(
         ({"actions": Dict({"a": CHOICE})}, {}, "the action space is Dict"),
         ({"actions": Box(0, 3, (2,), np.int64)}, {}, "the action space is Box"),
         ({"observations": IMAGES, "model": {"conv_filters": [[4, 3, 2]]}}, {}, "observations are no vectors"),
-        ({"observations": Dict({"a": NUMBERS})}, {}, "observations are no vectors"),
         ({"model": {"use_lstm": True}}, {}, "the module is recurrent"),
         ({"model": {"fcnet_use_layernorm": True}}, {}, "layer normalisation"),
         ({"model": {"fcnet_activation": "softplus"}}, {}, "an activation is none of relu"),
