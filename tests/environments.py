@@ -176,14 +176,6 @@ class TupleActions(Plain):
     action_space = gymnasium.spaces.Tuple([Discrete(2), Discrete(2)])
 
 
-class WrongShape(Plain):
-    """Observations grow by one number after the tenth step."""
-
-    def observe(self) -> Any:
-        observation = super().observe()
-        return observation if self.lifetime < 10 else np.append(observation, np.float32(0))
-
-
 class NanObservation(Plain):
     def observe(self) -> Any:
         observation = super().observe()

@@ -52,26 +52,6 @@ def actions_of(space, steps, lanes, seed=0):
     return np.array([[g.integers(space.n) for g in generators] for _ in range(steps)])
 
 
-def trajectory(env_id, backend, seeds, lane, steps=250):
-    """Return all that lane `lane` gave, one tuple a step; its actions depend on its seed alone."""
-    played = Played(EnvFactory(environment(env_id, backend=backend)), seeds)
-    got = [played.reset()[lane].tolist()]
-    for actions in actions_of(played.envs.action_space, steps, seeds):
-        outcome = played.step(actions)
-        final = dict(played.finals).get(lane)
-        got.append((*(part[lane].tolist() for part in outcome), None if final is None else final.tolist()))
-    played.envs.close()
-    return got
-
-
-@backends
-@pytest.mark.parametrize("env_id", TASKS)
-def test_a_lane_plays_the_same_whoever_else_is_hosted(env_id, backend):
-    alone = trajectory(env_id, backend, [33], 0)
-    assert trajectory(env_id, backend, [11, 22, 33, 44], 2) == alone
-    assert trajectory(env_id, backend, [33, 2**31 - 1], 0) == alone
-
-
 @backends
 @pytest.mark.parametrize("env_id", [task for task in TASKS if task != "FrozenLake-v1"])  # all start in one square
 def test_two_seeds_start_differently(env_id, backend):
@@ -84,11 +64,12 @@ def test_two_seeds_start_differently(env_id, backend):
 @pytest.mark.parametrize("env_id", TASKS)
 def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
     spec = environment(env_id, backend=backend)
-    played, env = Played(EnvFactory(spec), [5, 6]), make_env(spec)
-    observation, _ = env.reset(seed=6)
+    seeds = [5, 2**31 - 1]
+    played, env = Played(EnvFactory(spec), seeds), make_env(spec)
+    observation, _ = env.reset(seed=seeds[1])
     assert played.reset()[1].tolist() == observation.tolist()
     episodes = 0
-    for actions in actions_of(env.action_space, 600, [5, 6]):
+    for actions in actions_of(env.action_space, 600, seeds):
         observations, rewards, terminated, truncated = played.step(actions)
         observation, reward, ends, cut, _ = env.step(actions[1])
         assert (np.float32(reward), ends, cut) == (rewards[1], terminated[1], truncated[1])
@@ -214,13 +195,6 @@ def test_a_training_step_waits_for_every_lane_and_an_evaluation_does_not(backend
 
 
 @backends
-def test_close_can_be_called_twice(backend):
-    played = Played(EnvFactory(environment(backend=backend)), [1])
-    played.envs.close()
-    played.envs.close()
-
-
-@backends
 def test_continuous_actions_arrive(backend):
     played = Played(EnvFactory(environment("Pendulum-v1", backend=backend)), [1, 1])
     played.reset()
@@ -228,18 +202,6 @@ def test_continuous_actions_arrive(backend):
     (left, right), _, _, _ = played.step(actions)
     assert left[2] - right[2] == pytest.approx(3.0 * 4.0 * 0.05, abs=1e-4)  # 3 / (m l²) · torque · dt
     assert actions.tolist() == [[2.0], [-2.0]]
-
-
-@needs_envpool
-def test_a_pool_answers_in_the_order_of_the_question():
-    import envpool
-
-    pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=5, num_threads=1, seed=[1, 2, 3, 4, 5])
-    pool.reset()
-    for ids in ([0, 1], [4, 0, 2], [3], [2, 1]):
-        *_, info = pool.step(np.zeros(len(ids), np.int32), np.array(ids, np.int32))
-        assert info["env_id"].tolist() == ids
-        assert pool.reset(np.array(ids[::-1], np.int32))[1]["env_id"].tolist() == ids[::-1]
 
 
 # What only Gymnasium's lanes can meet: environments that misbehave.

@@ -88,31 +88,6 @@ def test_resources_and_network_reach_rllib() -> None:
     )
 
 
-def test_an_override_is_applied() -> None:
-    built = config({"training": {"use_critic": False, "shuffle_batch_per_epoch": False}})
-    assert (built.use_critic, built.shuffle_batch_per_epoch) == (False, False)
-
-
-@pytest.mark.parametrize(
-    ("execution", "processes", "rllib_runners", "rllib_envs"),
-    [("real", 1, 4, 3), ("real", 2, 4, 3), ("emulated", 1, 0, 12), ("emulated", 3, 3, 6), ("emulated", 9, 4, 3)],
-)
-def test_the_lanes_of_four_runners(execution: str, processes: int, rllib_runners: int, rllib_envs: int) -> None:
-    setting = {"num_env_runners": 4, "num_envs_per_env_runner": 3}
-    built = config(execution=execution, setting=setting, resources__emulation_processes=processes)
-    assert (built.num_env_runners, built.num_envs_per_env_runner) == (rllib_runners, rllib_envs)
-    layout = built.lane_layout
-    assert (layout.num_env_runners, layout.num_envs_per_env_runner) == (4, 3)
-    assert layout.num_processes == max(rllib_runners, 1)
-    assert built.total_train_batch_size == 400
-
-
-def test_learners_share_the_batch() -> None:
-    built = config(resources__num_learners=2, resources__num_cpus_per_learner=3)
-    assert (built.num_learners, built.num_cpus_per_learner) == (2, 3)
-    assert (built.total_train_batch_size, built.train_batch_size_per_learner, built.minibatch_size) == (400, 200, 50)
-
-
 def test_our_components_serve_unless_the_space_says_otherwise() -> None:
     built = config()
     assert (built.env_runner_cls, built.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
@@ -145,7 +120,6 @@ def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
         ({}, {"algorithm": "A2C"}, ""),
         ({}, {"learner": "fused"}, ""),
         ({}, {"resources__num_learners": 1}, ""),
-        ({}, {"resources__num_learners": 2}, "there are several learners"),
         ({}, {"resources__num_learners": 2, "learner": "fused"}, "there are several learners"),
         ({}, {"resources__num_gpus_per_learner": 0.5}, "the learner has a GPU"),
         ({"training": {"use_critic": False}}, {}, "use_critic is off"),
@@ -187,7 +161,6 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
     ("rllib", "changes", "place", "words"),
     [
         (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the fused learner"),
-        (COMPILED, {"standardization": "none"}, "standardization", "`none` needs the fused learner"),
         (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the fused learner, and torch_compile_learner is on"),
         (
             COMPILED,

@@ -32,7 +32,7 @@ from study.trial.engine.learning.asynchronous_learner import (
 )
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
-from study.trial.policy import module_of, state_of
+from study.trial.policy import module_of
 from study.trial.run import TrialRun
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
@@ -124,30 +124,6 @@ def test_a_return_goes_on_beyond_its_fragment_and_ends_with_its_episode(algorith
         of_policy = math.log(2) if algorithm == "IMPALA" else -1.0
         expected = (0.5 * returns**2 + of_policy * returns).mean()
         assert loss_of(ours, learner, value=0.0, terminated=True) == pytest.approx(expected, rel=1e-4)
-
-
-def test_what_is_judged_is_the_learners_policy() -> None:
-    with running("IMPALA", budget__env_steps=800) as trial:
-        trial.advance()
-        assert trial._algorithm is not None
-        learnt = weights_of(trial)
-        judged = module_of(trial._experiment, state_of(trial._algorithm)).get_state()
-        assert judged
-        for name, value in judged.items():
-            np.testing.assert_array_equal(np.asarray(value), learnt[name])
-        fresh = trial._algorithm.config.get_rl_module_spec().build().get_state()
-        assert any(not np.array_equal(np.asarray(fresh[name]), np.asarray(judged[name])) for name in judged)
-
-
-@pytest.mark.heavy
-def test_runners_take_up_what_was_learnt() -> None:
-    with running("IMPALA", budget__env_steps=4000) as trial:
-        play(trial)
-        assert trial._algorithm is not None
-        versions = trial._algorithm.env_runner_group.foreach_env_runner(
-            lambda runner: runner._weights_seq_no, local_env_runner=False
-        )
-        assert min(versions) >= 5
 
 
 @pytest.mark.heavy
@@ -256,13 +232,20 @@ def paused(local_ray: None) -> Iterator[tuple[list[dict[str, Any]], list[Any]]]:
             yield play(trial), seen
 
 
-def test_nothing_goes_on_beside_an_evaluation(paused: tuple[list[dict[str, Any]], list[Any]]) -> None:
+def test_nothing_goes_on_beside_an_evaluation_and_what_it_played_is_kept(
+    paused: tuple[list[dict[str, Any]], list[Any]], tmp_path: Path
+) -> None:
     results, seen = paused
     assert len(seen) == 2
     for before, after, evaluated, learner in seen:
         assert before == after
         for name, value in evaluated.items():
             np.testing.assert_array_equal(value, learner[name])
+    unpack_policy(results[-1].policy, tmp_path / "policy")
+    kept = RLModule.from_checkpoint(tmp_path / "policy").get_state()
+    assert kept.keys() == evaluated.keys()
+    for name, value in kept.items():
+        np.testing.assert_array_equal(np.asarray(value), evaluated[name])
     # No step for nothing: two iterations from rest to rest.
     metrics = [record.metrics for record in of_kind(results, "iteration")]
     for pair in (metrics[:2], metrics[2:]):
@@ -274,15 +257,6 @@ def test_nothing_goes_on_beside_an_evaluation(paused: tuple[list[dict[str, Any]]
     assert sum(each["num_gradient_updates"] for each in metrics) == 2 * (
         of_kind(results, "iteration")[-1].env_steps // 200
     )
-
-
-def test_what_is_kept_is_what_was_evaluated(paused: tuple[list[dict[str, Any]], list[Any]], tmp_path: Path) -> None:
-    results, seen = paused
-    unpack_policy(results[-1].policy, tmp_path / "policy")
-    kept, evaluated = RLModule.from_checkpoint(tmp_path / "policy").get_state(), seen[-1][2]
-    assert kept.keys() == evaluated.keys()
-    for name, value in kept.items():
-        np.testing.assert_array_equal(np.asarray(value), evaluated[name])
 
 
 def test_without_an_update_there_is_no_loss(paused: tuple[list[dict[str, Any]], list[Any]]) -> None:
@@ -305,14 +279,6 @@ def test_weights_that_are_not_finite_are_a_divergence() -> None:
             torch.nn.init.constant_(parameter, math.nan)
         with pytest.raises(TrialError, match="the training diverged"):
             play(trial)
-
-
-def test_samples_that_rllib_discards_are_counted() -> None:
-    with running("IMPALA", setting={"rollout_fragment_length": 20, "num_envs_per_env_runner": 2}) as trial:
-        assert trial._algorithm is not None
-        assert of_kind([trial.advance()], "iteration")[0].metrics["num_dropped_samples"] == 0
-        trial._algorithm.learner_group._ts_dropped = 2 * 2 * 20 + 10  # a batch of two, and a part of one
-        assert of_kind([trial.advance()], "iteration")[0].metrics["num_dropped_samples"] == 3
 
 
 class SlowIMPALA(CountingIMPALALearner):
@@ -365,7 +331,9 @@ def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_le
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", pytest.param("APPO", marks=pytest.mark.minutes)])
-def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_rate_falls_over_the_budget_and_runners_take_up_what_was_learnt(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     after_update = TorchLearner.after_gradient_based_update
     rates: list[tuple[int, float]] = []
 
@@ -378,6 +346,11 @@ def test_the_learning_rate_falls_to_its_end_over_the_budget(algorithm: str, monk
     setting = {"lr": 0.01, "lr_end_fraction": 0.25, "rollout_fragment_length": 20, "num_envs_per_env_runner": 2}
     with running(algorithm, setting=setting, budget__env_steps=8000) as trial:
         results = play(trial)
+        assert trial._algorithm is not None
+        versions = trial._algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: runner._weights_seq_no, local_env_runner=False
+        )
+        assert min(versions) >= 5
     (built,), last = of_kind(results, "trial_built"), of_kind(results, "iteration")[-1]
     assert (built.effective["lr"], built.effective["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
     steps = [num for num, _ in rates]

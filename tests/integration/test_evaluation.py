@@ -115,16 +115,6 @@ def test_side_by_side_is_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch)
         assert evaluate_module(module, space).returns == together
 
 
-def test_more_episodes_begin_with_the_fewer_whose_returns_the_weights_decide() -> None:
-    few, _, module = build("CartPole-v1", episodes=4)
-    many = spec(environment__id="CartPole-v1", evaluation__episodes=9)
-    assert (
-        evaluate_module(module, many).returns[:4]
-        == evaluate_module(module, few).returns
-        == evaluate_module(module, few).returns
-    )
-
-
 def test_evaluation_leaves_the_generators_alone() -> None:
     space, _, module = build("tests.environments:Mixed")
     draws = []
@@ -224,18 +214,12 @@ def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
 
 def test_noise_belongs_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
     built = build("tests.integration.test_evaluation:Still", episodes=7, environment__kwargs={"length": 9})
-    together = drawn(built)
+    together, of_nobody = drawn(built), random_actions("Five")
     monkeypatch.setattr(evaluation, "MAX_LANES", 2)
     np.testing.assert_array_equal(drawn(built), together)
     assert (drawn(built, seed=4) != together).any()
-
-
-def test_kept_actions_are_those_of_the_first_episodes() -> None:
-    space, _, module = build("tests.environments:Plain", episodes=5)
-    result = evaluate_module(module, space, keep_actions=2)
-    assert [len(actions) for actions in result.actions] == [20, 20]
-    assert evaluate_module(module, space).actions == ()
-    assert result.seeds == evaluation_seeds(space.evaluation.seed, 5)
+    np.testing.assert_array_equal(random_actions("Five"), of_nobody)
+    assert (random_actions("Five", seed=4) != of_nobody).any()
 
 
 # --- a random policy -------------------------------------------------------------------------------------------
@@ -284,13 +268,6 @@ def test_random_box_actions_are_uniform_between_their_own_bounds() -> None:
         for one, other in ((shares[:, :-1], shares[:, 1:]), (shares[:-1], shares[1:])):
             assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
     assert abs(np.corrcoef(actions.reshape(-1, 2).T)[0, 1]) < 5 / np.sqrt(4000)
-
-
-def test_random_actions_belong_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = random_actions("Five")
-    monkeypatch.setattr(evaluation, "MAX_LANES", 3)
-    np.testing.assert_array_equal(random_actions("Five"), together)
-    assert (random_actions("Five", seed=4) != together).any()
 
 
 class DrawsFromItsSpace(Five):

@@ -11,7 +11,7 @@ import ray
 from ray import tune
 
 from study.errors import TrialError
-from study.records.records import Evaluation, Iteration
+from study.records.records import Iteration
 from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.messages import RESULT, TrialResult
 from study.trial.throughput import meet
@@ -49,17 +49,6 @@ def test_a_trial_asks_for_a_cpu_of_each_process() -> None:
     request = StudyTrial.default_resource_request(config)
     assert request.bundles == [{"CPU": 2}, {"CPU": 4}, {"CPU": 4}, {"CPU": 4}]
     assert request.strategy == "SPREAD"
-
-
-def test_a_trial_runs_under_tune(tmp_path: Path) -> None:
-    (result,) = fit(tmp_path, trial_config(setting={"num_env_runners": 1}))
-    assert result.error is None
-    assert result.metrics["done"] is True
-    reported: TrialResult = result.metrics[RESULT]
-    assert reported.progress == 1
-    assert reported.policy
-    assert [type(record) for record in reported.records] == [Iteration, Evaluation]
-    assert not live_runners(10)
 
 
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
@@ -156,16 +145,24 @@ def learnt(records: list[Any]) -> list[list[float]]:
 
 
 @pytest.mark.minutes
-def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
+def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own_and_other_runners_have_new_ones() -> None:
     trial = StudyTrial(timed(batch=200, seed=1))
     try:
         first, pids = run(trial)
         assert trial.reset_config(timed(batch=400, seed=2))
         trial.config = timed(batch=400, seed=2)
         second, same = run(trial)
+        more = timed(batch=300, seed=3)
+        more["started"].setting["num_env_runners"] = 3
+        assert trial.reset_config(more)
+        trial.config = more
+        third, larger = run(trial)
     finally:
         trial.stop()
     assert same == pids
+    assert third[0].startup_time_s > 0
+    assert len(larger) == 3
+    assert not set(larger) & set(pids)
     assert [records[0].startup_time_s is None for records in (first, second)] == [False, True]
     assert second[0].effective["train_batch_size"] == 400
     assert second[0].effective["seed"] == 2
@@ -177,23 +174,6 @@ def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own() -> None:
     assert not set(others) & set(pids)
     assert learnt(second) == learnt(fresh)
     assert [each.metrics["train_batch_size_actual"] for each in second[1:]] == [400, 400]
-
-
-@pytest.mark.minutes
-def test_the_processes_of_other_runners_are_not_taken() -> None:
-    trial = StudyTrial(timed(batch=200, seed=1))
-    try:
-        _, pids = run(trial)
-        more = timed(batch=300, seed=2)
-        more["started"].setting["num_env_runners"] = 3
-        assert trial.reset_config(more)
-        trial.config = more
-        records, others = run(trial)
-    finally:
-        trial.stop()
-    assert records[0].startup_time_s > 0
-    assert len(others) == 3
-    assert not set(others) & set(pids)
 
 
 def test_trials_of_a_group_begin_together() -> None:

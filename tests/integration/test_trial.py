@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -26,7 +25,7 @@ from study.trial.evaluation import evaluate_module
 from study.trial.messages import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
-from tests.integration.trials import live_runners, of_kind, play, running, trial_config, weights_of
+from tests.integration.trials import live_runners, of_kind, play, running, trial_config
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
@@ -40,45 +39,8 @@ def trial(local_ray: None) -> Iterator[TrialRun]:
 
 
 @pytest.fixture(scope="module")
-def first_observations(trial: TrialRun) -> Any:
-    """What each lane saw first; taken before anything is trained, from the runners' own reset."""
-    assert trial._algorithm is not None
-    group = trial._algorithm.env_runner_group
-
-    def reset(runner: Any) -> Any:
-        runner._begin()
-        return runner._tail.observations[-1]
-
-    return np.concatenate(group.foreach_env_runner(reset, local_env_runner=False))
-
-
-@pytest.fixture(scope="module")
-def weights(trial: TrialRun) -> list[Any]:
-    """Weights of the learner and of each runner before the first iteration."""
-    assert trial._algorithm is not None
-
-    def state(runner: Any) -> Any:
-        return runner.module.get_state()
-
-    return [weights_of(trial), *trial._algorithm.env_runner_group.foreach_env_runner(state, local_env_runner=False)]
-
-
-@pytest.fixture(scope="module")
-def results(trial: TrialRun, first_observations: Any, weights: Any) -> list[dict[str, Any]]:
+def results(trial: TrialRun) -> list[dict[str, Any]]:
     return play(trial)
-
-
-def test_all_lanes_differ(first_observations: Any) -> None:
-    assert first_observations.shape == (8, 4)
-    assert len(np.unique(first_observations, axis=0)) == 8
-
-
-def test_runners_begin_with_the_learners_weights(weights: list[Any]) -> None:
-    learner, *runners = weights
-    assert len(runners) == 2
-    for runner in runners:
-        assert runner.keys() <= learner.keys()
-        assert all(np.array_equal(np.asarray(value), np.asarray(learner[name])) for name, value in runner.items())
 
 
 def test_records_are_complete(results: list[TrialResult]) -> None:
@@ -166,20 +128,6 @@ def test_the_policy_travels(results: list[TrialResult], trial: TrialRun, tmp_pat
     assert list(evaluate_module(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
 
 
-def test_the_same_seed_gives_the_same_trial(results: list[TrialResult]) -> None:
-    with running(setting={"num_envs_per_env_runner": 4}) as again:
-        repeated = play(again)
-    names = [name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.source == "counted"]
-    names += ["kl", "entropy", "policy_loss", "vf_loss"]
-    first, second = (
-        [{name: record.metrics[name] for name in names} for record in of_kind(each, "iteration")]
-        for each in (results, repeated)
-    )
-    assert first == second
-    first, second = ([record.returns for record in of_kind(each, "evaluation")] for each in (results, repeated))
-    assert first == second
-
-
 def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[PPOConfig], object]) -> None:
     """Change what is built behind the back of what was asked."""
     apply = run_module.apply
@@ -198,7 +146,6 @@ class SlowLearner(PPOTorchLearner):
         time.sleep(LEARNING_DELAY_S)
 
 
-@pytest.mark.minutes
 def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, lambda config: config.training(learner_class=SlowLearner))
     slow_seeds = [lane_seed(1, 2, 0)]

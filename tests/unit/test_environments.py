@@ -10,8 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
 from study.errors import SpaceError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
-from study.trial.engine.envs.envpool_envs import EnvPoolLanes
-from study.trial.engine.envs.lane_envs import GymnasiumLanes, make_lane_envs
+from study.trial.engine.envs.lane_envs import make_lane_envs
 from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, why_not_here
 from study.trial.engine.envs.wrappers import PoolObservations, Unusable
 from study.trial.failures import RunnerStartError, of_runner
@@ -53,27 +52,12 @@ def test_observations_are_flat_floats(env_id: str, kwargs: dict[str, Any], featu
     assert spaces.observation_space.contains(observation)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "tests.environments:Endless"])
-def test_episodes_are_truncated_at_the_limit(env_id: str) -> None:
-    env = make_env(environment(env_id, max_episode_steps=3))
-    env.reset(seed=0)
-    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
-
-
-def test_the_factory_travels() -> None:
-    factory = pickle.loads(pickle.dumps(EnvFactory(environment("CartPole-v1"))))
-    assert factory({"ignored": 1}).reset(seed=3)[0] == pytest.approx(
-        make_env(environment("CartPole-v1")).reset(seed=3)[0]
-    )
-
-
 HERE = "tests.environments:"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Acrobot-v0", {}, "got 'Acrobot-v0'. Did you mean 'Acrobot-v1'?"),
     ("no_such_module_here:Env", {}, "the module must exist, got 'no_such_module_here'"),
     (f"{HERE}Raise", {}, "Did you mean 'tests.environments:Raises'?"),
     ("../my_maze:Maze", {}, "must be a module's name"),
-    (":Maze", {}, "must be a module's name"),
     ("json:JSONDecoder", {}, "must make a gymnasium.Env"),
     (f"{HERE}GraphObservations", {}, "observations must be arrays"),
     (f"{HERE}TupleActions", {}, "actions must be"),
@@ -173,13 +157,6 @@ def test_an_envpool_that_is_missing_or_cannot_be_imported_says_why(tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "envpool", raising=False)
     assert "cannot be imported, got: libstdc++.so.6: version" in fault("CartPole-v1", backend="envpool")[1]
-
-
-@needs_envpool
-def test_the_backend_decides_who_makes_the_lanes() -> None:
-    assert isinstance(make_lane_envs(EnvFactory(environment("CartPole-v1")), [1]), GymnasiumLanes)
-    assert isinstance(make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1]), EnvPoolLanes)
-    assert isinstance(make_lane_envs(lambda: make_env(pooled("CartPole-v1")), [1]), GymnasiumLanes)
 
 
 @needs_envpool
@@ -324,12 +301,6 @@ def test_what_is_missing_on_a_node_is_named_with_what_to_install(tmp_path, monke
     assert "'Maze-v0' needs 'no_such_planner', which" in reason("Maze-v0", needs)
     probed = raised(lambda: probe(environment("no_such_maze.envs:Maze"), "space"), SpaceError)
     assert reason("no_such_maze.envs:Maze", probed).startswith("module 'no_such_maze' is not installed")
-
-
-def test_anything_else_keeps_its_words():
-    assert reason("my_maze:Maze", OSError("no display")).startswith("OSError: no display. Fix: ")
-    unusable = Unusable(where="environment.id", rule="must be", fix="Do so.")
-    assert reason("my_maze:Maze", unusable) == "must be. Fix: Do so."
 
 
 def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():

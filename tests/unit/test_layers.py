@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from study.errors import SpaceError
 from study.space.procgen import GAMES, NUM_TEST_LEVELS, task_of
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, make_env
+from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.wrappers import StepLoad, layered
 from tests.spaces import spec
 
@@ -67,36 +67,14 @@ def test_both_together_stack_what_the_policy_saw() -> None:
     np.testing.assert_array_equal(observation, [2, 4, 4, 16])
 
 
-class CountsInPlace(Counts):
-    """Returns one array, changed at every step."""
-
-    def seen(self) -> Any:
-        self.array = getattr(self, "array", np.zeros(2, np.float32))
-        self.array[:] = self.steps, self.steps**2
-        return self.array
-
-
-def test_what_is_stacked_is_not_what_the_environment_writes_into() -> None:
-    stacked = EnvironmentSpec.model_validate({"id": "CountsInPlace", "frame_stack": 3})
-    env = layered(CountsInPlace(), stacked)
-    seen = [env.reset()[0], *(env.step(0)[0] for _ in range(3)), env.reset()[0]]
-    expected = [[0] * 6, [0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, 4], [1, 1, 2, 4, 3, 9], [0] * 6]
-    np.testing.assert_array_equal(seen, expected)
-
-
 def test_images_are_stacked_by_their_channels() -> None:
-    environment = EnvironmentSpec.model_validate(
-        {"id": "tests.environments:Plain", "frame_stack": 2, "action_repeat": 1}
-    )
-    assert make_env(environment).observation_space.shape == (6,)
-
     class Picture(Counts):
         observation_space: Any = Box(0.0, 1.0, (4, 4, 3), np.float32)
 
         def seen(self) -> Any:
             return np.full((4, 4, 3), self.steps / 10, np.float32)
 
-    env = layered(Picture(), environment)
+    env = layered(Picture(), EnvironmentSpec(id="Picture", frame_stack=2))
     env.reset()
     observation, *_ = env.step(0)
     assert observation.shape == env.observation_space.shape == (4, 4, 6)

@@ -29,7 +29,7 @@ from study.trial.configuration import apply
 from study.trial.custom_metrics import custom_metrics
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.evaluation import counted, evaluate
-from study.trial.experiment import Experiment, make_environment, pickled, unpickled
+from study.trial.experiment import Experiment, pickled, unpickled
 from study.trial.parts import learner_obstacle, runner_obstacle
 from tests.script_facts import SPACE, facts, script_spec
 
@@ -308,13 +308,13 @@ def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_i
 
 
 class Restricted(gymnasium.Env):
-    """Allows one of three actions, and says which; a vector of so many where it is told."""
+    """Allows one of three actions, and says which."""
 
     observation_space = Dict(action_mask=Box(0, 1, (3,), np.int8))
     action_space = Discrete(3)
 
     def __init__(self, context: Any) -> None:
-        self.num_envs = context["num_envs"]
+        pass
 
     def reset(self, **_: Any) -> Any:
         self.steps = 0
@@ -325,13 +325,6 @@ class Restricted(gymnasium.Env):
         return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
 
 
-class Alone(Restricted):
-    """The same by itself."""
-
-    def __init__(self, context: Any) -> None:
-        pass
-
-
 class Unused(TorchRLModule):
     """Stands for a network: a random policy asks none."""
 
@@ -339,14 +332,10 @@ class Unused(TorchRLModule):
         raise AssertionError
 
 
-def test_an_environment_is_made_as_rllib_makes_it() -> None:
-    config = plain().environment(Restricted).env_runners(gym_env_vectorize_mode="vector_entry_point")
-    assert make_environment(config).num_envs == 1
-
-
 def test_a_random_policy_plays_what_is_allowed() -> None:
     space = script_spec(evaluation={"episodes": 3, "max_episode_steps": 100})
-    config = plain().environment(Alone, observation_space=Alone.observation_space, action_space=Alone.action_space)
+    spaces = {"observation_space": Restricted.observation_space, "action_space": Restricted.action_space}
+    config = plain().environment(Restricted, **spaces)
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
     result = evaluate(Experiment(config=config), None, space)
     assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
