@@ -12,6 +12,7 @@ confirmation of a hold-up study each trial begins at a number of its own. Withou
 
 import contextlib
 import copy
+import math
 import random
 import time
 import warnings
@@ -275,7 +276,7 @@ class _Games:
     def see(self, game: _Game, reward: Any, *, ended: bool) -> None:
         """Count the reward of a step, and its episode where that is over."""
         game.total += counted(reward, self.agent)
-        if not np.isfinite(game.total):
+        if not math.isfinite(game.total):
             raise self.failed(game, rule="rewards must be finite", got=str(reward))
         game.cut = not ended and game.steps >= self.limit
         if ended or game.cut:
@@ -304,6 +305,8 @@ class _Games:
 
 def counted(reward: Any, agent: str | None = None) -> float:
     """Return the reward of a step: of several agents the sum, or that of one, who may be absent in it."""
+    if isinstance(reward, (float, int)):  # nearly always; NumPy's sum takes as long as many an environment's step
+        return float(reward)
     if isinstance(reward, Mapping):
         return float(sum(value for name, value in reward.items() if agent in (None, str(name))))
     return float(np.sum(reward))
@@ -311,7 +314,12 @@ def counted(reward: Any, agent: str | None = None) -> float:
 
 def has_ended(*flags: Any) -> bool:
     """Return whether an episode is over by one of the flags of a step, of one agent, of several or of a vector."""
-    return any(bool(flag.get(ALL) if isinstance(flag, Mapping) else np.any(flag)) for flag in flags)
+    for flag in flags:
+        if flag is False:
+            continue
+        if flag is True or bool(flag.get(ALL) if isinstance(flag, Mapping) else np.any(flag)):
+            return True
+    return False
 
 
 class _Lane(gymnasium.Wrapper):
