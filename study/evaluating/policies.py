@@ -95,7 +95,7 @@ def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
     if row is None or row.checkpoint is None:
         have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
         rule = f"must be a trial of {study.path} with a policy ({have})"
-        got = trial if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
+        got = str(trial) if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
         raise wrong_option("--trial", rule=rule, got=got, fix="Name one.")
     runners = count(row.num_env_runners, "runner")
     title = f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})"
