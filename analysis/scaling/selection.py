@@ -80,9 +80,14 @@ def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.boo
 
     Records keep no group, but nothing else is asked for by these names.
     """
-    timed = np.isin(texts(runs, "stage"), ("measure", "throughput"))
-    shared = [bool(_SIDE_BY_SIDE.fullmatch(name)) for name in texts(runs, "baseline")]
-    return np.array(shared, dtype=bool) & timed.astype(bool)
+    names, stages = texts(runs, "baseline"), texts(runs, "stage")
+    return np.array(
+        [
+            stage in ("measure", "throughput") and bool(_SIDE_BY_SIDE.fullmatch(name))
+            for stage, name in zip(stages, names, strict=True)
+        ],
+        dtype=bool,
+    )
 
 
 def at_their_scale(runs: pd.DataFrame) -> pd.DataFrame:
