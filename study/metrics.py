@@ -221,13 +221,13 @@ def num_env_runner_restarts(step: "Step") -> float | None:
 
 
 @_of_iteration("return", counted=True)
-def episode_return_sum(step: "Step") -> float | None:
+def episode_return_sum(step: "Step") -> float:
     """Sum of the returns of the training episodes that ended in this iteration; 0 when none did."""
     return math.fsum(sample.episode_return_sum for sample in step.samples)
 
 
 @_of_iteration("1", of_trial="total", section="runners", counted=True)
-def num_episodes(step: "Step") -> float | None:
+def num_episodes(step: "Step") -> float:
     """Training episodes that ended in this iteration."""
     return sum(sample.num_episodes for sample in step.samples)
 
