@@ -7,6 +7,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class TrialRun:
             self._progress = self._progress_now()
         used = self._watch.stop()
         step = self._last_step
-        metrics = iteration_metrics(step, used) | custom_metrics(results, self._algorithm.config)
+        metrics = iteration_metrics(replace(step, used=used)) | custom_metrics(results, self._algorithm.config)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
