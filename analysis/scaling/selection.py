@@ -7,10 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from study.space.settings import SHARED
-
-_SPLIT = re.compile(r"allocation (?!1 x )\d+ x \d+")
-"""Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
+_SIDE_BY_SIDE = re.compile(r"allocation (?!1 )\d+ x \d+|shared")
+"""Name of several trials that shared the machine, in throughput and hold-up studies before version 0.15."""
 BESIDE = "ran beside other trials of its cell"
 
 
@@ -36,8 +34,7 @@ def select(runs: pd.DataFrame) -> Selection:
     """Return the runs whose times may be used: finished, timed, and with the label `measured`.
 
     A run is counted under the first reason that holds: its status, its timing label, no timed iteration, other trials
-    at its side. Those are of a hold-up study's measured trials that share the CPUs of one, or of an allocation that a
-    throughput study before 0.15.0 split.
+    at its side.
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -48,7 +45,7 @@ def select(runs: pd.DataFrame) -> Selection:
         for name in ("timed_iterations", "timed_env_steps", "timed_s", "num_env_runners")
     )
     places = zip(texts(runs, "stage"), texts(runs, "baseline"), strict=True)
-    beside = [bool(_SPLIT.fullmatch(name)) or (stage, name) == ("measure", SHARED) for stage, name in places]
+    beside = [stage in ("measure", "throughput") and bool(_SIDE_BY_SIDE.fullmatch(name)) for stage, name in places]
     reason = np.full(len(runs), "", dtype=object)
     reason[np.array(beside, dtype=bool)] = BESIDE
     reason[~(scales >= 1)] = "number of runners unknown"

@@ -170,7 +170,7 @@ def test_every_other_run_is_counted_under_its_reason():
         "timing unknown": run(2, 1.0, timing=None),
         "no timed iterations": run(2, 1.0, timed_iterations=0),
         "running": run(2, 1.0, status="running", timing=None),
-        "ran beside other trials of its cell": run(2, 1.0, baseline="allocation 2 x 2"),
+        "ran beside other trials of its cell": run(2, 1.0, stage="throughput", baseline="allocation 2 x 2"),
         "no run of equal workload at another scale": run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     }
     result = strong(made(run(1, 2.0), run(2, 1.0), *others.values()))
