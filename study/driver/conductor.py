@@ -119,8 +119,6 @@ class Conductor:
         self._queue = TrialQueue(spec, plan, ledger.rows, self._course, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
-        self._apart: set[int] = set()
-        """Trials that began when another one of their group had ended already."""
         self._deaths = 0
         """Deaths of the engine since a trial last ended by itself."""
         self._losses: Counter[tuple[int, Loss]] = Counter()
@@ -189,22 +187,7 @@ class Conductor:
             self._beside[other].append(rows[request.trial])
         self._beside[request.trial] = [rows[other] for other in others]
         self._queue.begin(request)
-        if any(map(self._queue.is_over, self._queue.group_of(request.trial))):
-            self._apart.add(request.trial)
         return started
-
-    def timing_group_of(self, trial: int) -> tuple[str, int] | None:
-        """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
-
-        Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
-        was lost, the rest may have met and ended without it: nobody is waited for any more, and it is tainted.
-        """
-        group, members = self._queue.requests[trial].group, self._queue.group_of(trial)
-        if group is None:
-            return None
-        lost = {each for each, _ in self._losses} & {trial, *members}
-        size = 1 if lost else 1 + sum(not self._queue.is_over(member) for member in members)
-        return f"group-{self.ledger.sessions}-{group}", size
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -226,7 +209,6 @@ class Conductor:
                         num_env_runners=int(row.setting[SCALE]),
                         execution=row.execution,
                         processes_per_node=record.processes_per_node,
-                        beside=len(self._queue.group_of(trial)) * row.num_cpus,
                     )
                     self._append(
                         TrialBuilt(
@@ -327,14 +309,9 @@ class Conductor:
 
     def _label_at_end(self, row: TrialRow, *, failed: bool, lost: Loss | None) -> Label | None:
         """Return the label that stays; None for a trial that was never built."""
-        beside, rows = self._beside.pop(row.trial, []), self.ledger.rows
+        beside = self._beside.pop(row.trial, [])
         if row.timing is None:
             return None
-        members = self._queue.group_of(row.trial) if row.trial in self._queue.requests else []
-        one_failed = any(member in rows and rows[member].status == "failed" for member in members)
-        one_lost = bool(members) and any(each in (row.trial, *members) for each, _ in self._losses)
-        if row.trial in self._apart or one_failed or one_lost:
-            return Label(timing="tainted", reason="the trials of its group did not all run side by side")
         return label_at_end(
             Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
             failed=failed,
@@ -381,8 +358,8 @@ class Conductor:
     def tune_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
 
-        Which one was the cause is not known, until one sees it again with nothing beside it but its own group: that
-        one has failed. Where trials keep dying so and none ends by itself, the machine is the cause: the study ends.
+        Which one was the cause is not known, until one sees it again with nothing beside it: that one has failed. Where
+        trials keep dying so and none ends by itself, the machine is the cause: the study ends.
         """
         deaths, suspects, running = self._deaths + 1, self._queue.suspects, list(self._queue.running)
         hopeless = deaths > (MOST_DEATHS if running else 1)

@@ -359,8 +359,7 @@ class _Session:
             learners = started.setting.get(LEARNERS)
             varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
             spec = json.dumps(varied.to_json()) if varied else specs[started.variant]
-            group = conductor.timing_group_of(started.trial) if conductor.design.times else None
-            return packed_config(started, spec, group=group, script=script)
+            return packed_config(started, spec, script=script)
 
         callback = StudyCallback(conductor, on_setup=self.signals.install, on_change=self.display.update)
         return tune.Tuner(

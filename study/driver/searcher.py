@@ -40,7 +40,7 @@ def _ending_early(conductor: Conductor) -> Iterator[None]:
     """End the study early where something is raised: Tune would end every running trial."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 (see above)
+    except Exception as error:
         if not isinstance(error, StudyError):
             logger.exception("unexpected error in the study's bookkeeping")
         conductor.end_early("error", str(error) or type(error).__name__)

@@ -137,12 +137,6 @@ class TrialQueue:
         self.waiting.append(self.requests[trial])
         self.waiting.sort(key=lambda request: request.trial)
 
-    def group_of(self, trial: int) -> list[int]:
-        """Return the other trials of a trial's group, which are timed side by side with it."""
-        group = self.requests[trial].group
-        members = () if group is None else self.requests.values()
-        return [each.trial for each in members if each.group == group and each.trial != trial]
-
     @property
     def part_ended(self) -> bool:
         """Whether the next trial needs another run of Tune.
@@ -164,9 +158,7 @@ class TrialQueue:
     def next(self) -> TrialRequest | None:
         """Return the trial to start now; None when all have to wait."""
         cluster, running = self._plan.cluster, [self.requests[trial] for trial in self.running]
-        # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
-        capacity = cluster.capacity if all(each.group is None for each in running) else cluster.num_cpus
-        if running and sum(map(self._cpus_held, running)) >= capacity:
+        if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
             return None  # Tune asks so often that a closer look would cost it
         startable = self.startable()
         # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
@@ -176,7 +168,7 @@ class TrialQueue:
         index, start = admit(
             [Waiting(self._cpus_held(each), self._expected_s(each)) for each in startable],
             [Running(self._cpus_held(each), self._end_of(each)) for each in running],
-            capacity=cluster.capacity if first.group is None else cluster.num_cpus,
+            capacity=cluster.capacity,
             now=now,
             promised=self._promised[1] if self._promised[0] == first.trial else math.inf,
         )
@@ -187,17 +179,11 @@ class TrialQueue:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
-        While trials of a group run, no other trial of it is left out: they wait for it.
         """
-        if not self.waiting:
-            return []
-        plan, running = self._plan, [self.requests[trial] for trial in self.running]
-        beside = {(each.group, plan.processes_kept_for(each)) for each in running}
-        beside = beside or {(self.waiting[0].group, self._kept_for)}
-        head = [each for each in self.waiting[:LOOKAHEAD] if (each.group, plan.processes_kept_for(each)) in beside]
+        head = [each for each in self.waiting[:LOOKAHEAD] if self._plan.processes_kept_for(each) == self._kept_for]
         if head and self.why_skip(head[0]):
             return []
-        if self.deadline is None or any(each.group is not None for each in running):
+        if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
         return [each for each in head if left > 0 and self._would_end(each, left)]
@@ -210,9 +196,8 @@ class TrialQueue:
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(request)
-        if (needs.alone or request.trial in self.suspects) and request.group is None:  # a group is alone as it is
-            return max(needs.num_cpus, self._plan.cluster.capacity)
-        return needs.num_cpus
+        alone = needs.alone or request.trial in self.suspects or request.group is not None
+        return max(needs.num_cpus, self._plan.cluster.capacity) if alone else needs.num_cpus
 
     # --- how long trials take ----------------------------------------------------------------------------------
 
