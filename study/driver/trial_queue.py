@@ -180,6 +180,8 @@ class TrialQueue:
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
         """
+        if self.part_ended:
+            return []
         head = [each for each in self.waiting[:LOOKAHEAD] if self._plan.processes_kept_for(each) == self._kept_for]
         if head and self.why_skip(head[0]):
             return []
