@@ -1,8 +1,6 @@
 """Records -> the state of a study: one row per trial, with its summary. The records alone redo every row."""
 
-import functools
 import itertools
-import operator
 from collections.abc import Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -12,7 +10,7 @@ from msgspec import Struct, field, structs
 from study.engine import engine_of
 from study.errors import RecordError
 from study.machine.load import NodeLoad
-from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -77,9 +75,11 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     """When the latest iteration was recorded, by the same clock."""
     sums: Sums = field(default_factory=Sums)
     """What its iterations add up to."""
-    _cpu_s: float = 0.0
-    _evaluations: list[tuple[Evaluation, float]] = field(default_factory=list)
-    """With the CPU-seconds of the training before each."""
+    cpu_s: float = 0.0
+    """Of training in this attempt."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    cpu_s_before: list[float] = field(default_factory=list)
+    """CPU-seconds of training before each evaluation."""
 
     @property
     def ended(self) -> bool:
@@ -121,7 +121,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 self.cpus_per_machine = reserved_on(record.placement)
             case Iteration():
                 self.sums.add(record.iteration, record.metrics)
-                self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
+                self.cpu_s += record.metrics.get("cpu_time_s") or 0.0
                 if record.iteration > WARMUP_ITERATIONS:
                     self.timed_to = moment
                 else:
@@ -130,7 +130,8 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             case Evaluation():
                 self.last_evaluation = record
                 self.progress = record.progress
-                self._evaluations.append((record, self._cpu_s))
+                self.evaluations.append(record)
+                self.cpu_s_before.append(self.cpu_s)
             case TrialEnded():
                 self.status, self.reason = record.status, record.reason
                 self.ended_at = moment if record.last_seen is None else record.last_seen
@@ -141,11 +142,11 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
 
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
-        evaluations = [each for each, _ in self._evaluations]
+        known = self.evaluations
         return self.sums.columns() | {
-            "num_evaluations": len(evaluations) or None,
-            "num_eval_episodes": sum(len(each.returns) for each in evaluations) if evaluations else None,
-            "num_cut": sum(each.num_cut for each in evaluations) if evaluations else None,
+            "num_evaluations": len(known) or None,
+            "num_eval_episodes": sum(len(each.returns) for each in known) if known else None,
+            "num_cut": sum(each.num_cut for each in known) if known else None,
         }
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
@@ -157,38 +158,44 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 throughput study, or where the space lacks the returns that give it a meaning.
             moment: When it ends, seconds since the epoch.
         """
-        last, evaluations = self.last_iteration, [each for each, _ in self._evaluations]
+        end = End(row=self, spec=spec, status=status, moment=moment)
+        return {name: metric.of(end) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """The end of an attempt, of which the metrics of grain `trial` are made."""
+
+    row: TrialRow
+    spec: StudySpec
+    status: Status
+    moment: float
+    """Seconds since the epoch."""
+
+    @property
+    def last(self) -> Iteration | None:
+        """The last iteration."""
+        return self.row.last_iteration
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations."""
+        return self.row.evaluations
+
+    @property
+    def final_return(self) -> float | None:
+        """The mean over the evaluations in the last `FINAL_SHARE` of the budget."""
         # A tolerance, since progress is a sum of fractions.
-        finals = [each.mean_return for each in evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
-        final = sum(finals) / len(finals) if finals and status == "finished" else None
-        score: float | None = 0.0 if status == "failed" and spec.learns and spec.is_scored else None
-        if final is not None and isfinite(final) and spec.is_scored:
-            score = spec.score(final)
-        reached: tuple[Evaluation | None, float | None] = (None, None)
-        if status == "finished" and (target := spec.environment.target) is not None:
-            # The first of the first two consecutive ones at or above the target.
-            means = [each.mean_return >= target for each in evaluations]
-            first = next((at for at, (one, other) in enumerate(itertools.pairwise(means)) if one and other), None)
-            reached = reached if first is None else self._evaluations[first]
-        at_target, cpu_s_to_target = reached
-        return {
-            "wall_time_s": last.wall_time_s if last else 0.0,
-            "env_steps": last.env_steps if last else 0,
-            "env_steps_per_s": self.sums.env_steps_per_s(),
-            "final_return": final,
-            "score": score,
-            "startup_time_s": self.startup_time_s,
-            # One by one, since `sum` rounds otherwise from Python 3.12 on.
-            "evaluation_time_s": functools.reduce(operator.add, (each.eval_time_s for each in evaluations), 0.0),
-            "cpu_s_reserved": (moment - self.started) * self.num_cpus,
-            "cpu_s_spent": self._cpu_s if last else None,
-            "env_steps_to_target": at_target.env_steps if at_target else None,
-            "time_to_target_s": at_target.wall_time_s if at_target else None,
-            "cpu_s_to_target": cpu_s_to_target,
-            "peak_return": max((mean for each in evaluations if isfinite(mean := each.mean_return)), default=None),
-            "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
-            "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
-        }
+        finals = [each.mean for each in self.evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
+        return sum(finals) / len(finals) if finals else None
+
+    @property
+    def reached(self) -> int | None:
+        """Of a finished trial the place of the first of the first two consecutive evaluations at or above the target."""
+        target = self.spec.environment.target
+        if self.status != "finished" or target is None:
+            return None
+        pairs = enumerate(itertools.pairwise(self.evaluations))
+        return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
 
 
 class Ledger(Struct, kw_only=True):

@@ -170,8 +170,8 @@ class Evaluation(Record, frozen=True):
     eval_time_s: float
 
     @property
-    def mean_return(self) -> float:
-        """Mean over the episodes."""
+    def mean(self) -> float:
+        """Mean of the returns."""
         return sum(self.returns) / len(self.returns)
 
     def __post_init__(self) -> None:

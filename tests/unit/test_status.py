@@ -16,8 +16,8 @@ from study.cli.commands import app
 from study.cli.status import efficiency_so_far, show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.records import lock
 from study.records.ledger import fold
-from study.records.lock import at_work
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
@@ -245,11 +245,11 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
 
 
 def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path):
-    assert not at_work(tmp_path) and not [*tmp_path.iterdir()]
+    assert not lock.at_work(tmp_path) and not [*tmp_path.iterdir()]
     for _ in range(2):
         with FileLock(tmp_path / ".lock").acquire(timeout=0):
-            assert at_work(tmp_path)
-        assert not at_work(tmp_path)
+            assert lock.at_work(tmp_path)
+        assert not lock.at_work(tmp_path)
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):
