@@ -190,7 +190,7 @@ class End(Struct, frozen=True, kw_only=True):
 
     @property
     def reached(self) -> int | None:
-        """Of a finished trial the place of the first of the first two consecutive evaluations at or above the target."""
+        """Place of the first of the first two consecutive evaluations at or above the target, in a finished trial."""
         target = self.spec.environment.target
         if self.status != "finished" or target is None:
             return None
