@@ -22,7 +22,6 @@ from study.mirrors.tracking_uri import (
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files, check_not_cut
 from study.records.ledger import Ledger, ledger_of
-from study.records.lock import check_free
 from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
@@ -85,7 +84,6 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists:
         folder.check_owner()
         check_files(folder)
-        check_free(folder.path)  # before the environment is tried; it is locked later
     return exists
 
 
