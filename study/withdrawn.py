@@ -29,6 +29,8 @@ NAMES: Mapping[str, str] = {
     "table not_measured": "Read the trials, which name each clock.",
     "table pop_tree": "Read the phases.",
     "table recommendation": "Read the answer, its price list, and the phases.",
+    "table models": "Ask for the estimates of prediction_error, amdahl_serial_fraction and usl_peak_num_env_runners.",
+    "quantity karp_flatt_change": "Read karp_flatt, scale by scale.",
     "figure weak_efficiency": "Read the table weak_scaling, or plot its estimates: weak_efficiency.",
     "figure return_wall_clock": "Plot return_steps, or draw `study.evaluations` against wall_time_s.",
     "figure importance": "Run `python -m study importance STUDY`.",

@@ -1,5 +1,6 @@
 """The parts of a study's long frame, each computed once when it is first needed."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -53,7 +54,8 @@ class Results:
     def targets(self) -> Part:
         """Steps, time and cost to target, as well as the evaluations know them."""
         budget = self.data.spec.budget.env_steps if self.data.spec else None
-        return targets_of(self.settings, self.measured, num_trials=len(self.data.runs), budget=budget)
+        part = targets_of(self.settings, self.measured, num_trials=len(self.data.runs), budget=budget)
+        return replace(part, n_failed=self.num_failed)
 
     @cached_property
     def settings(self) -> list[Setting]:

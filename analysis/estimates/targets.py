@@ -158,7 +158,6 @@ def targets_of(
         rows=tuple(rows),
         excluded=excluded,
         n=sum(len(each.runs) for each in chosen),
-        n_failed=sum(int(each.failed.sum()) for each in chosen),
         notes=(*((CHOSEN_BY,) if unconfirmed else ()), said),
     )
 
