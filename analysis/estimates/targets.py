@@ -81,10 +81,12 @@ def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, hori
     """
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     whole = np.full(times.size, horizon)
-    earliest = {} if bool((since == times).all()) else {"first_since": since, "second_since": whole}
-    mean = scaled(
-        ratio_of_restricted_means(times, reached, whole, whole > 0, horizon=horizon, level=LEVEL, **earliest), horizon
-    )
+    exact = bool((since == times).all())
+    share = ratio_of_restricted_means(
+        times, reached, whole, whole > 0, horizon=horizon, level=LEVEL,
+        first_since=None if exact else since, second_since=None if exact else whole,
+    )  # fmt: skip
+    mean = scaled(share, horizon)
     # Equal runs: rounding must not put the value outside of its interval.
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=times.size)
 

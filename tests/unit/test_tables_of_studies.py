@@ -141,7 +141,7 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
         rows = []
         for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
             for seed in range(1, 6):
-                columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": f"batch {batch}"}
+                columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": str(batch)}
                 rows.append(
                     run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
                 )
