@@ -151,8 +151,6 @@ def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = 
         Exception: Whatever making it raises.
     """
     context = EnvContext(config.env_config, worker_index=1, vector_index=0, num_workers=1)
-    if str(config.gym_env_vectorize_mode) == "vector_entry_point":  # RLlib says so many to what makes a vector
-        context["num_envs"] = 1
     if callable(config.env):
         return config.env(context)
     name = str(config.env)

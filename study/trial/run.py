@@ -175,10 +175,8 @@ class TrialRun:
     def _evaluate(self) -> tuple[Evaluation, Callable[[], bytes]]:
         """Evaluate the policy; return the record, and what packs the policy that was evaluated."""
         assert self._algorithm is not None
-        algorithm, first_episode = self._algorithm, self._asked.first_episode
-        state, runners = state_of(algorithm), algorithm.eval_env_runner_group
-        beside = None if runners is None else runners.local_env_runner
-        result = evaluate(self._experiment, state, self._config.spec, first_episode=first_episode, beside=beside)
+        algorithm, state = self._algorithm, state_of(self._algorithm)
+        result = evaluate(self._experiment, state, self._config.spec, first_episode=self._asked.first_episode)
         module = algorithm.env_runner_group.local_env_runner.module
         evaluation = Evaluation(
             **self._identity,
