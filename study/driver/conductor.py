@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -48,7 +48,6 @@ from study.space.parameters import SCALE
 from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.messages import BuiltTrial
 
 Loss = Literal["node", "process"]
 """What died under a trial."""
@@ -201,7 +200,7 @@ class Conductor:
 
     # --- recording ---------------------------------------------------------------------------------------------
 
-    def report(self, trial: int, records: Iterable[BuiltTrial | Iteration | Evaluation], *, progress: float) -> None:
+    def report(self, trial: int, records: Iterable[TrialBuilt | Iteration | Evaluation], *, progress: float) -> None:
         """Record what a trial reported: with the label of its timing, and the rate of its steps so far."""
         row = self.ledger.rows[trial]
         for record in records:
@@ -211,18 +210,10 @@ class Conductor:
                     self._append(structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
                 case Evaluation():
                     self._append(record)
-                case BuiltTrial():
+                case TrialBuilt():
                     label = self._label_at_start(row, record.processes_per_node)
-                    self._append(
-                        TrialBuilt(
-                            trial=trial,
-                            attempt=row.attempt,
-                            **asdict(record),
-                            timing=label.timing,
-                            timing_reason=label.reason,
-                            provisional=label.provisional,
-                        )
-                    )
+                    timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+                    self._append(structs.replace(record, **timing))
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
