@@ -83,4 +83,4 @@ def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
     # Two epochs of 64 steps and the four rows that RLlib's learner appends, in minibatches of 32.
     assert records[2].metrics["num_gradient_updates"] == 5
     assert all(math.isfinite(value) for value in records[3].returns)
-    assert trial._config.spec.evaluated_environment.kwargs["start_level"] == 200
+    assert trial._spec.evaluated_environment.kwargs["start_level"] == 200
