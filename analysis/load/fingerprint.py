@@ -72,18 +72,19 @@ def fingerprints(
     for kind, part in zip(kinds, read_back, strict=True):
         if part is not None:
             first.setdefault(kind, part)
-    parts = [first.get(kind, "{}") if part is None else part for kind, part in zip(kinds, read_back, strict=True)]
-    contents = {part: orjson.loads(part) for part in set(parts)}
     shared = {kind[:2]: common(spec, provenances[kind[0]], kind[1]) for kind in set(kinds)}
-    texts = [
-        fingerprint(shared[kind[:2]], asked(setting, execution=kind[2], num_learners=kind[3]), contents[part])
-        for kind, setting, part in zip(kinds, settings, parts, strict=True)
-    ]
-    engines = {
+    built = {part: orjson.loads(part) for part in {"{}", *filter(None, read_back)}}
+    named = {
         part: engine_of({**content.get("effective_runner", {}), **content.get("effective_learner", {})})
-        for part, content in contents.items()
+        for part, content in built.items()
     }
-    return texts, [engines[part] for part in parts]
+    texts, engines = list[str](), list[str | None]()
+    for kind, setting, part in zip(kinds, settings, read_back, strict=True):
+        part = part or first.get(kind, "{}")
+        own = asked(setting, execution=kind[2], num_learners=kind[3])
+        texts.append(fingerprint(shared[kind[:2]], own, built[part]))
+        engines.append(named[part])
+    return texts, engines
 
 
 def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str | None = None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ runner), it is the one that ran at most scales. Nothing is predicted beyond `MOS
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TypeVar
@@ -206,24 +205,27 @@ class _Place:
     """The workload of the models, and the CPUs of its numbers of runners."""
 
     def __init__(self, found: Models, measured: pd.DataFrame, names: Names) -> None:
-        fingerprints = Counter(map(str, found.setting["fingerprint"]))
-        ((text, _),) = fingerprints.most_common(1)
-        self._place = {"workload": names[text], "engine": engine_in(text)}
-        self._batch, self.scales = int(found.cell["train_batch_size"].iloc[0]), found.scales
-        runs = measured.dropna(subset=["num_cpus"])
-        here = runs[runs["fingerprint"].isin(fingerprints.keys())]
-        fewest = here.groupby("num_env_runners")["num_cpus"].min()
-        self._cpus = {int(n): int(p) for n, p in zip(fewest.index, fewest, strict=True)}
+        mine = found.setting["fingerprint"]
+        text = mine.mode().iloc[0]
+        self.scales = found.scales
+        self._place = {
+            "workload": names[text],
+            "engine": engine_in(text),
+            "train_batch_size": int(found.cell["train_batch_size"].iloc[0]),
+        }
+        here = measured[measured["fingerprint"].isin(mine)].dropna(subset=["num_cpus"])
+        self._cpus = here.groupby("num_env_runners")["num_cpus"].min()
 
     def at(self, num_env_runners: int, basis: Basis) -> Row:
-        """Return the columns of a number of runners, at the batch of the models."""
-        cpus = self._cpus.get(num_env_runners)
-        if cpus is None and self._cpus:
-            (n1, p1), (n2, p2) = min(self._cpus.items()), max(self._cpus.items())
-            per_runner = (p2 - p1) / (n2 - n1) if n2 > n1 else 1.0
-            cpus = round(p1 + per_runner * (num_env_runners - n1))
-        where = {"num_env_runners": num_env_runners, "num_cpus": cpus, "train_batch_size": self._batch}
-        return {**self._place, **where, "basis": basis}
+        """Return the columns of a number of runners, at the batch of the models; CPUs grow in a line with runners."""
+        known, cpus = self._cpus, None
+        if num_env_runners in known.index:
+            cpus = int(known[num_env_runners])
+        elif len(known):
+            least, most = int(known.index[0]), int(known.index[-1])
+            each = (known[most] - known[least]) / (most - least) if most > least else 1.0
+            cpus = round(known[least] + each * (num_env_runners - least))
+        return {**self._place, "num_env_runners": num_env_runners, "num_cpus": cpus, "basis": basis}
 
     def basis(self, num_env_runners: float) -> Basis:
         """Return whether a prediction lies between measured scales."""
