@@ -9,7 +9,6 @@ import pandas as pd
 
 from analysis.answers.answer import Answer
 from analysis.answers.facts import (
-    MOST_NAMED,
     Fact,
     capital,
     complete,
@@ -54,16 +53,15 @@ def candidates(study: "Study") -> pd.DataFrame:
 
     Returns:
         Columns: `arm`, the name of the setting; `num_env_runners`; `values`, those of the parameters that differ in the
-        study; `max_iterations`, None where all trainings are equally long; `runs`, its rows of trials; `n`, its seeds;
-        `final_return`, an estimate or None; `num_solved`, runs at the target, None where the space has no target;
-        `order`, its place among others.
+        study; `runs`, its rows of trials; `n`, its seeds; `final_return`, an estimate or None; `num_solved`, runs at the
+        target, None where the space has no target; `order`, its place among others.
     """
     runs, spec = learning_runs(study.data.runs), study.data.spec
     known = study.estimates("final_return").dropna(subset=[SCALE])
     returns = {(row["arm"], row[SCALE]): estimate_of(row) for _, row in known.iterrows()}
     varying = [name for name in PARAMETERS if name != SCALE and runs[name].nunique() > 1]
     shown = varying or [name for name in ("train_batch_size", "lr") if runs[name].notna().any()]
-    target, several = spec.environment.target if spec else None, runs["max_iterations"].nunique() > 1
+    target = spec.environment.target if spec else None
     rows = []
     for each in sorted(study.settings, key=lambda each: each.order):
         some, first = each.runs, each.runs.iloc[0]
@@ -74,7 +72,6 @@ def candidates(study: "Study") -> pd.DataFrame:
                 "arm": each.name,
                 SCALE: each.num_env_runners,
                 "values": {name: first[name] for name in shown if pd.notna(first[name])},
-                "max_iterations": first["max_iterations"] if several and pd.notna(first["max_iterations"]) else None,
                 "runs": some,
                 "n": num_seeds(some),
                 "final_return": returns.get((each.name, each.num_env_runners)) if ended else None,
@@ -82,15 +79,9 @@ def candidates(study: "Study") -> pd.DataFrame:
                 "order": each.order,
             }
         )
-    columns = ["arm", SCALE, "values", "max_iterations", "runs", "n", "final_return", "num_solved", "order"]
+    columns = ["arm", SCALE, "values", "runs", "n", "final_return", "num_solved", "order"]
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
     return frame.sort_values("final_return", key=lambda each: each.isna(), kind="stable").reset_index(drop=True)
-
-
-def _words(row: Any, *, most: int = MOST_NAMED) -> str:
-    """Return what sets a candidate apart in the study, for a sentence: at most so many of its parameters."""
-    length = "" if row["max_iterations"] is None else count(row["max_iterations"], "iteration")
-    return ", ".join(each for each in (values_in_words(row["values"], most=most), length) if each)
 
 
 def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
@@ -123,7 +114,7 @@ def _of_times(data: StudyData) -> bool:
     """Return whether a search asks for times: real runners at several scales, and nothing else that differs."""
     tuned = set(data.spec.tuned) if data.spec is not None else set()
     real = data.runs[data.runs["execution"].eq("real").fillna(False)]
-    return tuned == {SCALE} and real[SCALE].nunique() > 1 and not isinstance(data.spec.budget.iterations, list)
+    return tuned == {SCALE} and real[SCALE].nunique() > 1
 
 
 def titles(study: "Study", arm: str, scale: int) -> Iterator[Fact]:
@@ -138,7 +129,7 @@ def titles(study: "Study", arm: str, scale: int) -> Iterator[Fact]:
 def _headline(found: pd.DataFrame, data: StudyData) -> Fact:
     best, target = found.iloc[0], None if data.spec is None else data.spec.environment.target
     value, where = in_words(best["final_return"]), runners(best[SCALE])
-    where += f", {words}" if (words := _words(best)) else ""
+    where += f", {words}" if (words := values_in_words(best["values"])) else ""
     if target is not None and best["final_return"].value < target:
         value += f", below the {target:g} that counts as solved"
     elif target is not None:
@@ -178,7 +169,7 @@ def _rows(found: pd.DataFrame) -> Table:
     for scale, some in found.groupby(SCALE, sort=True):
         first, tried = some.iloc[0], len(some)
         lost = first["final_return"] is None
-        row = {SCALE: scale, "setting": "none: every run failed" if lost else _words(first, most=4)}
+        row = {SCALE: scale, "setting": "none: every run failed" if lost else values_in_words(first["values"], most=4)}
         row |= {"final_return": first["final_return"], "n": some["n"].sum() if lost else first["n"]}
         if first["num_solved"] is not None:
             row["solved"] = f"{(some['num_solved'] == some['runs'].map(len)).sum()} of {tried}"
@@ -238,8 +229,6 @@ def _more_seeds(best: Any, data: StudyData) -> str:
     if spec.search.sampler != "grid":
         changes += ["search.sampler=grid", "search.num_trials=null"]
     changes += ["search.baselines=[]"] if spec.search.baselines else []
-    if isinstance(spec.budget.iterations, list):
-        changes.append(f"budget.iterations={row['max_iterations']}")
     return run_again(data, "seeds", [*changes, f"search.seeds={list(range(first, first + NEW_SEEDS))}"])
 
 

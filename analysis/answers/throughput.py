@@ -116,7 +116,6 @@ def throughput_answer(study: "Study", price_per_cpu_hour: float | None) -> Answe
             *_limit(study, workload),
             *_fastest(fastest, mine, equal=equal),
             *_costs(workload),
-            *_side_by_side(study),
             cost_and_clocks(data),
             *unfinished(data),
             *_unknown(study, workload),
@@ -247,16 +246,6 @@ def _costs(workload: Workload) -> Iterator[Fact]:
         parts = [f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}" for by, unit in changes]
         text = f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."
         yield Fact(role="support", text=text, quantity="hours_per_million_steps", num_env_runners=last)
-
-
-def _side_by_side(study: "Study") -> Iterator[Fact]:
-    """Yield what several smaller trials make of the CPUs of a large one, where such were measured."""
-    gains = study.estimates("side_by_side_gain").iloc[1:]
-    if len(gains):
-        best = gains.iloc[int(gains["value"].argmax())]
-        gain = in_words(estimate_of(best))
-        text = f"On the same CPUs, {best['arm']} of {runners(int(best[SCALE]))} step {gain} times as fast as one trial."
-        yield Fact(role="support", text=text, quantity="side_by_side_gain", num_env_runners=int(best[SCALE]))
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
