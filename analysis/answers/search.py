@@ -53,8 +53,8 @@ def candidates(study: "Study") -> pd.DataFrame:
 
     Returns:
         Columns: `arm`, the name of the setting; `num_env_runners`; `values`, those of the parameters that differ in the
-        study; `runs`, its rows of trials; `n`, its seeds; `final_return`, an estimate or None; `num_solved`, runs at the
-        target, None where the space has no target; `order`, its place among others.
+        study; `runs`, its rows of trials; `n`, its seeds; `final_return`, an estimate or None; `num_solved`, runs at
+        the target, None where the space has no target; `order`, its place among others.
     """
     runs, spec = learning_runs(study.data.runs), study.data.spec
     known = study.estimates("final_return").dropna(subset=[SCALE])
@@ -112,9 +112,8 @@ def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
 
 def _of_times(data: StudyData) -> bool:
     """Return whether a search asks for times: real runners at several scales, and nothing else that differs."""
-    tuned = set(data.spec.tuned) if data.spec is not None else set()
     real = data.runs[data.runs["execution"].eq("real").fillna(False)]
-    return tuned == {SCALE} and real[SCALE].nunique() > 1
+    return data.spec is not None and not data.spec.tuned and real[SCALE].nunique() > 1
 
 
 def titles(study: "Study", arm: str, scale: int) -> Iterator[Fact]:

@@ -82,7 +82,8 @@ def _least(wide: pd.DataFrame, name: str) -> str:
     best = sure.iloc[int(sure[name].astype(float).argmin())]
     low = wide[f"{name}_low"].astype(float).fillna(-math.inf)
     high = wide[f"{name}_high"].astype(float).fillna(math.inf).where(wide["n_censored"] == 0, math.inf)
-    same = (low <= high[best.name]) & (low[best.name] <= high) & (wide.index != best.name)
+    at = wide.index.get_loc(best.name)
+    same = (low <= high.iloc[at]) & (low.iloc[at] <= high) & (wide.index != best.name)
     rivals = [_where(wide, row) for _, row in wide[same].iterrows()]
     reached = f"reached by {best['n'] - best['n_censored']} of {best['n']} runs"
     said = f"{told(best, name)} at {_where(wide, best)}, {reached}"

@@ -60,7 +60,7 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
     for place, kind in enumerate(frame.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
             values = frame.iloc[:, place].map(lambda value: csv_cell(value) if isinstance(value, str) else value)
-            marked |= values.astype(str).str.contains("#", regex=False).any()
+            marked = marked or bool(values.astype(str).str.contains("#", regex=False).any())
             safe.isetitem(place, values.to_numpy())
     quoting: Any = csv.QUOTE_NONNUMERIC if marked else csv.QUOTE_MINIMAL
     return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
@@ -187,7 +187,8 @@ def wrapped(text: str, width: int) -> str:
 def text_table(table: "Table", width: int) -> str:
     """Return aligned columns; a table that is too wide loses its intervals, then its words are folded."""
     columns, rows, above = table.shown()
-    console = Console(width=width - 2, file=io.StringIO(), force_terminal=False, color_system=None)
+    file = io.StringIO()
+    console = Console(width=width - 2, file=file, force_terminal=False, color_system=None)
 
     def drawn(*, intervals: bool) -> Grid:
         grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -200,5 +201,5 @@ def text_table(table: "Table", width: int) -> str:
     whole = drawn(intervals=True)
     fits = Measurement.get(console, console.options.update(width=10 * width), whole).maximum <= width - 2
     console.print(whole if fits else drawn(intervals=False))
-    lines = [*([wrapped(above, width - 2)] if above else []), *console.file.getvalue().splitlines()]
+    lines = [*([wrapped(above, width - 2)] if above else []), *file.getvalue().splitlines()]
     return "\n".join(f"  {line}".rstrip() for line in lines)

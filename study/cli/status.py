@@ -1,8 +1,7 @@
 """`status`: where a study stands, on 80 columns and on 140; `studies`: all of a folder. Imports no engine."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analysis.status import Best, RunningTrial, Status, StatusReader
+from analysis.status import Status, StatusReader
 from study.cli.display import progress_bar
 from study.console import NARROW, say, table, terminal, write_json
 from study.errors import StudyError
@@ -56,8 +55,7 @@ def status(
         raise wrong_option("--watch", rule="excludes --json", got="both", fix="Drop one of the two.")
     reader = StatusReader(study)
     if as_json:
-        now = reader.read()
-        write_json(asdict(now) | {"num_ended": now.num_ended})
+        write_json(reader.read().to_json())
     elif watch:
         follow(terminal(), reader)
     else:
@@ -100,7 +98,7 @@ def _entry(folder: Path) -> dict[str, Any]:
         state = f"cannot be read: {error}"
         unknown = dict.fromkeys(("kind", "ended", "trials", "failed", "best_score"))
         return {"study": folder.name, **unknown, "state": state}
-    scores = [each.score for each in now.best if each.score is not None]
+    scores = [score for row in now.best.values() if (score := row.summary.get("score")) is not None]
     return {
         "study": folder.name,
         "kind": kind,
@@ -121,10 +119,10 @@ def view(status: Status, efficiency: "ResultTable | str | None", *, width: int) 
     if status.problems:
         parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
     if status.running:
-        parts += [_head("Running now"), *_running(status.running, width)]
+        parts += [_head("Running now"), *_running(status, width)]
     so_far = "" if status.complete else " so far"
     if status.best:
-        parts += [_head(f"Best{so_far}"), *_best(status.best, width)]
+        parts += [_head(f"Best{so_far}"), *_best(status, width)]
     if efficiency is not None:
         parts += [_head(f"Efficiency{so_far}"), *_efficiency(efficiency, width)]
     parts += [_head("Health"), *_health(status)]
@@ -203,43 +201,49 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
         )
 
 
-def _running(trials: Sequence[RunningTrial], width: int) -> Iterator[RenderableType]:
+def _running(status: Status, width: int) -> Iterator[RenderableType]:
     headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
     rows = [
         (
-            str(each.trial),
-            str(each.num_env_runners),
-            plain(each.setting.get("train_batch_size", MISSING)),
-            number(each.setting.get("lr"), ".2g"),
-            str(each.seed),
-            duration(each.running_s),
-            f"{each.progress:.0%}" if each.built else "starting",
-            number(each.env_steps_per_s, ",.0f"),
-            (each.timing or "not settled") + (f" (attempt {each.attempt})" if each.attempt > 1 else ""),
+            str(row.trial),
+            str(row.num_env_runners),
+            plain(row.setting.get("train_batch_size", MISSING)),
+            number(row.setting.get("lr"), ".2g"),
+            str(row.seed),
+            duration(max(status.moment - row.started, 0.0)),
+            "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
+            number(row.sums.env_steps_per_s(), ",.0f"),
+            (("" if row.provisional else row.timing) or "not settled")
+            + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
         )
-        for each in trials[:MOST_RUNNING]
+        for row in status.running[:MOST_RUNNING]
     ]
     yield table(headings, rows, words=("timing",), width=width)
-    if len(trials) > MOST_RUNNING:
-        yield Text(f"… and {len(trials) - MOST_RUNNING} more")
+    if len(status.running) > MOST_RUNNING:
+        yield Text(f"… and {len(status.running) - MOST_RUNNING} more")
 
 
-def _best(best: Sequence[Best], width: int) -> Iterator[RenderableType]:
+def _best(status: Status, width: int) -> Iterator[RenderableType]:
     rows = [
         (
-            str(each.num_env_runners),
-            number(each.final_return, ".1f") + ("*" if each.all_cut else ""),
-            number(each.score, ".2f"),
-            str(each.num_finished),
-            str(each.trial),
-            ", ".join(f"{name} {plain(value)}" for name, value in each.setting.items()),
+            str(scale),
+            number(row.summary.get("final_return"), ".3g") + ("*" if row.all_cut else ""),
+            number(row.summary.get("score"), ".2f"),
+            str(status.num_finished[scale]),
+            str(row.trial),
+            ", ".join(f"{name} {_short(row.setting[name])}" for name in status.varied if name in row.setting),
         )
-        for each in best
+        for scale, row in status.best.items()
     ]
     yield table(("runners", "return", "score", "best of", "trial", "setting"), rows, fold=("setting",), width=width)
-    if any(each.all_cut for each in best):
+    if any(row.all_cut for row in status.best.values()):
         yield Text("* every episode of its last evaluation was cut at the limit.")
     yield Text("The luckiest single trial of each scale (n=1, no interval): a candidate, not a result.", style="dim")
+
+
+def _short(value: float) -> str:
+    """Return a value of a setting with two significant digits: of a single trial, further ones say nothing."""
+    return f"{value:.2g}" if isinstance(value, float) else plain(value)
 
 
 def _health(status: Status) -> Iterator[RenderableType]:
@@ -248,7 +252,7 @@ def _health(status: Status) -> Iterator[RenderableType]:
     labels = ", ".join(f"{n} {label}" for label, n in status.timings.items() if n)
     yield Text(f"Timings: {labels or 'none yet'}")
     if status.pressure:
-        shares = ", ".join(f"trial {each.trial} {each.share:.0%}" for each in status.pressure[:MOST_RUNNING])
+        shares = ", ".join(f"trial {trial} {share:.0%}" for trial, share in [*status.pressure.items()][:MOST_RUNNING])
         yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
     if status.mirror is not None:
         behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"
@@ -281,13 +285,13 @@ def _efficiency(found: "ResultTable | str", width: int) -> Iterator[RenderableTy
     if isinstance(found, str):
         yield Text(found)
         return
+    columns, rows, above = found.shown()
     between = "\n" if width < NARROW else " "
-    body = found.body()
-    shown = [[each.value + (between + each.interval if each.interval else "") for each in row] for row in body.rows]
-    words = [column.heading for column, number in zip(body.columns, body.numeric, strict=True) if not number]
-    yield table([column.heading for column in body.columns], shown, fold=words, width=width)
-    if body.above:
-        yield Text(body.above)
+    cells = [[between.join(part for part in cell if part) for cell in row] for row in rows]
+    words = [column.heading for column in columns if not column.is_number]
+    yield table([column.heading for column in columns], cells, fold=words, width=width)
+    if above:
+        yield Text(above)
     yield Text(found.said)
     yield Text(found.counts, style="dim")
 
