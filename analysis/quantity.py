@@ -118,7 +118,7 @@ class Part:
 def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant."""
     if (instead := NAMES.get(f"{what} {name}")) is not None:
-        return AnalysisError(where=what, rule="was withdrawn in version 0.13.0", got=f"{name!r}", fix=instead)
+        return AnalysisError(where=what, rule="was withdrawn", got=f"{name!r}", fix=instead)
     choices = list(known)
     near = [each for each in choices if str(name) and each.startswith(str(name))]
     near += difflib.get_close_matches(str(name), choices, n=1)

@@ -1,18 +1,14 @@
 """A table as CSV, Markdown, LaTeX, HTML and text. Pure; every character of the data is escaped for its place."""
 
 import csv
-import io
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table as Grid
-from rich.text import Text
 
 from study.harmless import csv_cell, markdown, one_line
 
@@ -32,6 +28,8 @@ LATEX = {letter: f"\\{letter}" for letter in "{}$&%#_"} | {
     "≥": r"$\ge$",
 }
 """Characters that LaTeX reads otherwise, or that its default fonts lack."""
+NARROWEST = 12
+"""Letters to which a column of a text table is narrowed, at least."""
 
 
 def _prose(table: "Table", *, alone: bool) -> dict[str, list[str]]:
@@ -185,21 +183,23 @@ def wrapped(text: str, width: int) -> str:
 
 
 def text_table(table: "Table", width: int) -> str:
-    """Return aligned columns; a table that is too wide loses its intervals, then its words are folded."""
+    """Return aligned columns; a table that is too wide loses its intervals, then its widest columns are folded."""
     columns, rows, above = table.shown()
-    file = io.StringIO()
-    console = Console(width=width - 2, file=file, force_terminal=False, color_system=None)
-
-    def drawn(*, intervals: bool) -> Grid:
-        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in columns:
-            grid.add_column(Text(column.heading), justify="right" if column.is_number else "left", overflow="fold")
-        for row in rows:
-            grid.add_row(*(Text(" ".join(cell).strip() if intervals else cell[0]) for cell in row))
-        return grid
-
-    whole = drawn(intervals=True)
-    fits = Measurement.get(console, console.options.update(width=10 * width), whole).maximum <= width - 2
-    console.print(whole if fits else drawn(intervals=False))
-    lines = [*([wrapped(above, width - 2)] if above else []), *file.getvalue().splitlines()]
+    heads, room = [each.heading for each in columns], width - 2 * len(columns)
+    texts = [heads, *([" ".join(cell).strip() for cell in row] for row in rows)]
+    if sum(map(_widest, zip(*texts, strict=True))) > room:
+        texts = [heads, *([value for value, _ in row] for row in rows)]
+    widths = [_widest(column) for column in zip(*texts, strict=True)]
+    while sum(widths) > room and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    lines = [wrapped(above, width - 2)] if above else []
+    for row in texts:
+        cells = [textwrap.wrap(text, size) or [""] for text, size in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            placed = zip(parts, widths, columns, strict=True)
+            lines.append("  ".join(text.rjust(n) if each.is_number else text.ljust(n) for text, n, each in placed))
     return "\n".join(f"  {line}".rstrip() for line in lines)
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(len, texts))

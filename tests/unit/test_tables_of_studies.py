@@ -240,7 +240,9 @@ def test_every_rule_of_the_verdict_is_a_note_with_what_was_found(folder, certifi
         assert f"with {scale} runners" in note
         if rule == "score_kept":
             assert f"it is {abs(check['value']['value']):.3f} " in note
-            assert f"{abs(check['value']['low']):.3f} {'lower' if check['value']['low'] < 0 else 'higher'} (95 %" in note
+            assert (
+                f"{abs(check['value']['low']):.3f} {'lower' if check['value']['low'] < 0 else 'higher'} (95 %" in note
+            )
 
 
 def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path):
