@@ -17,15 +17,11 @@ from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.records.cautions import cautions
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, best_per_scale, result_of
+from study.records.ledger import Ledger, TrialRow
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
-from study.space.parameters import SCALE
-from study.space.settings import THROUGHPUT
 
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
-PLACED = ("train_batch_size", "minibatch_size", "lr")
-"""What rules of a hold-up space turn into numbers; with the parameters that were proposed, all that is tuned."""
 _DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError)
 """What reading damaged records can raise."""
 ENDS = {
@@ -78,12 +74,8 @@ class Status:
     """Stage -> trials ended, failed."""
     running: tuple[TrialRow, ...]
     """Trials under way."""
-    best: Mapping[int, TrialRow]
-    """Number of runners -> the finished full trial with the highest score; without scores, with the highest return."""
-    num_finished: Mapping[int, int]
-    """Number of runners -> finished full trials: the more, the more their best flatters."""
-    varied: tuple[str, ...]
-    """Parameters that differ between trials, the scale apart."""
+    best_score: float | None
+    """Highest score of a finished trial; None where none has one."""
     sessions: int
     silence_s: float | None
     """Since the last record; None before the first."""
@@ -105,10 +97,9 @@ class Status:
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON values, of a trial what tells it from others and how far it is."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        trials = {"running": [*self.running], "best": [*self.best.values()]}
         names = ("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing",
                  "summary")  # fmt: skip
-        values |= {key: [{name: getattr(row, name) for name in names} for row in rows] for key, rows in trials.items()}
+        values["running"] = [{name: getattr(row, name) for name in names} for row in self.running]
         values |= {
             "left": None if self.left is None else {name: getattr(self.left, name) for name in TimeLeft.__slots__}
         }
@@ -186,7 +177,6 @@ class StatusReader:
         stage = next((row.stage or "" for row in rows if row.stage), "")
         if ledger.decisions:
             stage = ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
-        full = _full(rows)
         found = Status(
             name=identity.name,
             folder=str(folder.path),
@@ -202,9 +192,9 @@ class StatusReader:
             timings={str(label): timings[label] for label in get_args(Timing)},
             per_stage={each: (number, failed[each]) for each, number in ended.items() if each},
             running=tuple(under_way),
-            best=best_per_scale(full),
-            num_finished=Counter(row.num_env_runners for row in full),
-            varied=_varied(full),
+            best_score=max(
+                (row.summary["score"] for row in rows if row.summary.get("score") is not None), default=None
+            ),
             sessions=ledger.sessions,
             silence_s=None if self._last is None else max(moment - self._last, 0.0),
             longest_pause_s=self._pauses[0] if len(self._pauses) > 1 else None,
@@ -243,21 +233,8 @@ def _state(ledger: Ledger, driver: health.Driver) -> str:
     }[driver]
 
 
-def _full(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the finished trials with a result and their whole budget: short ones, for the clock, are worth no rank."""
-    judged = [row for row in rows if row.status == "finished" and result_of(row) is not None]
-    # In a hold-up study a trial with a limit of iterations is a short one; elsewhere the limit is the budget.
-    return [row for row in judged if not row.stage or (row.iterations is None and row.stage != THROUGHPUT)]
-
-
 def _pressure(rows: Sequence[TrialRow]) -> dict[int, float]:
     return {row.trial: share for row in rows if (share := row.sums.mean_cpu_pressure()) is not None}
-
-
-def _varied(full: Sequence[TrialRow]) -> tuple[str, ...]:
-    tuned = {*PLACED, *(name for row in full for name in row.proposed)} - {SCALE}
-    names = [name for row in full[:1] for name in row.setting if name in tuned]
-    return tuple(name for name in names if len({row.setting.get(name) for row in full}) > 1)
 
 
 def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:

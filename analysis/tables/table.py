@@ -4,8 +4,8 @@ An estimate has three columns in the frame, `name`, `name_low` and `name_high` (
 a fourth, `name_n`, the runs behind it; without it the row's `n` counts.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -141,12 +141,6 @@ class Table:
         places = [self.columns.index(column) for column in kept]
         said = f"In every row: {', '.join(above)}." if above else ""
         return Shown(kept, [[row[place] for place in places] for row in rows], said)
-
-    def select(self, names: Collection[str]) -> "Table":
-        """Return the table with some of its columns, those that exist, and without notes and definitions."""
-        columns = tuple(column for column in self.columns if column.name in names)
-        kept = [name for column in columns for name in column.names if name in self.frame]
-        return replace(self, columns=columns, frame=self.frame[kept], notes=(), definitions=())
 
     def to_csv(self) -> str:
         """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
