@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.answers.answer import Answer
-from analysis.answers.facts import Fact, clocks
+from analysis.answers.facts import Fact, clocks, percent
 from analysis.answers.holdup import holdup_answer
 from analysis.answers.search import search_answer
 from analysis.answers.throughput import throughput_answer
@@ -66,8 +66,10 @@ def _limits(study: "Study") -> Iterator[str]:
     if few := sum(2 <= each < 5 for each in found):
         wide = "intervals of means are wide, steps to target have none, and rare failures go unseen"
         yield f"{count(few, 'setting')} with 2 to 4 seeds: {wide}."
-    if study.estimates(basis=["predicted", "extrapolated"]).size:
-        yield PREDICTION
+    if len(predicted := study.estimates(basis=["predicted", "extrapolated"])):
+        error = predicted.loc[predicted["quantity"] == "prediction_error", "value"]
+        held_out = " Where a number of runners was held out, it was off by {} at the median."
+        yield PREDICTION + (held_out.format(percent(error.iloc[0])) if len(error) else "")
     if runs["timing"].eq("measured").fillna(False).any():
         yield MEASURED
     if study.kind != "throughput":

@@ -43,9 +43,6 @@ STRAGGLING = 0.5
 """Load balance below which a note names a straggler: the slowest runner takes twice as long as the mean one."""
 MOST_UNEXPLAINED = 0.02
 """Share of an iteration that the phases may miss before they explain it no more."""
-STEADY = 0.05
-"""A change of the serial fraction e that moves 1 / E_n = 1 + e (p - 1) by less than this at the largest scale is none
-that anybody would act on."""
 STRONG = "speed_up efficiency_per_runner efficiency_per_cpu"
 WEAK = "weak_speed_up weak_efficiency weak_efficiency_per_cpu"
 UNMEASURED = (
@@ -133,24 +130,13 @@ def _serial_part(frame: pd.DataFrame, workload: str) -> str:
             "added runners can explain, so something else changed too, or a cache began to fit; as a speed-up the "
             "comparison is invalid."
         )
-    last, changes = fractions.iloc[-1], found[found["quantity"] == "karp_flatt_change"]
+    last = fractions.iloc[-1]
     said = f"Karp-Flatt fraction {last['value']:.3f} at {last['num_env_runners']} runners"
     if pd.isna(last["low"]):
         return f"{said}: one block cannot tell a serial part from noise."
     if last["low"] <= 0 <= last["high"]:
         return f"{said}: no serial part is shown, its interval holds 0."
-    if changes.empty:
-        return f"{said}; a trend needs a third scale."
-    change = estimate_of(changes.iloc[0])
-    shown = f"{change.value:+.3f}" + (f" [{change.low:+.3f}, {change.high:+.3f}]" if change.has_interval else "")
-    growth = int(last["num_env_runners"]) / int(str(last["base"]).partition(" ")[0].replace(",", "")) - 1
-    if change.has_interval and max(abs(change.low), abs(change.high)) * growth <= STEADY:
-        return f"{said} and constant ({shown}): a serial part, no growing cost."
-    if change.low > 0:
-        return f"{said}, rising by {shown}: overhead grows with the runners."
-    if change.high < 0:
-        return f"{said}, falling by {shown}: the smallest scales carry a cost that more runners share."
-    return f"{said}; its change over the scales ({shown}) tells a serial part and a growing overhead not apart."
+    return f"{said}: constant over the scales it is a serial part, rising an overhead."
 
 
 def _help(refusal: Refusal) -> tuple[str, str]:

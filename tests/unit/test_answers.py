@@ -252,3 +252,22 @@ def test_what_every_view_says_is_a_fact(name):
             assert fact.quantity in {"", *QUANTITIES}
     subjects = {subject for _, subject, _ in FIGURES.values()}
     assert {figure.title for figure in study.figures.values()} <= facts | subjects
+
+
+@pytest.mark.parametrize(
+    ("labels", "basis"),
+    [
+        (("measured", "measured"), "measured"),
+        (("measured", "tainted"), "tainted"),
+        (("tainted", "oversubscribed"), "oversubscribed"),
+        (("measured", "emulated"), "emulated"),
+    ],
+)
+def test_the_basis_of_an_answer_follows_the_labels_of_the_clocks(labels, basis):
+    rows = [
+        run(seed, seed=seed, timing=timing, final_return=9.0, score=0.1, cpu_s_spent=3.0)
+        for seed, timing in enumerate(labels)
+    ]
+    lost = run(9, seed=9, status="failed", timing="tainted")
+    found = Study(built_study([*rows, lost])).estimates(["final_return", "cpu_s_spent"])
+    assert set(found["basis"]) == {basis}
