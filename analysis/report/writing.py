@@ -16,9 +16,10 @@ from study.records.files import below, write_below
 
 Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
+OLD_TABLES = ("answer", "prices", "T1", "T4", "T6", "T9", "T10")
+OLD_FIGURES = ("weak_efficiency", "return_wall_clock", "importance", "throughput", "time_to_target")
+"""What an earlier report may have left, and would look like part of this one."""
 WRITERS = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
-OLD_FIGURES = ("weak_efficiency", "return_wall_clock", "importance")
-"""Pictures of earlier versions, which would look like part of this report."""
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
@@ -92,11 +93,11 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
 
 
 def _stale(report: Report) -> Iterator[str]:
-    """Yield the files that an earlier report may have left and this one does not have."""
-    drawn = {figure.key for figure in report.figures if figure.drawn}
-    for key in {*FIGURES, *OLD_FIGURES} - drawn:
-        yield from (f"figures/{key}.{form}" for form in ("svg", "png", "pdf", "csv"))
-    if report.clip is None or not report.clip.film:
-        yield from (f"figures/{CLIP}{form}" for form in (".mp4", ".gif", ".png"))
-    for key in {"answer", "prices"} - {table.key for table in report.tables}:
-        yield from (f"tables/{key}.{form}" for form in WRITERS)
+    """Yield the files that an earlier report may have left and whose table or figure this one does not have."""
+    shown = {f"tables/{table.key}" for table in report.tables}
+    shown |= {f"figures/{figure.key}" for figure in report.figures if figure.drawn}
+    shown |= {f"figures/{CLIP}"} if report.clip is not None and report.clip.film else set()
+    known = (*(f"tables/{key}" for key in OLD_TABLES), *(f"figures/{key}" for key in (*FIGURES, *OLD_FIGURES, CLIP)))
+    for name in known:
+        yield from (f"{name}.{form}" for form in ("md", "csv", "tex", "svg", "png", "pdf", "mp4", "gif")
+                    if name not in shown)  # fmt: skip

@@ -144,6 +144,16 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_no_run_of_another():
     assert steps.loc[steps["kind"] == "estimate", "value"].tolist() == [500]
 
 
+def test_every_number_of_runners_is_drawn_however_many_there_are():
+    scales = (1, 2, 4, 8, 16, 32, 46)
+    runs = [run(n, n=n, digest="", final_return=float(n), score=n / 50, stage="search") for n in scales]
+    found = of(runs, [curve(n, (0.0, n)) for n in scales], kind="search")
+    for key in ("score", "return_steps", "front"):
+        figure = figure_of(found, key)
+        assert sorted(figure.frame["num_env_runners"].unique()) == list(scales)
+        assert figure.to_svg()
+
+
 def test_scores_are_means_with_failures_as_zero():
     runs = [run(0, score=0.9), run(1, seed=2, score=1.0), run(2, seed=3, status="failed", score=None), run(3, n=46)]
     figure = figure_of(of(runs), "score")

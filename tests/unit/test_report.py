@@ -17,8 +17,7 @@ from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
 from analysis.report.content import GRID5000, MOST, acknowledgement
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table, without_rows
+from analysis.tables.table import Table, TableColumn, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from study.records.clip import FilmFacts, Shot
@@ -40,7 +39,7 @@ def data(rows=({"status": "finished", "timing": "measured"},), **changes):
 
 def table(key, conclusion="It is so.", **more):
     frame = pd.DataFrame({"x": [1]})
-    column = TableColumn(name="x", unit="s", meaning="A number.")
+    column = TableColumn("x", "s", "", "A number.")
     return Table(key=key, title=f"Table {key}", frame=frame, columns=(column,), conclusion=conclusion, n=1, **more)
 
 
