@@ -5,14 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.frame import estimate_of
 from analysis.estimates.results import Results
-from analysis.models.study import attempt
 from analysis.quantity import Part
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal, Rerun, cells_of
 from analysis.scaling.selection import as_text, at_their_scale, texts
-from analysis.tables.numbers import in_words
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, with_command, without_rows
 from study.statistics.estimate import without_interval
@@ -197,19 +194,20 @@ def phases(results: Results) -> Table:
         return nothing(part, key, title, "No phases: no run is finished with a measured clock.", MEASURE)
     seconds = " ".join(f"seconds_{name}" for name in PHASES)
     shares = {SHARES.get(name, f"share_{name}"): label for name, (_, label, _) in PHASES.items()}
-    wide = pivot(results.frame, f"{seconds} iteration_time_s {' '.join(shares)} load_balance", key=KEY)
+    more = "load_balance fixed_share most_speed_up"
+    wide = pivot(results.frame, f"{seconds} iteration_time_s {' '.join(shares)} {more}", key=KEY)
     balance = wide["load_balance_high"].fillna(wide["load_balance"])
     notes = [
         f"Straggler at {row['num_env_runners']} runners ({row['workload']}): the mean runner takes "
         f"{told(row, 'load_balance')} of the time of the slowest one."
         for _, row in wide[(balance < STRAGGLING).fillna(False)].iterrows()
     ]
-    if not isinstance(bound := attempt(lambda: results.models.bound), str):
-        found = results.frame.set_index("quantity")
-        fixed, most = (in_words(estimate_of(found.loc[name])) for name in ("fixed_share", "most_speed_up"))
+    last = wide.sort_values(["num_env_runners", "n"], kind="stable").iloc[-1]
+    if pd.notna(last["most_speed_up"]):
         notes.append(
-            f"With {count(bound.num_env_runners, 'runner')} {fixed} of an iteration does not get shorter by more "
-            f"runners: at this batch they give at most {most} times the throughput (extrapolated)."
+            f"With {count(last['num_env_runners'], 'runner')} {told(last, 'fixed_share')} of an iteration does not get "
+            f"shorter by more runners: at this batch they give at most {told(last, 'most_speed_up')} times the "
+            "throughput (extrapolated)."
         )
     return table_of_pivot(
         wide,

@@ -176,7 +176,7 @@ def test_records_that_cannot_be_had_or_are_damaged_are_named(tmp_path, uri):
     (file,) = (tmp_path / "mlruns").rglob("records.jsonl.xz")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert "experiment 'demo'/records.jsonl.xz: must be a complete compressed file" in refused(RecordError, uri)
+    assert "experiment 'demo'/records.jsonl.xz: must be a complete file that can be read" in refused(RecordError, uri)
     file.write_bytes(lzma.compress(b"<html>\n"))
     assert "experiment 'demo'/records.jsonl.xz: line 1" in refused(RecordError, uri)
     file.unlink()

@@ -16,7 +16,7 @@ from analysis.models.iteration_time import (
 )
 from analysis.models.laws import amdahl, fit_law, usl
 from analysis.models.runs import CELL, CLOCK_FREE, TIMES, from_runs
-from analysis.models.study import Bound, Models, ceiling_env_steps_per_s, fixed_share, most_speed_up, prediction_error
+from analysis.models.study import Models, prediction_error
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
 from tests.planted import as_frame
@@ -262,29 +262,6 @@ def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
     found = noisy.runner_limit(grid((1,), ((8, 384, 96, 4),), step_wait_s=0.5))
     assert (found.value, found.high) == pytest.approx((48, 48))
     assert noisy.runner_limit(grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5)).value == 1
-
-
-def test_the_bound_holds_in_the_truth_for_every_larger_scale():
-    for seed, (n, setting) in enumerate([(1, SETTING), (4, SETTING), (8, ((2, 2000, 128, 4),))]):
-        bound = Bound(planted(np.random.default_rng(seed), where=grid((2, n), setting), runs=5))
-        larger = grid(tuple(range(n, 300, 7)), setting)
-        speeds = setting[0][1] / phase_times(vector(TRUTH), design(larger))["iteration"]
-        assert speeds.max() < ceiling_env_steps_per_s(bound).high
-        assert bound.num_env_runners == max(n, 2)
-        assert most_speed_up(bound).value == pytest.approx(1 / fixed_share(bound).value)
-
-
-def test_two_anchors_of_a_block_are_one_look_at_the_machine():
-    runs = planted(np.random.default_rng(0), where=grid((2,), SETTING), runs=6)
-    pairs = fixed_share(Bound(runs.assign(block=[1, 1, 2, 2, 3, 3])))
-    assert pairs.n == 3 and pairs.value == pytest.approx(fixed_share(Bound(runs)).value)
-    assert not fixed_share(Bound(runs.assign(block=1))).has_interval
-
-
-def test_no_bound_rests_on_a_phase_without_time():
-    runs = planted(np.random.default_rng(0), where=grid((2,), SETTING))
-    with pytest.raises(AnalysisError, match=r"bound: learning_time_s must be > 0 in every run, .* got 0"):
-        Bound(runs.assign(learning_time_s=0.0))
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------
