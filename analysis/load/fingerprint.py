@@ -22,33 +22,16 @@ _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = (
-    "id",
-    "kwargs",
-    "step_wait_ms",
-    "max_episode_steps",
-    "backend",
-    "step_cpu_ms",
-    "action_repeat",
-    "frame_stack",
-    "normalize_observations",
-    "normalize_rewards",
+    *("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "step_cpu_ms", "action_repeat", "frame_stack"),
+    *("normalize_observations", "normalize_rewards"),
 )
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
 _LEARNER = (
-    "learner_class",
-    "module_class",
-    "optimizer",
-    "grad_clip_by",
-    "standardization",
-    "device",
-    "algorithm_class",
+    *("learner_class", "module_class", "optimizer", "grad_clip_by", "standardization", "device", "algorithm_class"),
 )
 _THREADS = (
-    "torch_threads_main",
-    "torch_threads_runner",
-    "torch_threads_learner",
-    "omp_num_threads_main",
-    "omp_num_threads_runner",
+    *("torch_threads_main", "torch_threads_runner", "torch_threads_learner"),
+    *("omp_num_threads_main", "omp_num_threads_runner"),
 )
 
 
@@ -118,7 +101,6 @@ def _whole(section: object, model: type[BaseModel]) -> dict[str, Any] | None:
 
 
 def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what tells a person's configuration from another one: its file, and what was found in it."""
     facts = mask_arguments(spec).get("script")  # a copy that is not private shows no secret
     if not isinstance(facts, Mapping):
         return None
@@ -129,20 +111,14 @@ def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
 
 def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
     """Return the space of a variant's trials, as `study.space.settings.spec_of`, of any version."""
-    match variant:
-        case "stock":
-            return {**spec, "runner": "stock", "learner": "rllib"}
-        case "measured":
-            measure = (spec.get("holdup") or {}).get("measure") or {}
-            wait = {"step_wait_ms": measure.get("step_wait_ms", 0.0)}
-            once = {"num_evaluations": 1, "episodes": 1}
-            return {
-                **spec,
-                "environment": {**(spec.get("environment") or {}), **wait},
-                "evaluation": {**(spec.get("evaluation") or {}), **once},
-            }
-        case _:
-            return spec
+    if variant == "stock":
+        return {**spec, "runner": "stock", "learner": "rllib"}
+    if variant != "measured":
+        return spec
+    measure = (spec.get("holdup") or {}).get("measure") or {}
+    environment = {**(spec.get("environment") or {}), "step_wait_ms": measure.get("step_wait_ms", 0.0)}
+    evaluation = {**(spec.get("evaluation") or {}), "num_evaluations": 1, "episodes": 1}
+    return {**spec, "environment": environment, "evaluation": evaluation}
 
 
 def asked(setting: Mapping[str, Value], *, execution: str, num_learners: int | None) -> dict[str, Any]:

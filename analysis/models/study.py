@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
 from analysis.models.laws import MOST_OFF, Law, LawFit, amdahl, fit_law, usl
-from analysis.models.runs import CELL, Fitting, column, from_runs, numbered
+from analysis.models.runs import CELL, column, from_runs, numbered
 from analysis.quantity import Basis, Row, declare, quantity, row
 from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import Names, engine_in, prices_of
@@ -47,17 +47,12 @@ class Models:
         self._all = runs
 
     @cached_property
-    def selection(self) -> Fitting:
-        """The runs that models may be fitted to, by workload."""
-        return from_runs(self._all)
-
-    @cached_property
     def runs(self) -> pd.DataFrame:
-        """Those of the workload with most runs."""
-        if not self.selection.groups:
+        """The runs of the workload with most runs that models may be fitted to."""
+        if not (groups := from_runs(self._all)):
             rule = "need finished runs with a measured clock and timed phases"
             raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
-        return self.selection.groups[0]
+        return groups[0]
 
     @cached_property
     def setting(self) -> pd.DataFrame:
@@ -188,7 +183,7 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         measured: Runs whose times may be used (`scaling.selection`).
         names: What workloads are called.
     """
-    if not found.selection.groups:
+    if isinstance(attempt(lambda: found.runs), str):
         return
     place = _Place(found, measured, names)
     largest = max(place.scales)

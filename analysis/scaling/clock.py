@@ -203,7 +203,7 @@ def speed_up(at: Place) -> Estimate:
 
 
 def over_growth(ratio: Estimate, resources: float | None, reference: float | None) -> Estimate | None:
-    """Return S b / r: a speed-up over the growth of the resources; may exceed 1; None where these are not known."""
+    """Return a speed-up over the growth of the resources; may exceed 1; None where these are not known."""
     return None if resources is None or reference is None else scaled(ratio, reference / resources)
 
 
