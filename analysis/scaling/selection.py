@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from study.space.settings import SHARED
 
 SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
 """Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
@@ -88,13 +87,13 @@ def trials_side_by_side(name: str) -> int:
 def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Return which runs shared the machine with others of their cell: their clock is not that of a trial alone.
 
-    Those of a throughput study's allocation that is split, and a hold-up study's measured trials that share the CPUs of
-    one. Records keep no group, but nothing else is asked for by these names.
+    Those of a throughput study's allocation that is split, and, before version 0.15.0, a hold-up study's measured
+    trials that share the CPUs of one. Records keep no group, but nothing else is asked for by these names.
     """
     names, stages = texts(runs, "baseline"), texts(runs, "stage")
     return np.array(
         [
-            trials_side_by_side(name) > 1 or (stage, name) == ("measure", SHARED)
+            trials_side_by_side(name) > 1 or (stage, name) == ("measure", "shared")
             for stage, name in zip(stages, names, strict=True)
         ],
         dtype=bool,

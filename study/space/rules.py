@@ -189,7 +189,7 @@ COMMON = (
              "learner: fused has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
     left_out("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}",
              "Set execution: real."),
-    left_out("exclusive", lambda s: s.execution == "emulated" and not (s.holdup and s.holdup.measure),
+    left_out("exclusive", lambda s: s.execution == "emulated",
              "protects a clock, and emulated trials have none", "Remove it, or set execution: real."),
     Rule("{where}", _wrong_levels, "must be {rule}", "Change the value.", "{value}"),
     Rule("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",
@@ -512,9 +512,9 @@ def _shared_seeds(spec: StudySpec) -> Found:
 def _few_seeds(spec: StudySpec) -> Found:
     if (section := spec.holdup) is None:
         return
-    each, race = section.confirm, max(sum(section.race.blocks), section.stress.num_seeds)
+    each, race = section.confirm, max(sum(section.race.blocks), 2)
     confirm = max(each.num_seeds, each.num_seeds_others, each.num_seeds_stock)
-    for name, least, what in (("rank_seeds", race, "race and stress"), ("test_seeds", confirm, "the confirmation")):
+    for name, least, what in (("rank_seeds", race, "the race"), ("test_seeds", confirm, "the confirmation")):
         if (count := len(_seeds(spec)[name])) < least:
             yield {"name": name, "what": what, "least": least, "count": count}
 
@@ -568,9 +568,6 @@ HOLDUP = (
     Rule("holdup.num_settings", lambda s: s.holdup and s.holdup.num_settings < s.holdup.race.num_settings,
          "the race needs {s.holdup.race.num_settings} settings to choose from",
          "Raise it, or lower holdup.race.num_settings.", "{s.holdup.num_settings}"),
-    Rule("holdup.stress.num_settings", lambda s: s.holdup and s.holdup.stress.num_settings > s.holdup.race.num_settings,
-         "must not exceed race.num_settings", "Lower it.",
-         "{s.holdup.stress.num_settings} > {s.holdup.race.num_settings}"),
     Rule("holdup.published", lambda s: s.holdup and ("published" in s.holdup.baselines) != bool(s.holdup.published),
          "holdup.published and the baseline `published` belong together", "Give both, or neither.", "one of the two"),
     Rule("parameters", lambda s: s.holdup and not s.tuned, "a hold-up study needs something to tune",

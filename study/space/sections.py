@@ -245,29 +245,13 @@ class SeedsSpec(Section):
         return range(self.first, self.first + self.count)
 
 
-class CalibrateSpec(Section):
-    """What trials cost here, before the search."""
-
-    num_points: int = Field(6, ge=3)
-    """Short trials of different batches, minibatches and epochs, at the target scale: they fit the cost model."""
-
-
 class RaceSpec(Section):
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
 
     num_settings: int = Field(8, ge=2)
     """Settings that enter."""
     blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
-    """Rank seeds of each block; after each, the better half goes on (never fewer than the stress needs)."""
-
-
-class StressSpec(Section):
-    """The finalists at every searched scale."""
-
-    num_settings: int = Field(1, ge=1)
-    """Settings that enter: the best of the race, and as many of the best at the small scale."""
-    num_seeds: int = Field(4, ge=2)
-    """Rank seeds of each setting at each scale; those run already are not run again."""
+    """Rank seeds of each block; after each, the better half goes on, and after the last one the best."""
 
 
 class ConfirmSpec(Section):
@@ -280,19 +264,6 @@ of them first, and the rest where a rule is open."""
     """Most test seeds of every other arm, in halves as well."""
     num_seeds_stock: int = Field(5, ge=0)
     """Test seeds of the winner under RLlib's own runners and learner; 0 leaves this arm out."""
-
-
-class MeasureSpec(Section):
-    """Throughput: short trials with real runners, which say nothing about learning."""
-
-    scales: Annotated[list[Scale], Distinct] = Field([1, 2, 4, 8, 16, 32, 46], min_length=2)
-    """Runners of the trials."""
-    repeats: int = Field(3, ge=2)
-    """Blocks; each runs every point once, in random order."""
-    iterations: int = Field(6, ge=2)
-    """Training iterations of each trial; the first one is warm-up."""
-    step_wait_ms: float = Field(0.0, ge=0)
-    """In this stage every environment step waits so many milliseconds, so that runners need no core each."""
 
 
 class HoldUpSpec(Section):
@@ -312,26 +283,17 @@ class HoldUpSpec(Section):
     naive_steps_per_env_runner: int = Field(400, ge=1)
     """Batch per runner of `naive_growth`."""
     tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
-    """Seeds of calibration and search."""
+    """Seeds of the search."""
     rank_seeds: SeedsSpec = SeedsSpec(first=101, count=7)
-    """Seeds of race and stress."""
+    """Seeds of the race and of the baselines."""
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
-    """Seeds of confirmation and measurement; refused until the settings are frozen."""
+    """Seeds of the confirmation; refused until the settings are frozen."""
     num_settings: int = Field(24, ge=4, le=MAX_TRIALS)
-    """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
-    calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
-    """What trials cost here, before the search."""
+    """Settings that the search proposes besides this project's default: half at the target scale, a quarter at the small one, the rest between."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
-    stress: StressSpec = StressSpec()  # type: ignore[call-arg]
-    """The finalists at every searched scale."""
     confirm: ConfirmSpec = ConfirmSpec()  # type: ignore[call-arg]
     """The frozen settings on test seeds."""
-    measure: MeasureSpec | None = None
-    """The clock; none leaves it out, and the certificate says so."""
-    cpu_hours: float | None = Field(None, gt=0)
-    """Budget of CPU time in training, by all trials up to the confirmation; evaluation and start-up come on top. The \
-search is cut short so that the later stages can be paid for; the certificate says what they use beyond it."""
     tolerance: float = Field(0.05, gt=0, lt=1)
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)

@@ -364,11 +364,14 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-NOT_IDENTITY = (("search", "num_trials"), ("budget", "allow_larger_batch"), ("holdup", "cpu_hours"))
+NOT_IDENTITY = (("search", "num_trials"), ("budget", "allow_larger_batch"))
 """What a resume may change: it adds trials, lets a study start, or ends it earlier, and changes no trial."""
 _RENAMED = {"search.anchors": "baselines"}
 """Key that earlier versions recorded -> its name now."""
-GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds", "script.own_parts")
+GONE = (
+    *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
+    "script.own_parts",
+)
 """Keys that earlier versions recorded, and that nothing reads any more."""
 
 
