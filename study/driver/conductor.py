@@ -120,7 +120,6 @@ class Conductor:
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
         self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
         self._neighbours = Neighbours(ledger.rows)
-        self._apart: set[int] = set()
         """Trials that began when another one of their group had ended already."""
         self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
         """Deaths of the engine in a row, trials that they were put down to, how many others had ended at the last."""
@@ -193,24 +192,7 @@ class Conductor:
         self._append(started)
         self._queue.begin(request)
         self._neighbours.began(request.trial)
-        if any(self._queue.is_over(member) for member in self._queue.group_of(request)):
-            self._apart.add(request.trial)
         return started
-
-    def timing_group_of(self, trial: int) -> tuple[str, int] | None:
-        """Return a name for the group of a trial in this session, and how many of it are still to run, itself included.
-
-        Trials that are to be timed side by side wait for each other by this name; None for others. Where one of them
-        was lost, the rest may have met and ended without it: nobody is waited for any more, and it is tainted.
-        """
-        request = self._queue.requests[trial]
-        if request.group is None:
-            return None
-        members = self._queue.group_of(request)
-        open_ones = [member for member in members if not self._queue.is_over(member)]
-        lost = {trial for trial, _ in self._losses}
-        size = 1 if lost & {request.trial, *members} else 1 + len(open_ones)
-        return f"group-{self.ledger.sessions}-{request.group}", size
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -290,8 +272,6 @@ class Conductor:
         summary = row.summarise(self.spec, status, moment=time.time() if last_seen is None else last_seen)
         label = _label_at_end(row, status, lost, self._neighbours.reserved(trial))
         self._neighbours.ended(trial)
-        if label and self._was_apart(trial):
-            label = Label(timing="tainted", reason="the trials of its group did not all run side by side")
         self._append(
             TrialEnded(
                 trial=trial,
@@ -324,14 +304,6 @@ class Conductor:
             fix = "Mend it and start a new study, or go on with the same command and --resume --keep-going."
             why = f"the first {count(len(ended), 'trial')} failed, all in the same way: {reason.rstrip('.')}. {fix}"
             self.end_early("error", why)
-
-    def _was_apart(self, trial: int) -> bool:
-        """Return whether a trial was without another one of its group for some of its time."""
-        members = self._queue.group_of(self._queue.requests[trial]) if trial in self._queue.requests else []
-        rows = self.ledger.rows
-        failed = any(member in rows and rows[member].status == "failed" for member in members)
-        lost = bool(members) and any(self._losses[each, loss] for each in (trial, *members) for loss in TAKEN_BACK)
-        return trial in self._apart or failed or lost
 
     def write_table(self) -> None:
         """Write the table of trials, for people and for MLflow; on a full disk it stays as it was."""
@@ -419,7 +391,6 @@ class Conductor:
             num_env_runners=int(row.setting[SCALE]),
             execution=row.execution,
             processes_per_node=processes_per_node,
-            beside=len(self._queue.group_of(request)) * row.num_cpus,
         )
 
     # --- ending ------------------------------------------------------------------------------------------------

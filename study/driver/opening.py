@@ -193,7 +193,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         TrackingError: Another MLflow or storage that the person names does not answer.
     """
     identity = folder.identity()
-    if gone := [place for place in gone_from(identity.spec) if place.startswith("holdup.")]:
+    if gone := gone_from(identity.spec):
         rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
         fix = "Resume it with the version that started it, or start a new study with --name."
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)

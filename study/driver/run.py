@@ -402,8 +402,7 @@ def _tuner(
         learners = started.setting.get(LEARNERS)
         varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
         spec = json.dumps(varied.to_json()) if varied else specs[started.variant]
-        group = conductor.timing_group_of(started.trial) if conductor.design.times else None
-        return packed_config(started, spec, group=group, script=script)
+        return packed_config(started, spec, script=script)
 
     callback = StudyCallback(conductor, on_setup=stopping.install, on_change=display.update)
     return tune.Tuner(

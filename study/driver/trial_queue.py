@@ -127,14 +127,6 @@ class TrialQueue:
         self.waiting.append(self.requests[trial])
         self.waiting.sort(key=lambda request: request.trial)
 
-    def group_of(self, request: TrialRequest) -> list[int]:
-        """Return the other trials of a request's group, which are timed side by side with it."""
-        if request.group is None:
-            return []
-        return [
-            each.trial for each in self.requests.values() if each.group == request.group and each.trial != request.trial
-        ]
-
     @property
     def part_ended(self) -> bool:
         """Whether the next trial needs another run of Tune.
@@ -164,7 +156,7 @@ class TrialQueue:
         held, expected = self._cpus_held, self.durations.expected
         queue = [Waiting(num_cpus=held(request), duration=expected(request)) for request in startable]
         running = [Running(num_cpus=held(self.requests[trial]), end=self._end_of(trial)) for trial in self.running]
-        # Trials that are measured side by side share the CPUs that one large trial has; nothing else runs then.
+        # Nothing else runs beside a trial with a group: it may have CPUs that are no cores.
         cluster = self._plan.cluster
         capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
         first, before = startable[0].trial, self._promised
@@ -177,15 +169,12 @@ class TrialQueue:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
-        While trials of a group run, no other trial of it is left out: they wait for it.
         """
         head = self._of_one_group(self.waiting[:LOOKAHEAD])
         if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
         known, expected = self.durations.known, self.durations.expected
-        if any(self.requests[trial].group is not None for trial in self.running):
-            return head
         return [request for request in head if left > 0 and (not known(request) or expected(request) <= left)]
 
     def _is_full(self) -> bool:

@@ -57,14 +57,14 @@ def guess_seconds(
         num_env_runners: The scale.
         cluster: Where it runs.
         execution: How it runs.
-        iterations: Limit of the trial; None for the mean of those in the space.
+        iterations: Limit of the trial; None for that of the space.
     """
     batch = _middle(bounds(batch_domain(spec, num_env_runners)))
     iteration = guess_iteration_seconds(spec, num_env_runners, cluster, execution=execution)
-    limits = [value for value in spec.iterations_axis if value is not None] if iterations is None else [iterations]
+    limit = spec.budget.iterations if iterations is None else iterations
     durations = [spec.budget.time_s] if spec.budget.time_s is not None else []
-    if limits:
-        durations.append(iteration * sum(limits) / len(limits))
+    if limit is not None:
+        durations.append(iteration * limit)
     if spec.budget.env_steps is not None:
         durations.append(iteration * max(spec.budget.env_steps / batch, 1))
     return guess_start_seconds(spec, num_env_runners, cluster, execution=execution) + min(durations)

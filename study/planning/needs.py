@@ -232,7 +232,6 @@ def label_at_start(
     num_env_runners: int,
     execution: Execution,
     processes_per_node: Mapping[str, int] | None = None,
-    beside: int = 0,
 ) -> Label:
     """Return the label that a trial begins with: whether every process has a core of its own.
 
@@ -242,12 +241,11 @@ def label_at_start(
         num_env_runners: The scale.
         execution: How it runs.
         processes_per_node: Node address -> processes of this trial there, once they are up; None: any may get some.
-        beside: CPUs that other trials of its group reserve at the same time.
     """
     if execution == "emulated":
         inside = count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
         return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in {inside}")
-    reserved, capacity = num_cpus(spec, num_env_runners, execution) + beside, cluster.capacity
+    reserved, capacity = num_cpus(spec, num_env_runners, execution), cluster.capacity
     shared = _shared_cores(cluster, reserved, processes_per_node)
     if not shared:
         return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")

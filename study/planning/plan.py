@@ -14,7 +14,7 @@ from study.records.request import TrialRequest
 from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
-from study.space.settings import Variant, larger_batches
+from study.space.settings import Variant
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
 from study.text import count, listed
@@ -103,8 +103,8 @@ class Plan:
         Of cells these are trials of as many runners and learners, one after another: between them the runner processes
         get new environments and a new policy, which takes a second instead of a start.
         """
-        if (cell := self.cell_of(request.name)) is not None:
-            return None if cell.cell.num_trials > 1 else (request.num_env_runners, request.num_learners)
+        if self.cell_of(request.name) is not None:
+            return request.num_env_runners, request.num_learners
         return "study" if self.reuses_processes and request.variant == "study" else None
 
     @property
@@ -192,13 +192,6 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         )
     for node in plan.cluster.nodes:
         yield from _of_node(node)
-    if batches := larger_batches(spec):
-        scale, batch = max(batches.items())
-        yield (
-            f"Larger than the budget: a train batch of up to {batch:,} steps at {scale} runners, of "
-            f"{spec.budget.env_steps:,} steps in all. Such a trial trains once, on data of random actions. "
-            "To change it: raise budget.env_steps, or lower the batch."
-        )
 
 
 def _of_script(spec: StudySpec) -> Iterator[str]:

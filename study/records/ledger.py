@@ -1,8 +1,6 @@
 """Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
 
-import functools
 import itertools
-import operator
 from collections.abc import Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -12,7 +10,7 @@ from msgspec import Struct, field, structs
 from study.engine import engine_of
 from study.errors import RecordError
 from study.machine.load import NodeLoad
-from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -95,8 +93,9 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     """When the latest iteration was recorded, by the same clock."""
     sums: Sums = field(default_factory=Sums)
     """What its iterations add up to."""
-    _cpu_s: float = 0.0
-    _evaluations: list[_Evaluated] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """Of training in this attempt."""
+    evaluations: list[_Evaluated] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -135,7 +134,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             case Evaluation():
                 self.last_evaluation = record
                 self.progress = record.progress
-                self._evaluations.append(
+                self.evaluations.append(
                     _Evaluated(
                         mean=sum(record.returns) / len(record.returns),
                         num_episodes=len(record.returns),
@@ -144,7 +143,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                         progress=record.progress,
                         env_steps=record.env_steps,
                         wall_time_s=record.wall_time_s,
-                        cpu_s=self._cpu_s,
+                        cpu_s=self.cpu_s,
                     )
                 )
             case TrialEnded():
@@ -157,7 +156,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
 
     def _apply_iteration(self, record: Iteration, moment: float) -> None:
         self.sums.add(record.iteration, record.metrics)
-        self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
+        self.cpu_s += record.metrics.get("cpu_time_s") or 0.0
         if record.iteration > WARMUP_ITERATIONS:
             self.timed_to = moment
         else:
@@ -174,9 +173,9 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
         return self.sums.columns() | {
-            "num_evaluations": len(self._evaluations) or None,
-            "num_eval_episodes": sum(each.num_episodes for each in self._evaluations) if self._evaluations else None,
-            "num_cut": sum(each.num_cut for each in self._evaluations) if self._evaluations else None,
+            "num_evaluations": len(self.evaluations) or None,
+            "num_eval_episodes": sum(each.num_episodes for each in self.evaluations) if self.evaluations else None,
+            "num_cut": sum(each.num_cut for each in self.evaluations) if self.evaluations else None,
         }
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
@@ -188,39 +187,43 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 throughput study, or where the space lacks the returns that give it a meaning.
             moment: When it ends, seconds since the epoch.
         """
-        last = self.last_iteration
-        # A tolerance, since progress is a sum of fractions.
-        finals = [each.mean for each in self._evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
-        final = sum(finals) / len(finals) if finals else None
-        score: float | None = 0.0 if status == "failed" and spec.learns and spec.is_scored else None
-        if status == "finished" and final is not None and isfinite(final) and spec.is_scored:
-            score = spec.score(final)
-        target = spec.environment.target
-        reached = None
-        if status == "finished" and self._evaluations and target is not None:
-            reached = self._first_at(target)
-        return {
-            "wall_time_s": last.wall_time_s if last else 0.0,
-            "env_steps": last.env_steps if last else 0,
-            "env_steps_per_s": self.sums.env_steps_per_s(),
-            "final_return": final if status == "finished" else None,
-            "score": score,
-            "startup_time_s": self.startup_time_s,
-            # One by one, since `sum` rounds otherwise from Python 3.12 on.
-            "evaluation_time_s": functools.reduce(operator.add, (each.eval_time_s for each in self._evaluations), 0.0),
-            "cpu_s_reserved": (moment - self.started) * self.num_cpus,
-            "cpu_s_spent": self._cpu_s if last else None,
-            "env_steps_to_target": reached.env_steps if reached else None,
-            "time_to_target_s": reached.wall_time_s if reached else None,
-            "cpu_s_to_target": reached.cpu_s if reached else None,
-            "peak_return": max((each.mean for each in self._evaluations if isfinite(each.mean)), default=None),
-            "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
-            "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
-        }
+        end = End(row=self, spec=spec, status=status, moment=moment)
+        return {name: metric.of(end) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
 
-    def _first_at(self, target: float) -> _Evaluated | None:
-        """Return the first of the first two consecutive evaluations at or above `target`; None when there are none."""
-        pairs = itertools.pairwise(self._evaluations)
+
+class End(Struct, frozen=True, kw_only=True):
+    """The end of an attempt, of which the metrics of grain `trial` are made."""
+
+    row: TrialRow
+    spec: StudySpec
+    status: Status
+    moment: float
+    """Seconds since the epoch."""
+
+    @property
+    def last(self) -> Iteration | None:
+        """The last iteration."""
+        return self.row.last_iteration
+
+    @property
+    def evaluations(self) -> list[_Evaluated]:
+        """All evaluations."""
+        return self.row.evaluations
+
+    @property
+    def final_return(self) -> float | None:
+        """The mean over the evaluations in the last `FINAL_SHARE` of the budget."""
+        # A tolerance, since progress is a sum of fractions.
+        finals = [each.mean for each in self.evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
+        return sum(finals) / len(finals) if finals else None
+
+    @property
+    def reached(self) -> _Evaluated | None:
+        """Of a finished trial the first of the first two consecutive evaluations at or above the target."""
+        target = self.spec.environment.target
+        if self.status != "finished" or target is None:
+            return None
+        pairs = itertools.pairwise(self.evaluations)
         return next((first for first, second in pairs if first.mean >= target and second.mean >= target), None)
 
 

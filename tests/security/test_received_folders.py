@@ -13,6 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -236,7 +237,7 @@ def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
     (checkpoint / "module_state.pkl").write_text("")
     (checkpoint / "inner" / "deep").symlink_to(tmp_path)
     with pytest.raises(RecordError, match="symbolic link"):
-        ChosenPolicy(title="", checkpoint=checkpoint, spec=spec(), study=study, trial=0).check_owner()
+        ChosenPolicy(title="", spec=spec(), study=study, row=SimpleNamespace(trial=0)).check_owner()
 
 
 # --- whom MLflow's credentials and a study's results go to (attacks 2, 4 and 16) ------------------------------------
