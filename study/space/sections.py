@@ -280,7 +280,8 @@ class HoldUpSpec(Section):
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
     """Seeds of the confirmation; refused until the settings are frozen."""
     num_settings: int = Field(24, ge=4, le=MAX_TRIALS)
-    """Settings that the search proposes besides this project's default: half at the target scale, a quarter at the small one, the rest between."""
+    """Settings that the search proposes besides this project's default: half at the target scale, a quarter at the \
+small one, the rest between."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
     confirm: ConfirmSpec = ConfirmSpec()  # type: ignore[call-arg]
