@@ -167,7 +167,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (HELD_UP, "holdup.small_scale: 6", "", "6 with [2] below it"),
     (HELD_UP, "holdup.unseen_scales: [6, 12]", "", "[6, 12]"),
     (HELD_UP, "holdup.num_settings: 7", "", "7"),
-    (HELD_UP, "holdup.stress.num_settings: 9", "", "9 > 8"),
     (HELD_UP, "holdup.published: {lr: 0.0001}", "", "one of the two"),
     (HELD_UP, "holdup.baselines: [published]", "holdup.published", "one of the two"),
 ]  # fmt: skip
@@ -208,11 +207,9 @@ KEPT: list[tuple[Mapping[str, Any], str]] = [
     (TIMED, "throughput.grids.most: {num_env_runners: [400]}"),
     (HELD_UP, "holdup.rank_seeds: {first: 9, count: 7}"),
     (HELD_UP, "holdup.num_settings: 8"),
-    (HELD_UP, "holdup.stress.num_settings: 8"),
     (HELD_UP, "holdup.unseen_scales: [50]"),
     (HELD_UP, "holdup.naive_steps_per_env_runner: 1250"),
     (HELD_UP, "evaluation.num_evaluations: 2"),
-    (HELD_UP, "execution: emulated, exclusive: true, holdup.measure: {}"),
 ]  # fmt: skip
 
 
