@@ -55,7 +55,8 @@ ARMS: Mapping[str, str] = MappingProxyType(
 MOST_SETTINGS = 1_000
 """Settings that are looked at, those with the most runs first and of these the best; `Study.trials` has every run."""
 NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
-"""Stages whose runs are cut short for the clock: they say nothing about the return."""
+"""Stages whose runs are cut short for the clock: they say nothing about the return. `calibrate` and `measure` are of
+hold-up studies before version 0.15.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

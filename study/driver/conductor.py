@@ -118,7 +118,7 @@ class Conductor:
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
-        self._queue = TrialQueue(spec, plan, ledger.rows, self._course, deadline=deadline)
+        self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
         self._neighbours = Neighbours(ledger.rows)
         """Trials that began when another one of their group had ended already."""
         self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
@@ -168,13 +168,9 @@ class Conductor:
         if not course.decides or queue.running or self.stop is not None:
             return
         while course.is_due:
-            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
-            if queue.waiting and not reason:
-                if shortfall := course.shortfall(queue.waiting[0]):
-                    self.end_early("error", shortfall)
+            if queue.waiting:
                 return
-            left = [request.trial for request in queue.waiting]
-            queue.replace(course.decide(left, reason))
+            queue.replace(course.decide())
         queue.replace([])
 
     def next_trial(self) -> TrialStarted | None:
@@ -192,7 +188,6 @@ class Conductor:
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
-        started = structs.replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
         self._course.check(started)
         self._append(started)
         self._queue.begin(request)

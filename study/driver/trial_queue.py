@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from study.designs.base import Course
 from study.driver.admission import Running, Waiting, admit, promise
 from study.planning.guess import guess_seconds
 from study.planning.needs import num_gpus
@@ -88,18 +87,14 @@ class TrialQueue:
         spec: StudySpec,
         plan: Plan,
         rows: Mapping[int, TrialRow],
-        course: Course,
         *,
         deadline: float | None = None,
     ) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
-        self._spec, self._plan, self._rows, self._course = spec, plan, rows, course
+        self._spec, self._plan, self._rows = spec, plan, rows
         self.requests = {request.trial: request for request in plan.requests}
-        cancelled = course.cancelled
-        self.waiting = [
-            request for request in plan.requests if request.trial not in cancelled and not self.is_over(request.trial)
-        ]
+        self.waiting = [request for request in plan.requests if not self.is_over(request.trial)]
         self.running: dict[int, float] = {}
         self.suspects: set[int] = set()
         self.durations = Durations(spec, plan)
@@ -176,22 +171,11 @@ class TrialQueue:
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
         """
         head = self._of_one_group(self.waiting[:LOOKAHEAD])
-        if head and self.why_skip(head[0]):
-            return []
         if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
         known, expected = self.durations.known, self.durations.expected
-        return [
-            request
-            for request in head
-            if left > 0 and (not known(request) or expected(request) * self._length(request) <= left)
-        ]
-
-    def why_skip(self, request: TrialRequest) -> str:
-        """Return why a trial is not run at all; empty when it is."""
-        left = None if self.deadline is None else self.deadline - time.monotonic()
-        return self._course.why_skip(request, num_running=len(self.running), left_s=left)
+        return [request for request in head if left > 0 and (not known(request) or expected(request) <= left)]
 
     def _is_full(self) -> bool:
         """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
@@ -220,10 +204,6 @@ class TrialQueue:
         running = {(self.requests[trial].group, processes_kept_for(self.requests[trial])) for trial in self.running}
         wanted = running or {(head[0].group, self._kept_for)}
         return [request for request in head if (request.group, processes_kept_for(request)) in wanted]
-
-    def _length(self, request: TrialRequest) -> float:
-        """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
-        return 1.0 if request.iterations is not None else self._course.share_of_usual(request)
 
     def _end_of(self, trial: int) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""

@@ -173,8 +173,8 @@ def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[
 
 THROUGHPUT = "throughput"
 """What the trials of a throughput study have in place of a stage."""
-Variant = Literal["study", "stock", "measured"]
-"""`study`: as the space says. `stock`: RLlib's own runners and learner. `measured`: real runners, for the clock."""
+Variant = Literal["study", "stock"]
+"""`study`: as the space says. `stock`: RLlib's own runners and learner."""
 
 WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
 """Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
@@ -185,15 +185,8 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
     """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""
     if num_learners is not None:
         return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
-    match variant:
-        case "stock":
-            environment = spec.environment.model_copy(update={"backend": "gymnasium"})
-            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
-            return spec.model_copy(update={"environment": environment, **stock})
-        case "measured":
-            wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
-            environment = spec.environment.model_copy(update={"step_wait_ms": wait})
-            evaluation = spec.evaluation.model_copy(update={"num_evaluations": 1, "episodes": 1})
-            return spec.model_copy(update={"execution": "real", "environment": environment, "evaluation": evaluation})
-        case _:
-            return spec
+    if variant == "stock":
+        environment = spec.environment.model_copy(update={"backend": "gymnasium"})
+        stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
+        return spec.model_copy(update={"environment": environment, **stock})
+    return spec

@@ -70,8 +70,7 @@ ONE_SETTING = Rule(
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "repeat", Kind(rules=(*COMMON, *BATCHES, ONE_SETTING)))
-    monkeypatch.setattr(registry, "_DESIGNS", {**registry._DESIGNS})
-    registry.register(Repeat())
+    monkeypatch.setitem(registry.DESIGNS, "repeat", Repeat())
 
 
 @pytest.fixture
