@@ -368,19 +368,19 @@ def env_steps_to_target(end: "End") -> float | None:
 
     Absent when there are none within the budget.
     """
-    return end.reached.env_steps if end.reached else None
+    return None if end.reached is None else end.evaluations[end.reached].env_steps
 
 
 @_of_trial("s", section="target")
 def time_to_target_s(end: "End") -> float | None:
     """Training seconds until then."""
-    return end.reached.wall_time_s if end.reached else None
+    return None if end.reached is None else end.evaluations[end.reached].wall_time_s
 
 
 @_of_trial("CPU s", section="target")
 def cpu_s_to_target(end: "End") -> float | None:
     """CPU time of the trial's processes in training until then."""
-    return end.reached.cpu_s if end.reached else None
+    return None if end.reached is None else end.row.cpu_s_before[end.reached]
 
 
 @_of_trial("return", section="return")

@@ -440,9 +440,9 @@ def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Ma
         Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
         failed=status == "failed",
         lost=lost or "",
-        num_dropped_samples=row.num_dropped_samples,
+        num_dropped_samples=int(row.sums.worst("num_dropped_samples")),
         num_lost_runners=row.num_lost_runners,
-        num_restarts=row.num_restarts,
+        num_restarts=int(row.sums.worst("num_env_runner_restarts")),
         cpu_pressure=row.sums.mean_cpu_pressure(),
         disturbances=disturbances(row.node_loads, reserved),
     )

@@ -21,7 +21,6 @@ from study.mirrors.tracking_uri import (
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files
 from study.records.ledger import Ledger
-from study.records.lock import check_free
 from study.records.records import read_lines
 from study.space.rules import fused_alone
 from study.space.script import what_changed
@@ -83,7 +82,6 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
     if exists:
         folder.check_owner()
         check_files(folder)
-        check_free(folder.path)  # before the environment is tried; it is locked later
     return exists
 
 

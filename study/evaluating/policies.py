@@ -66,7 +66,7 @@ class ChosenPolicy:
             rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
-        check_plain(self.checkpoint, levels=-1)
+        check_plain(self.checkpoint)
         for folder in (self.study.path, self.checkpoint):
             check_own(folder, way_out=_WAY_OUT)
 

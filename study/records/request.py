@@ -1,4 +1,4 @@
-"""What a trial is to be, from the proposal to its record. Pure values."""
+"""What a trial is to be, from the proposal to its record."""
 
 import hashlib
 import json
