@@ -319,7 +319,7 @@ def cell_words(cell: Cell, cells: Sequence[Cell]) -> list[str]:
 
 
 def _grids_of(cell: Cell) -> str:
-    return ", ".join(filter(None, ["base cell" if cell.name == BASE_CELL else "", cell.grids]))
+    return ", ".join(filter(None, ["base cell" if cell.name == BASE_CELL else "", *cell.grids]))
 
 
 def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow], *, table_file: str) -> None:

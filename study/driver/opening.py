@@ -208,8 +208,8 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         _check_script(folder, as_of_now(identity.spec), spec)
         different = ", ".join(_differences(begun.to_json(), spec.to_json()))
         rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
-        noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=f"{noted}, or start a new study with --name.")
+        fix = f"Name its own copy, --space {folder.space_file}, or start a new study with --name."
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:

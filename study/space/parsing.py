@@ -121,7 +121,6 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
     return [each for each in inner if each.where not in meant], meant
 
 
-_DOMAIN = "Write a number, a list such as [1, 2], or a range such as {low: 1, high: 46}."
 _KEYS = "Write its keys below it, indented, without dashes"
 _EXPLAINED: Mapping[str, tuple[str, str]] = {
     "missing": ("must be given", "Add it."),
@@ -158,8 +157,8 @@ def _explained(item: Any, parts: Sequence[str]) -> tuple[str, str, str]:
     if kind == "model_type":
         known["keys"] = ", ".join(known_keys(parts, {}))
     if parts[:-1] == ["parameters"] and kind in ("int_type", "float_type"):
-        rule, fix = "must be a number, a list or a range", _DOMAIN
-    return rule.format(**known), got, fix.format(**known) if kind != "rule" else known["fix"]
+        return "must be a number, a list or a range", got, "Write 1, [1, 2] or a range such as {low: 1, high: 46}."
+    return rule.format(**known), got, fix.format(**known)
 
 
 def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:

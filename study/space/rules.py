@@ -475,9 +475,9 @@ def one_batch(s: StudySpec) -> Faults:
     steps = s.budget.env_steps
     if steps is None or not s.is_on_policy or not s.learns:
         return
-    largest_of = {f"{n} runners": int(largest(batch_domain(s, n))) for n in s.scales}
+    scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
+    largest_of = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
     if s.holdup is not None:
-        largest_of |= {f"{n} runners": int(largest(batch_domain(s, n))) for n in s.holdup.unseen_scales}
         naive = {"steps_per_env_runner": s.holdup.naive_steps_per_env_runner}
         changes = {"naive_growth": naive, "published": s.holdup.published}
         plain: dict[str, Value] = {"train_batch_size": PARAMETERS["train_batch_size"].rllib or 0}

@@ -87,7 +87,7 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
         places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
         if (found := next((candidate for candidate in places if candidate.is_file()), None)) is not None:
             return found
-        if given.is_dir():
+        if Path(path).is_dir():
             copied = given / "space.yaml"
             fix = f"Of that study it is {copied}; with --name {given.name} --resume the study goes on."
             fix = fix if copied.is_file() else "Name a file in it."
@@ -184,7 +184,7 @@ class _Reader:
                 self._refuse(place[:3], rule=rule, fix="Nest less, and do not nest aliases.")
             return None
         if str(node.tag).removeprefix(_TAG) not in _PLAIN:
-            fix = "Write a plain value, or put it in quotes."
+            fix = "Write a plain value. Put it in quotes if it is text."
             self._refuse(place, rule="tags and dates are not allowed", got=_printable(str(node.tag)), fix=fix)
             return None
         if isinstance(node, MappingNode):

@@ -3,7 +3,7 @@
 import pytest
 
 from study.adopted.loading import load_space
-from study.designs.holdup.known import default_setting, fixed_baselines, scaled_baselines
+from study.designs.holdup.arms import default_setting, fixed_baselines, scaled_baselines
 from study.designs.registry import make_plan
 from study.errors import ClusterError
 from study.options import all_overrides
