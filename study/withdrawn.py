@@ -25,6 +25,13 @@ VALUES: Mapping[tuple[str, str], str] = {
     ("learner", "lean"): "Remove it: the fused learner serves where it can, else RLlib's own.",
 }
 """Key of a space, and a value that it had -> what to do instead."""
+KEYS: Mapping[str, str] = {
+    "holdup.calibrate": "Remove it: the search begins with this project's default setting.",
+    "holdup.stress": "Remove it: the best of the race is confirmed, at unseen scales too.",
+    "holdup.measure": "Remove it: a throughput study answers the clock, `python run_study.py --space throughput.yaml`.",
+    "holdup.cpu_hours": "Remove it: --dry-run says what the study costs; lower the sizes of its stages.",
+}
+"""Key of a space -> what to do instead."""
 NAMES: Mapping[str, str] = {
     "table not_measured": "Read the trials, which name each clock.",
     "table pop_tree": "Read the phases.",
@@ -61,7 +68,11 @@ def refuse_withdrawn(words: Sequence[str]) -> None:
 
 
 def withdrawn_values(content: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault for each value in the content of a space that is gone."""
+    """Yield a fault for each key or value in the content of a space that is gone."""
+    for place, fix in KEYS.items():
+        section, _, name = place.partition(".")
+        if isinstance(content.get(section), Mapping) and name in content[section]:
+            yield Fault(where=place, rule="was withdrawn in version 0.15.0", fix=fix)
     for (key, value), fix in VALUES.items():
         if content.get(key) == value:
             yield Fault(where=key, rule=f"`{value}` was withdrawn in version 0.13.0", fix=fix)

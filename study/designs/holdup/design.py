@@ -23,12 +23,12 @@ from study.designs.holdup.stages import (
 from study.errors import RecordError
 from study.machine.shape import ClusterShape
 from study.planning.needs import execution_of, num_cpus
-from study.planning.plan import Plan, check_objective, total_hours, trial_needs
+from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest, numbered
-from study.space.settings import spec_of
+from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 
 
@@ -53,7 +53,7 @@ class HoldUp(Design):
         counts = Counter({scale: 0 for scale in (*spec.scales, *holdup_of(spec).unseen_scales)})
         counts.update({scale: number for (scale, variant), number in expected.items() if variant == "study"})
         scales = tuple(trial_needs(spec, scale, cluster, num_trials=number) for scale, number in sorted(counts.items()))
-        others = {
+        others: dict[tuple[int, Variant], TrialNeeds] = {
             (scale, variant): trial_needs(spec_of(spec, variant), scale, cluster, num_trials=number)
             for (scale, variant), number in expected.items()
             if variant != "study"
