@@ -159,7 +159,7 @@ def values(domain: Domain) -> Iterable[Value]:
     return (domain,)
 
 
-def listed(given: Range) -> list[int]:
+def listed(given: Range) -> list[Value]:
     """Return the values of a range that is dealt as a list: those of its `step`, else each twice the one before.
 
     Without a step 1 to 46 is 1, 2, 4, 8, 16, 32, 46: both ends, and so few between that each is run often.
@@ -171,7 +171,8 @@ def listed(given: Range) -> list[int]:
             fix = "Raise `step`, or leave it out: each value is then twice the last."
             raise broken(rule=f"at most {MAX_LISTED} values", got=str(len(stepped)), fix=fix)
         return list(stepped)
-    found, value = [], low
+    found: list[Value] = []
+    value = low
     while value < high:
         found.append(value)
         value = max(2 * value, 1)

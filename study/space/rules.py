@@ -124,7 +124,7 @@ MUST: tuple[tuple[str, Condition, str, str], ...] = (
     ("search.num_trials", lambda s: s.kind == "search" and s.search.num_trials is None and _counts_trials(s),
      "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
     ("parameters.num_minibatches",
-     lambda s: s.is_on_policy and s.parameters.num_minibatches is not None and s.most_learners > 1,
+     lambda s: s.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
      "must be the smallest of parameters.num_env_runners", "Name that, or list no smaller scale."),
@@ -151,7 +151,7 @@ def _at(spec: StudySpec, place: str) -> tuple[Any, Any]:
     """Return the value at a place of a space, and its default; None where it is a section."""
     *above, name = place.split(".")
     section = functools.reduce(getattr, above, spec)
-    value, default = getattr(section, name), type(section).model_fields[name].get_default()  # type: ignore[attr-defined]
+    value, default = getattr(section, name), type(section).model_fields[name].get_default()
     return value, default
 
 
@@ -479,11 +479,11 @@ def one_batch(s: StudySpec) -> Faults:
     largest_of = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
     if s.holdup is not None:
         naive = {"steps_per_env_runner": s.holdup.naive_steps_per_env_runner}
-        changes = {"naive_growth": naive, "published": s.holdup.published}
+        changes: dict[str, Mapping[str, Value]] = {"naive_growth": naive, "published": s.holdup.published}
         plain: dict[str, Value] = {"train_batch_size": PARAMETERS["train_batch_size"].rllib or 0}
-        for name in s.holdup.baselines:
-            sizes = {key: each for key, each in changes.get(name, {}).items() if key in (*plain, *naive)}
-            largest_of[name] = int(resolve(overlay(plain, sizes), s.holdup.target_scale)["train_batch_size"])
+        for baseline in s.holdup.baselines:
+            sizes = {key: each for key, each in changes.get(baseline, {}).items() if key in (*plain, *naive)}
+            largest_of[baseline] = int(resolve(overlay(plain, sizes), s.holdup.target_scale)["train_batch_size"])
     name, batch = max(largest_of.items(), key=lambda item: item[1])
     if batch > steps:
         rule = "the largest train batch must fit into it, or a trial ends after one batch"

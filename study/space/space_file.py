@@ -81,17 +81,20 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
     Raises:
         SpaceError: There is none; names the nearest.
     """
-    given = Path(path) if Path(path).name else Path("nothing")
-    names = [given] if given.suffix == ".yaml" else [given, given.with_name(f"{given.name}.yaml")]
+    given = Path(path)
+    named = given if given.name else Path("nothing")  # the folder `.` has no name
+    names = [named] if named.suffix == ".yaml" else [named, named.with_name(f"{named.name}.yaml")]
+    is_folder = False
     with contextlib.suppress(OSError, ValueError):  # such as a name that is too long
         places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
         if (found := next((candidate for candidate in places if candidate.is_file()), None)) is not None:
             return found
-        if Path(path).is_dir():
-            copied = given / "space.yaml"
-            fix = f"Of that study it is {copied}; with --name {given.name} --resume the study goes on."
-            fix = fix if copied.is_file() else "Name a file in it."
-            raise _error(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
+        is_folder = given.is_dir()
+    if is_folder:
+        own = given / "space.yaml"
+        fix = f"Of that study it is {own}; with --name {given.name} --resume the study goes on."
+        fix = fix if own.is_file() else "Name a file in it."
+        raise _error(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(f"{given.stem}.yaml", shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."

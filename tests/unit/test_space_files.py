@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -190,7 +189,7 @@ def test_a_file_that_is_not_text_and_the_folder_of_a_study_are_refused(tmp_path:
     with pytest.raises(SpaceError, match=r"UTF-8 text. Fix: Save it as UTF-8"):
         load_space(file)
     file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
-    with pytest.raises(SpaceError, match=r"\(line 13\).*got byte 0xe9 at offset \d+"):
+    with pytest.raises(SpaceError, match=r"\(line 13\).*must be UTF-8 text"):
         load_space(file)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "space.yaml").write_text(PLAIN)
@@ -216,7 +215,6 @@ def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
     base = spec()
     for changes in ({"search__num_trials": 60}, {"description": "x"}):
         assert spec(**changes).digest() == base.digest()
-    assert holdup.holdup_spec(holdup__cpu_hours=9).digest() == holdup.holdup_spec(holdup__cpu_hours=8).digest()
     for changes in (
         {"search__sampler": "tpe"},
         {"budget__env_steps": 1001},
@@ -257,12 +255,3 @@ def test_what_earlier_versions_recorded_is_read():
     assert gone_from({"throughput": {"allocation": None}}) == []
     assert gone_from({"throughput": {"allocation": {"num_env_runners": 4}}}) == ["throughput.allocation"]
     assert as_of_now(old) == {**{key: each for key, each in recorded.items() if key != "version"}, "learner": "fused"}
-
-
-def test_a_study_file_that_somebody_changed_is_not_resumed(tmp_path):
-    folder = holdup.write_study(tmp_path, spec(), [])
-    recorded = json.loads(folder.identity_file.read_text())
-    recorded["spec"]["budget"]["env_steps"] = 2000
-    folder.identity_file.write_text(json.dumps(recorded))
-    with pytest.raises(RecordError, match="`spec` and `digest` must agree"):
-        resumed_identity(folder, spec(budget__env_steps=2000), RunOptions(name="demo", out=tmp_path, resume=True))
