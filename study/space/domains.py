@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +18,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from study.space.parameters import MAX_WHOLE, NAMES, RULES, SCALE, Parameter, Value, attribute
@@ -40,6 +42,17 @@ class Section(Model):
     """A block of a space file; the text below each field is its description in the schema and the field reference."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def inner_model(info: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of a field that is a section, perhaps an optional one, or a list or mapping of such."""
+    parts: list[Any] = [info.annotation]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+        parts += [*get_args(part)] if get_origin(part) in (list, dict, Union, UnionType) else []
+    return None
 
 
 def _as_whole(value: Any) -> Any:

@@ -7,13 +7,12 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from study.errors import Fault, SpaceError
-from study.space.domains import MAX_LISTED, Range
+from study.space.domains import MAX_LISTED, Range, inner_model
 from study.space.names import ALIKE, meant_by
 from study.space.parameters import ALGORITHMS, SCALE
 from study.space.rules import ASKED, COMMON, SEARCH, Rule, fault
@@ -109,7 +108,7 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
         section = "".join(f"{part}." for part in parts[:-1])
         if unknown:
             absent = [place.removeprefix(section) for place in missing if place.rpartition(".")[0] == section[:-1]]
-            fix, named = _unknown_key(last, known_keys(item["loc"][:-1], source.content), absent, item.get("input"))
+            fix, named = _unknown_key(last, _known_keys(section[:-1], source.content), absent, item.get("input"))
             meant |= {f"{section}{name}" for name in ([named] if named else [])}
             meant |= {f"{section}low", f"{section}high"} if named == "choices" else set()
             faults.append(fault(f"{section}{last}", "unknown key", "", fix))
@@ -155,55 +154,43 @@ def _explained(item: Any, parts: Sequence[str]) -> tuple[str, str, str]:
         near = difflib.get_close_matches(str(item["input"]), options, n=1)
         fix = f"Did you mean '{near[0]}'?" if near else fix
     if kind == "model_type":
-        known["keys"] = ", ".join(known_keys(parts, {}))
+        known["keys"] = ", ".join(_known_keys(".".join(parts), {}))
     if parts[:-1] == ["parameters"] and kind in ("int_type", "float_type"):
         return "must be a number, a list or a range", got, "Write 1, [1, 2] or a range such as {low: 1, high: 46}."
     return rule.format(**known), got, fix.format(**known)
 
 
-def _unknown_key(name: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
+def _unknown_key(key: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
     """Return the fix of a key that its section does not have, and the key of the section that was meant."""
-    first, colon, rest = name.partition(":")
+    first, colon, rest = key.partition(":")
     if colon and value is None:
         return f"Write a space behind the colon: {first}: {rest}.", first if first in known else None
-    if (near := meant_by(name, known) or meant_by(name, absent, cutoff=ALIKE)) is not None:
-        return f"Did you mean '{near}'?", near
-    places: dict[str, str] = {}
-    for place in _places(StudySpec, ""):
-        places.setdefault(place.rpartition(".")[2], place)
-    if (other := meant_by(name, list(places))) is not None and other not in Range.model_fields:
-        return f"Did you mean '{places[other]}'?", None
-    if (near := meant_by(name, known, cutoff=ALIKE)) is not None:
-        return f"Did you mean '{near}'?", near
-    return f"Use one of: {', '.join(known)}.", None
+    near = meant_by(key, known) or meant_by(key, absent, cutoff=ALIKE)
+    places = {place.rpartition(".")[2]: place for place in reversed(PLACES)}
+    elsewhere = meant_by(key, [name for name in places if name not in _RANGE])
+    if near is None and elsewhere is not None:
+        return f"Did you mean '{places[elsewhere]}'?", None
+    near = near or meant_by(key, known, cutoff=ALIKE)
+    return (f"Use one of: {', '.join(known)}." if near is None else f"Did you mean '{near}'?"), near
 
 
-def known_keys(place: Sequence[str | int], content: Mapping[str, Any]) -> list[str]:
+def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
     """Return the keys that a section of a space may have; of parameters those of its algorithm."""
-    if tuple(place) == ("parameters",):
+    if section == "parameters":
         return list(ALGORITHMS.get(str(content.get("algorithm")), ALGORITHMS["PPO"]).names)
-    model: Any = StudySpec
-    for part in place:
-        if get_origin(model) in (dict, list):
-            model = get_args(model)[-1]  # the part is a key or an index of the person's own
-        elif (info := getattr(model, "model_fields", {}).get(str(part))) is not None:
-            model = _unless_none(info.annotation)
-    fields = getattr(model, "model_fields", {}).items()
-    return [info.alias or name for name, info in fields] or [*Range.model_fields, "choices"]
-
-
-def _unless_none(annotation: Any) -> Any:
-    """Return the type that an optional one has when it is given."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    return next((each for each in get_args(annotation) if each is not NoneType), annotation)
+    place = re.sub(r"^(search\.baselines|throughput\.grids)\.[^.]*", r"\1", section)  # an index, or the person's name
+    return [each.rpartition(".")[2] for each in PLACES if each.rpartition(".")[0] == place] or _RANGE
 
 
 def _places(model: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield the place of every key, those of a section before those of the sections in it."""
-    fields = model.model_fields.items()
-    kinds = {f"{prefix}{info.alias or name}": _unless_none(info.annotation) for name, info in fields}
-    yield from kinds
-    for place, kind in kinds.items():
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not ScriptFacts:  # which nobody writes
-            yield from _places(kind, f"{place}.")
+    fields = {f"{prefix}{info.alias or name}": inner_model(info) for name, info in model.model_fields.items()}
+    yield from fields
+    for place, inner in fields.items():
+        if inner is not None and inner is not ScriptFacts:  # which nobody writes
+            yield from _places(inner, f"{place}.")
+
+
+PLACES = list(_places(StudySpec, ""))
+"""Of every key of a space; items of lists and mappings have no part of their own."""
+_RANGE = [*Range.model_fields, "choices"]

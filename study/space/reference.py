@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from study.space.domains import inner_model
 from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
 from study.space.sections import AXES, GridSpec, SeedsSpec
@@ -51,7 +51,7 @@ def _defaults(parameter: Parameter) -> str:
 def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None) -> Iterator[str]:
     """Yield a row for each field; `section` is what stands where a space leaves the whole section out."""
     for name, info in model.model_fields.items():
-        place, inner = f"{prefix}{info.alias or name}", _model(info.annotation)
+        place, inner = f"{prefix}{info.alias or name}", inner_model(info)
         default = _default(info) if section is None else _shown(getattr(section, name))
         meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
         if inner is ScriptFacts:
@@ -69,12 +69,6 @@ def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None)
             yield from _rows(inner, f"{place}{items}.", info.default if isinstance(info.default, BaseModel) else None)
         else:
             yield f"| `{place}` | {default} | {meaning} |"
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if get_origin(annotation) in (list, dict, Union, UnionType):
-        return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _default(info: FieldInfo) -> str:

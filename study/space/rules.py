@@ -86,19 +86,15 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
      "search.objective search.min_env_steps_per_s search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
     ("search.num_trials search.baselines", lambda s: s.search.sampler == "grid",
      "a grid counts its trials itself, and has no baselines", "Remove it, or use another sampler."),
-    ("search.seeds", lambda s: s.holdup, "a hold-up study has seeds of its own", "Use holdup.tune_seeds."),
-    ("search.num_trials", lambda s: s.holdup, "a hold-up study counts its trials itself", "Use holdup.num_settings."),
-    ("search.baselines", lambda s: s.holdup, "a hold-up study has baselines of its own",
-     "Use holdup.baselines and holdup.published."),
+    ("search.seeds search.num_trials search.baselines budget.iterations evaluation.stochastic runner",
+     lambda s: s.holdup, "a hold-up study has its own",
+     "Use holdup.tune_seeds, holdup.num_settings, holdup.baselines or budget.env_steps."),
     ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings",
      "Use tpe, gp, qmc or random."),
-    ("budget.iterations", lambda s: s.holdup, "iterations of settings differ in their batches",
-     "Give budget.env_steps instead."),
-    ("evaluation.stochastic", lambda s: s.holdup, "a hold-up study judges greedy policies", _REMOVE),
+    ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given",
+     "Remove one of the two."),
     ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
      "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."),
-    ("runner", lambda s: s.holdup,
-     "a hold-up study confirms with RLlib's own runner at the end, and searches with the batched one", _REMOVE),
     ("environment.normalize_observations environment.normalize_rewards",
      lambda s: s.holdup and s.holdup.confirm.num_seeds_stock,
      "must be left out where RLlib's own runner and learner confirm the winner",
@@ -177,39 +173,31 @@ def must_hold(s: StudySpec) -> Faults:
 
 # --- what every study keeps -------------------------------------------------------------------------------------------
 
-_NAMED = "the schema names this value already: set it there"
-_IGNORED = "RLlib's new API stack ignores it"
-_BY_SCHEMA = {
+_SET_BY_STUDY = {
     "environment": "env env_config observation_space action_space",
     "env_runners": "num_env_runners num_envs_per_env_runner num_cpus_per_env_runner sample_timeout_s env_runner_cls "
-    "rollout_fragment_length gym_env_vectorize_mode",
-    "learners": "num_learners num_cpus_per_learner num_gpus_per_learner learner_class",
-    "training": "train_batch_size train_batch_size_per_learner minibatch_size use_kl_loss learner_class "
+    "rollout_fragment_length gym_env_vectorize_mode num_gpus_per_env_runner custom_resources_per_env_runner",
+    "learners": "num_learners num_cpus_per_learner num_gpus_per_learner learner_class custom_resources_per_learner",
+    "training": "train_batch_size train_batch_size_per_learner minibatch_size use_kl_loss learner_class model "
     + " ".join(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
     "resources": "num_cpus_for_main_process placement_strategy",
     "debugging": "seed",
-    "rl_module": "model_config",
+    "rl_module": "model_config algorithm_config_overrides_per_module",
 }
-_NOT_IN_RLLIB = {
-    **{(section, name): _NAMED for section, names in _BY_SCHEMA.items() for name in names.split()},
-    ("env_runners", "num_gpus_per_env_runner"): "the study reserves no GPU for a runner",
-    ("env_runners", "custom_resources_per_env_runner"): "the study reserves CPUs and GPUs only",
-    ("learners", "custom_resources_per_learner"): "the study reserves CPUs and GPUs only",
-    ("environment", "clip_rewards"): _IGNORED,
-    ("env_runners", "observation_filter"): _IGNORED,
-    ("env_runners", "compress_observations"): _IGNORED,
-    ("training", "model"): f"{_IGNORED}; the space has `model`",
-    ("rl_module", "algorithm_config_overrides_per_module"): "what the schema names must be what runs",
-}
-"""What `rllib:` may not set, and why: otherwise the recorded spec could disagree with what ran."""
+"""What `rllib:` may not set: the recorded spec could disagree with what ran."""
+_IGNORED = {"environment": "clip_rewards", "env_runners": "observation_filter compress_observations"}
+"""What RLlib's new API stack ignores."""
 
 
 def not_in_rllib(s: StudySpec) -> Faults:
-    """Yield the options of `rllib:` that the study sets itself."""
+    """Yield the options of `rllib:` that the study sets itself, or that RLlib ignores."""
     for section, arguments in s.rllib.items():
         for name in arguments:
-            if (reason := _NOT_IN_RLLIB.get((section, name))) is not None:
-                yield fault(f"rllib.{section}.{name}", f"cannot be set: {reason}", "", _REMOVE)
+            if name in _SET_BY_STUDY.get(section, "").split():
+                fix = "Remove it, and use the keys of the space."
+                yield fault(f"rllib.{section}.{name}", "cannot be set: the study sets it itself", "", fix)
+            if name in _IGNORED.get(section, "").split():
+                yield fault(f"rllib.{section}.{name}", "RLlib's new API stack ignores it", "", _REMOVE)
 
 
 def of_algorithm(s: StudySpec) -> Faults:

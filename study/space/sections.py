@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
 from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
@@ -97,14 +97,6 @@ class NetworkSpec(Section):
     conv_net: Literal["nature", "impala"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
 RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
-
-    @field_validator("conv_net")
-    @classmethod
-    def _alone(cls, conv_net: str | None, info: ValidationInfo) -> str | None:
-        if conv_net is not None and info.data.get("conv_filters") is not None:
-            rule = "takes the place of conv_filters, so that only one may be given"
-            raise broken(rule=rule, got="both", fix="Remove one of the two.")
-        return conv_net
 
 
 class BudgetSpec(Section):
@@ -209,16 +201,10 @@ Baseline = Literal["rllib_defaults", "naive_growth", "published"]
 class SeedsSpec(Section):
     """Consecutive seeds."""
 
-    first: Seed
+    first: Whole = Field(ge=0, lt=2**30)
     """The first seed."""
-    count: Whole = Field(ge=1)
+    count: Whole = Field(ge=1, lt=2**30)
     """How many."""
-
-    @model_validator(mode="after")
-    def _within_generators(self) -> "SeedsSpec":
-        if self.seeds[-1] >= 2**31:
-            raise broken(rule=f"seeds go up to {2**31 - 1}", got=str(self.seeds[-1]), fix="Lower count.")
-        return self
 
     @property
     def seeds(self) -> range:

@@ -87,6 +87,7 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "exclusive: true, execution: emulated", "", "true"),
     (SEARCH, "search.objective: time_to_target_s, execution: emulated", "", "time_to_target_s"),
     (SEARCH, "throughput.grids.a.num_epochs: [1, 2]", "throughput", ""),
+    (SEARCH, "model: {conv_net: nature, conv_filters: [[16, 4, 2]]}", "model.conv_filters", ""),
     (SEARCH, "config_args: a", "", "a"),
     (SEARCH, "evaluation.agent: a", "", "a"),
     (SEARCH, "config: my_train.py", "", "my_train.py"),
