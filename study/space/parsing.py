@@ -20,7 +20,6 @@ from study.space.script import ScriptFacts
 from study.space.space_file import MAX_FAULTS, Source, as_yaml
 from study.space.spec import VERSION, StudySpec
 from study.space.throughput import cells
-from study.withdrawn import withdrawn_values
 
 RULES: dict[str, tuple[Rule, ...]] = {"search": SEARCH, "throughput": (*COMMON, cells)}
 """Kind of study -> its rules between sections."""
@@ -46,8 +45,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     Raises:
         SpaceError: With every fault found.
     """
-    faults = [*withdrawn_values(source.content)]
-    faults += [fault(key, rule, "", fix) for key, (rule, fix) in _NOT_FOR_PEOPLE.items() if key in source.lines]
+    faults = [fault(key, rule, "", fix) for key, (rule, fix) in _NOT_FOR_PEOPLE.items() if key in source.lines]
     reported = set() if scored else {*_SCORING}
     spec: StudySpec | None = None
     try:

@@ -90,7 +90,9 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
 def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str, Any], unit: int) -> None:
     scale = {"num_env_runners": 3, "num_envs_per_env_runner": 1, "rollout_fragment_length": 50}
     ((name, domain),) = parameters.items()
-    assert f"a multiple of {unit}, so" in faults(algorithm, parameters={**scale, **parameters})[f"parameters.{name}"].rule
+    assert (
+        f"a multiple of {unit}, so" in faults(algorithm, parameters={**scale, **parameters})[f"parameters.{name}"].rule
+    )
     wide = space(algorithm, parameters={**scale, name: {**domain, "high": 640}})
     for value in range(domain["low"], 641, 7):
         batch = runnable(wide, {"num_env_runners": 3, name: value})["train_batch_size"]
