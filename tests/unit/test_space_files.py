@@ -249,9 +249,9 @@ def test_what_earlier_versions_recorded_is_read():
     assert now == recorded
     old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}}
     del old["version"], old["search"]["baselines"]
-    old["holdup"] = {**recorded["holdup"], "num_rounds": 2}
+    old["holdup"] = {**recorded["holdup"], "measure": {"repeats": 2}}
     old["budget"] = {**recorded["budget"], "allow_larger_batch": True}  # which chose no trial
-    assert gone_from(old) == ["holdup.num_rounds"] and gone_from(recorded) == []
+    assert gone_from(old) == ["holdup.measure"] and gone_from(recorded) == []
     assert gone_from({"throughput": {"allocation": None}}) == []
     assert gone_from({"throughput": {"allocation": {"num_env_runners": 4}}}) == ["throughput.allocation"]
     assert as_of_now(old) == {**{key: each for key, each in recorded.items() if key != "version"}, "learner": "fused"}
