@@ -127,7 +127,7 @@ def default_setting(spec: StudySpec) -> Setting:
     return {**spec.fixed, **chosen}
 
 
-def _typical(domain: Choices[int] | Choices[float] | Range[int] | Range[float], default: Value | None) -> Value:
+def _typical(domain: Choices | Range, default: Value | None) -> Value:
     if isinstance(domain, Choices):
         ordered = sorted(domain.choices)
         return default if default is not None and default in ordered else ordered[len(ordered) // 2]

@@ -21,7 +21,6 @@ from study.records.files import below, write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, TrialEnded, read_lines
-from study.space.space_file import as_options
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -208,7 +207,7 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
     stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
     progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
-    command = shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
+    command = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
     raise RecordError(
         where=str(folder.records),
         rule="a certificate needs a confirmed study",
