@@ -46,7 +46,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
 _METRICS = tuple(ITERATION_COLUMNS)[4:]
 """Columns of an iteration behind trial, iteration, steps and clock."""
 _OF_ROW = (
-    *("trial", "attempt", "status", "stage", "seed", "num_cpus", "execution", "timing", "predicted_cpu_s"),
+    *("trial", "attempt", "status", "stage", "seed", "num_cpus", "execution", "timing"),
     *("checkpoint", "started"),
 )
 """Columns that the state of a trial has by the same name."""

@@ -21,7 +21,6 @@ from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differ
 from analysis.scaling.selection import as_text, blocks, texts
 from study.space.parameters import ALGORITHMS, SCALE
 from study.space.sections import AXES, LEARNERS
-from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count
 
@@ -140,7 +139,7 @@ class Rerun:
             if LEARNERS in varied:
                 for line, content in zip(lines.values(), contents, strict=True):
                     line.append(f"resources.{LEARNERS}={content[LEARNERS]}")
-        start = ["python", "run_study.py", *as_options(self.space), "--name"]
+        start = ["python", "run_study.py", "--space", self.space, "--name"]
         return "\n".join(
             shlex.join([*start, f"{self.study}_missing{suffix}", *(word for each in line for word in ("--set", each))])
             for suffix, line in lines.items()

@@ -261,6 +261,5 @@ def runners_and_batch(results: Results) -> Table:
 
 
 def nothing(part: Part, key: str, title: str, why: str, command: str = "", notes: Any = ()) -> Table:
-    """Return a table without rows; `why` and `command` are for runs that allow it, else the part says why not."""
-    why, command = (part.why, "") if part.why else (why, command)
+    """Return a table without rows: why there are none, and the command that would make them."""
     return without_rows(key, title, why, command, n_failed=part.n_failed, excluded=part.excluded, notes=tuple(notes))
