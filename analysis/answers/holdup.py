@@ -98,7 +98,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     text = "; ".join(capital(rule_in_words(content, check)) for check in broken[:MOST_BROKEN] or kept)
     more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
     text = f"Broken: {text}{more}." if broken else f"{text}." if text else "No rule could be judged."
-    yield Fact(role="support", text=text, quantity="score", **place)
+    yield Fact(role="support", text=text, quantity="score_difference", **place)
     yield cost_and_clocks(data, content["cpu_hours"]["all"])
     yield from titles(study, winner, target)
     yield from _unknown(content, data, target, engine)

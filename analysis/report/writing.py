@@ -82,8 +82,6 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
         yield TEXT, to_markdown(report)
     if "md" in formats and report.clip is not None and report.clip.film:
         yield f"figures/{CLIP}{report.clip.suffix}", report.clip.film
-        if report.clip.poster:
-            yield f"figures/{CLIP}.png", report.clip.poster
     for table in report.tables:
         yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:
