@@ -43,7 +43,7 @@ ARMS = (
 )
 
 
-def holdup_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
+def holdup_answer(study: "Study") -> Answer:
     """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
     content, data = study.certificate, study.data
     if isinstance(content, str):

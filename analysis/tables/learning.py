@@ -196,7 +196,7 @@ def _notes(content: Mapping[str, Any], small: int) -> Iterator[str]:
         note = f"; {with_names(check['note'], small)}" if check["note"] and check["value"] is not None else ""
         yield f"{PASSED[check['passed']]}: {rule_in_words(content, check)}{note}."
     yield f"Against the baselines: {with_names(content['comparisons']['sentence'], small)}."
-    yield from (with_names(note, small) for note in content["notes"])
+    yield f"{count(len(content['notes']), 'more note')} in the certificate itself, certificate.md."
 
 
 def with_names(said: str, small: int) -> str:

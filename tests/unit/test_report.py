@@ -227,7 +227,7 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
     (tmp_path / "tables").mkdir()
-    names = ("figures/efficiency.svg", "figures/importance.png", "tables/prices.csv")
+    names = ("figures/efficiency.svg", "figures/clip.gif", "tables/prices.csv")
     stale = [tmp_path / name for name in names]
     for file in (*stale, tmp_path / "figures" / "mine.svg"):
         file.write_text("of an earlier report")
