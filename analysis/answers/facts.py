@@ -16,7 +16,6 @@ from analysis.load.study_data import StudyData
 from analysis.scaling.fingerprint import IN_WORDS, value_in_words
 from analysis.scaling.fingerprint import in_words as called
 from analysis.tables import numbers
-from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count, listed
 
@@ -137,14 +136,14 @@ def go_on(data: StudyData) -> str:
     if "://" not in data.source:
         folder = Path(data.source)
         place += ["--out", str(folder.parent if folder.name not in ("", "..") else folder.absolute().parent)]
-    return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
+    return shlex.join(["python", "run_study.py", "--space", str(data.space_file), *place, "--resume"])
 
 
 def run_again(data: StudyData, suffix: str, changes: Sequence[str]) -> str:
     """Return the command that runs a study's space with changes, as `--set` takes them; empty without a space."""
     if data.space_file is None:
         return ""
-    words = ["python", "run_study.py", *as_options(data.space_file), "--name", f"{data.name}_{suffix}"]
+    words = ["python", "run_study.py", "--space", str(data.space_file), "--name", f"{data.name}_{suffix}"]
     return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 

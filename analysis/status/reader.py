@@ -63,7 +63,7 @@ class Status:
     stage: str
     """Stage that a hold-up study is at; empty for one without stages."""
     num_trials: int
-    """Planned by the latest driver, less the cancelled ones."""
+    """Planned by the latest driver."""
     counts: Mapping[str, int]
     """finished, failed, interrupted, running -> trials."""
     engine: str
@@ -170,8 +170,7 @@ class StatusReader:
             row.timing for row in rows if row.timing and not (row.provisional and row.status == "running")
         )
         staged = bool(identity.spec.get("holdup"))
-        cancelled = {number for decision in ledger.decisions for number in decision.cancelled}
-        planned = max(ledger.num_trials - len(cancelled), len(rows))  # in a hold-up study the plan is a guess
+        planned = max(ledger.num_trials, len(rows))  # in a hold-up study the plan is a guess
         ended = Counter(row.stage for row in rows if row.ended)
         failed = Counter(row.stage for row in rows if row.status == "failed")
         stage = next((row.stage or "" for row in rows if row.stage), "")

@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
-    "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
+    "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
@@ -77,6 +77,9 @@ def _main(
 
 def _guarded(command: Callable[[], Any]) -> NoReturn:
     """Run a command to its exit code; a person's mistake is printed without a traceback."""
+    for name in ("stdout", "stderr"):  # Python has None for one that was closed at the start, as by `>&-`
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
