@@ -11,7 +11,7 @@ from analysis.answers.answer import Answer
 from analysis.answers.facts import Fact, clocks, percent
 from analysis.answers.holdup import holdup_answer
 from analysis.answers.search import search_answer
-from analysis.answers.throughput import throughput_answer
+from analysis.answers.throughput import main_workload, price_list, throughput_answer
 from analysis.estimates.settings import runs_per_setting
 from study.text import count
 
@@ -44,9 +44,10 @@ def answer_of(study: "Study", price_per_cpu_hour: float | None = None) -> Answer
         price_per_cpu_hour: What a CPU-hour costs, in any currency; without it costs are CPU-hours.
     """
     make = {"throughput": throughput_answer, "holdup": holdup_answer}.get(study.data.kind, search_answer)
-    answer = make(study, price_per_cpu_hour)
+    answer, workload = make(study), main_workload(study.estimates())
+    prices = None if workload is None else price_list(workload, price_per_cpu_hour)
     limits = (Fact(role="limit", text=text) for text in _limits(study))
-    return replace(answer, findings=(*answer.findings, *limits))
+    return replace(answer, findings=(*answer.findings, *limits), rows=answer.rows or prices, prices=prices)
 
 
 def _limits(study: "Study") -> Iterator[str]:

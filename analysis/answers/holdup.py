@@ -43,7 +43,7 @@ ARMS = (
 )
 
 
-def holdup_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
+def holdup_answer(study: "Study") -> Answer:
     """Return what a hold-up study says: whether its setting learns as well with many runners as the best with few."""
     content, data = study.certificate, study.data
     if isinstance(content, str):
@@ -72,7 +72,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     place: dict[str, Any] = {"num_env_runners": target, "arm": winner}
     here = data.runs[(data.runs["stage"] == "confirm") & (data.runs[SCALE] == target)]
     engine = engines_in_words(here.loc[here["baseline"] == WINNER, "engine"].dropna())
-    # Rules of holding up: not the clock, nor what this study has no arm for.
+    # Rules of holding up: not what this study has no arm for, nor the clock of before version 0.15.0.
     rules = [
         check
         for check in content["verdict"]["checks"].values()
@@ -98,7 +98,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     text = "; ".join(capital(rule_in_words(content, check)) for check in broken[:MOST_BROKEN] or kept)
     more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
     text = f"Broken: {text}{more}." if broken else f"{text}." if text else "No rule could be judged."
-    yield Fact(role="support", text=text, quantity="score", **place)
+    yield Fact(role="support", text=text, quantity="score_difference", **place)
     if not content["verdict"]["learning"] and (seen := content.get("signs")):  # versions before 0.15.0 had none
         yield Fact(role="support", text=" ".join(seen), **place)
     yield cost_and_clocks(data, content["cpu_hours"]["all"])

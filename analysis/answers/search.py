@@ -22,7 +22,7 @@ from analysis.answers.facts import (
     unfinished,
     values_in_words,
 )
-from analysis.answers.throughput import main_workload, overlap, price_list, unmeasured
+from analysis.answers.throughput import overlap, unmeasured
 from analysis.estimates.frame import estimate_of
 from analysis.estimates.settings import learning_runs
 from analysis.load.study_data import StudyData
@@ -84,7 +84,7 @@ def candidates(study: "Study") -> pd.DataFrame:
     return frame.sort_values("final_return", key=lambda each: each.isna(), kind="stable").reset_index(drop=True)
 
 
-def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
+def search_answer(study: "Study") -> Answer:
     """Return what a search says: which setting learnt best at each scale."""
     data, found = study.data, candidates(study)
     if _of_times(data) and study.results.measured.empty:
@@ -92,7 +92,7 @@ def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
     if found["final_return"].isna().all():
         missing = "which setting learns best: no trial has ended with a return."
         return Answer(kind=data.kind, findings=nothing_yet(data, missing))
-    best, workload = found.iloc[0], main_workload(study.estimates())
+    best = found.iloc[0]
     return Answer(
         kind=data.kind,
         findings=(
@@ -105,7 +105,6 @@ def search_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
         ),
         setting=to_copy({SCALE: best[SCALE], **best["values"]}),
         rows=_rows(found),
-        prices=None if workload is None else price_list(workload, price_per_cpu_hour),
         figure="score" if found[SCALE].nunique() > 1 else "return_steps",
     )
 

@@ -96,34 +96,36 @@ def main_workload(frame: pd.DataFrame) -> Workload | None:
     return None if scales.empty else Workload(frame[keys == scales.index[int(scales.argmax())]])
 
 
-def throughput_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
-    """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale."""
+def throughput_answer(study: "Study") -> Answer:
+    """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale.
+
+    Where no two scales ran equal work, it is the fastest cell.
+    """
     workload, data = main_workload(study.estimates()), study.data
     rates = study.estimates("env_steps_per_s", basis="measured")
     if rates.empty:
         return unmeasured(study)
     fastest = rates.iloc[int(rates["value"].argmax())]
+    setting, is_ = _setting(study, fastest), "the fastest measured"
     if workload is None:
-        return _not_comparable(study, fastest)
-    measured = [row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales]
-    mine = max(measured, key=lambda row: float(row["value"]))
-    equal = overlap(estimate_of(mine), estimate_of(fastest))
-    prices = price_list(workload, price_per_cpu_hour)
+        values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
+        text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
+        place: dict[str, Any] = {"quantity": "env_steps_per_s", "num_env_runners": setting[SCALE]}
+        why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
+        said = [Fact(role="answer", text=capital(text), **place)]
+        unknown = [Fact(role="unknown", text=why, command=study.table("strong_scaling").command)]
+    else:
+        measured = [row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales]
+        mine = max(measured, key=lambda row: float(row["value"]))
+        if equal := overlap(estimate_of(mine), estimate_of(fastest)):
+            setting, is_ = _setting(study, mine), "the setting of the price list"
+        said = [*_gain(workload), *_limit(study, workload), *_fastest(fastest, mine, equal=equal), *_costs(workload)]
+        unknown = [*_unknown(study, workload)]
     return Answer(
         kind=data.kind,
-        findings=(
-            *_gain(workload),
-            *_limit(study, workload),
-            *_fastest(fastest, mine, equal=equal),
-            *_costs(workload),
-            cost_and_clocks(data),
-            *unfinished(data),
-            *_unknown(study, workload),
-        ),
-        setting=to_copy(_setting(study, mine if equal else fastest)),
-        setting_is="the setting of the price list" if equal else "the fastest measured",
-        rows=prices,
-        prices=prices,
+        findings=(*said, cost_and_clocks(data), *unfinished(data), *unknown),
+        setting=to_copy(setting),
+        setting_is=is_,
         figure="efficiency",
     )
 
@@ -271,22 +273,3 @@ def _unknown(study: "Study", workload: Workload) -> Iterator[Fact]:
         command = run_again(data, "other_engine", [word for word in options.split() if word != "--set"])
         text = f"how other engines do: only {study.engine or 'one'} was measured, not {other}."
         yield Fact(role="unknown", text=text, command=command)
-
-
-def _not_comparable(study: "Study", fastest: "pd.Series[Any]") -> Answer:
-    """Return what can be said where no two scales ran equal work with a measured clock."""
-    data, setting, table = study.data, _setting(study, fastest), study.table("strong_scaling")
-    values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
-    text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
-    why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
-    return Answer(
-        kind=data.kind,
-        findings=(
-            Fact(role="answer", text=capital(text), quantity="env_steps_per_s", num_env_runners=setting[SCALE]),
-            cost_and_clocks(data),
-            Fact(role="unknown", text=why, command=table.command),
-            *unfinished(data),
-        ),
-        setting=to_copy(setting),
-        setting_is="the fastest measured",
-    )

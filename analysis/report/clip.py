@@ -12,8 +12,7 @@ FOLDER = "clips"
 """Inside of the study's folder."""
 MAX_BYTES = 2_000_000
 """Of a film inside of a page: what still opens at once and fits an e-mail."""
-MAX_POSTER_BYTES = 500_000
-_KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0), ".png": ("image/png", b"\x89PNG", 0)}
+_KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0)}
 """Ending -> media type, and what such a file has where."""
 _FIX = "Film it again with `python -m study evaluate STUDY --video`."
 
@@ -26,25 +25,18 @@ class Clip:
         caption: What is seen, as sentences.
         suffix: `.mp4`, or `.gif`, which moves by itself.
         film: Its bytes; empty where it is missing.
-        poster: A picture of it, .png; empty where there is none.
         missing: Why it is not shown; empty where it is.
     """
 
     caption: str = ""
     suffix: str = ".mp4"
     film: bytes = b""
-    poster: bytes = b""
     missing: str = ""
 
     @property
     def film_uri(self) -> str:
         """The film as a data URI."""
         return f"data:{_KINDS[self.suffix][0]};base64,{base64.b64encode(self.film).decode()}"
-
-    @property
-    def poster_uri(self) -> str:
-        """The picture as a data URI; empty where there is none."""
-        return f"data:image/png;base64,{base64.b64encode(self.poster).decode()}" if self.poster else ""
 
 
 def find_clip(study: Path, study_id: str) -> Clip | None:
@@ -64,10 +56,6 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
         return Clip(missing=str(error))
     if facts.study_id != study_id:
         return Clip(missing=f"{facts_file}: must show this study, got {facts.study_id}. Fix: {_FIX}")
-    try:
-        poster = _content(facts_file.with_suffix(".png"), MAX_POSTER_BYTES)
-    except RecordError:  # a film needs none
-        poster = b""
     episode = "greedy episode" if facts.deterministic else "drawn episode"
     many = len(facts.shots) > 1
     cut = "" if all(shot.whole for shot in facts.shots) else " The last one is not shown to its end."
@@ -77,7 +65,7 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
         f"{listed([plain(shot.episode_return) for shot in facts.shots])}.{cut} Single episodes: an impression, no "
         "result."
     )
-    return Clip(caption=caption, suffix=Path(facts.file).suffix, film=film, poster=poster)
+    return Clip(caption=caption, suffix=Path(facts.file).suffix, film=film)
 
 
 def _content(file: Path, limit: int) -> bytes:

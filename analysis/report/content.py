@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -51,7 +51,8 @@ class Report:
     Attributes:
         name: Of the study.
         source: Where it was read.
-        summary: What the study is and what it ran on, in two sentences.
+        summary: What the study is, in a sentence.
+        ran_on: Machine, versions and commit of its last session, in a sentence; empty where they are not known.
         answer: What it says, with its limits.
         tables: Every table, the empty ones and those of the answer too; each is a file.
         figures: Every figure, those that are not drawn too; each that is drawn is a file.
@@ -62,6 +63,7 @@ class Report:
     name: str
     source: str
     summary: str
+    ran_on: str = ""
     answer: Answer
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
@@ -94,10 +96,11 @@ class Report:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What stands beside the page, in sentences."""
+        """What the study ran on, and what stands beside the page, in sentences."""
         tables = ", ".join(f"`{table.key}` ({table.title})" for table in self.tables if not table.empty)
         figures = ", ".join(f"`{figure.key}`" for figure in self.figures if figure.drawn)
         return (
+            *([self.ran_on] if self.ran_on else []),
             f"`tables/` has every table as CSV with all its columns: {tables}.",
             f"`figures/` has every figure as picture and as CSV: {figures or 'none'}.",
         )
@@ -117,6 +120,7 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
         name=study.name,
         source=study.data.source,
         summary=_summary(study.data),
+        ran_on=_ran_on(study.data.sheet),
         answer=answer,
         tables=(*answer.tables, *(table for table in study.tables.values() if table.key not in keys)),
         figures=tuple(study.figures.values()),
@@ -126,9 +130,8 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
 
 
 def _summary(data: StudyData) -> str:
-    """Return `Hold-up study on Acrobot-v1: 259 trials with 10 to 64 runners.`, the machine and the software."""
-    sheet = data.sheet
-    environment, hardware, versions = (sheet.get(name) or {} for name in ("environment", "hardware", "versions"))
+    """Return `Hold-up study on Acrobot-v1: 259 trials with 10 to 64 runners.`, or how many trials have ended."""
+    environment = data.sheet.get("environment")
     where = f" on {environment['id']}" if isinstance(environment, Mapping) and environment.get("id") else ""
     lanes = data.runs["stands_for_runners"].fillna(data.runs["num_env_runners"])
     scales = sorted({int(each) for each in lanes.dropna()})
@@ -136,12 +139,16 @@ def _summary(data: StudyData) -> str:
     span = f" with {count(scales[0], 'runner')}" if len(scales) == 1 else span
     ended = "" if complete(data) else f"; {progress(data)}"
     kind, engine = KINDS.get(data.kind, data.kind).capitalize(), engines_in_words(data.runs["engine"].dropna())
+    return f"{kind}{where}: {count(len(data.runs), 'trial')}{span}{ended}; engine: {engine}."
+
+
+def _ran_on(sheet: Mapping[str, Any]) -> str:
+    hardware, versions = (sheet.get(name) or {} for name in ("hardware", "versions"))
     cores = hardware.get("physical_cpus")
-    ran_on = [f"{count(cores, 'core')} of {hardware.get('cpu_model') or 'an unknown CPU'}"] if cores else []
-    ran_on += [f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name)]
-    ran_on += [f"commit {str(sheet['commit'])[:10]}"] if sheet.get("commit") else []
-    said = f" Its last session ran on {', '.join(ran_on)}." if ran_on else ""
-    return f"{kind}{where}: {count(len(data.runs), 'trial')}{span}{ended}; engine: {engine}.{said}"
+    said = [f"{count(cores, 'core')} of {hardware.get('cpu_model') or 'an unknown CPU'}"] if cores else []
+    said += [f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name)]
+    said += [f"commit {str(sheet['commit'])[:10]}"] if sheet.get("commit") else []
+    return f"Its last session ran on {', '.join(said)}." if said else ""
 
 
 def acknowledgement(data: StudyData) -> str:

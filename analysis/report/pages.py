@@ -14,7 +14,7 @@ from analysis.tables.writers import to_markdown as table_to_markdown
 from study.harmless import markdown, one_line
 
 CLIP = "clip"
-"""Name of the film, and of its picture, beside the figures."""
+"""Name of the film beside the figures."""
 _SVG = "data:image/svg+xml;base64,"
 
 
@@ -55,16 +55,15 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
     if (clip := report.clip) is not None and clip.missing:
         yield f"*The best policy at work*: not shown. {_line(clip.missing)}"
     elif clip is not None:
-        film, alt = f"{folder}/{CLIP}{clip.suffix}", _alt(clip.caption)
-        still = f"[![{alt}]({folder}/{CLIP}.png)]({film})" if clip.poster else f"[Film]({film})"
-        yield f"![{alt}]({film})" if clip.suffix == ".gif" else still
+        film = f"{folder}/{CLIP}{clip.suffix}"
+        yield f"![{_alt(clip.caption)}]({film})" if clip.suffix == ".gif" else f"[Film]({film})"
         yield f"*The best policy at work.* {_line(clip.caption)}"
     yield from _figures(report.shown_figures, folder)
     yield from (table_to_markdown(table, alone=False).rstrip() for table in report.shown_tables)
     for title, texts in (
         ("Limits", report.answer.limits),
         ("Definitions", report.definitions),
-        ("Files beside this page", report.files),
+        ("Machine, software and files", report.files),
         ("Acknowledgement", (report.acknowledgement,) if report.acknowledgement else ()),
     ):
         if texts:

@@ -16,9 +16,6 @@ from study.records.files import below, write_below
 
 Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
-OLD_TABLES = ("answer", "prices", "T1", "T4", "T6", "T9", "T10")
-OLD_FIGURES = ("weak_efficiency", "return_wall_clock", "importance", "throughput", "time_to_target")
-"""What an earlier report may have left, and would look like part of this one."""
 WRITERS = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
 
 
@@ -82,8 +79,6 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
         yield TEXT, to_markdown(report)
     if "md" in formats and report.clip is not None and report.clip.film:
         yield f"figures/{CLIP}{report.clip.suffix}", report.clip.film
-        if report.clip.poster:
-            yield f"figures/{CLIP}.png", report.clip.poster
     for table in report.tables:
         yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:
@@ -94,10 +89,9 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
 
 def _stale(report: Report) -> Iterator[str]:
     """Yield the files that an earlier report may have left and whose table or figure this one does not have."""
-    shown = {f"tables/{table.key}" for table in report.tables}
-    shown |= {f"figures/{figure.key}" for figure in report.figures if figure.drawn}
-    shown |= {f"figures/{CLIP}"} if report.clip is not None and report.clip.film else set()
-    known = (*(f"tables/{key}" for key in OLD_TABLES), *(f"figures/{key}" for key in (*FIGURES, *OLD_FIGURES, CLIP)))
-    for name in known:
-        yield from (f"{name}.{form}" for form in ("md", "csv", "tex", "svg", "png", "pdf", "mp4", "gif")
-                    if name not in shown)  # fmt: skip
+    shown = [f"tables/{each.key}" for each in report.tables]
+    shown += [f"figures/{each.key}" for each in report.figures if each.drawn]
+    shown += [f"figures/{CLIP}"] if report.clip is not None and report.clip.film else []
+    known = ("tables/answer", "tables/prices", f"figures/{CLIP}", *(f"figures/{key}" for key in FIGURES))
+    for name in {*known} - {*shown}:
+        yield from (f"{name}.{form}" for form in ("md", "csv", "tex", "svg", "png", "pdf", "mp4", "gif"))

@@ -22,11 +22,6 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Results], Table]]] = {
 """Name -> key in the report, title of a table that could not be made, and what makes it."""
 
 
-def all_tables(results: Results) -> tuple[Table, ...]:
-    """Return every table, in order."""
-    return tuple(table_of(name, results) for name in TABLES)
-
-
 def table_of(name: str, results: Results) -> Table:
     """Return one table by its name, such as `strong_scaling`, or by its key, such as `T2`.
 

@@ -1,7 +1,6 @@
 """Tables of times: strong and weak scaling, phases, runners x batch. They select estimates; no statistics."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -87,14 +86,13 @@ def _scaling(results: Results, part: Part, key: str, title: str, ratios: str, wo
             f"{where}At {row['num_env_runners']} runners an iteration held {row[work] - 1:+.1%} env steps{each} "
             "against the reference: its time is for that much more or less work."
         )
-    readings = {name: _serial_part(results.frame, name) if strong else "" for name in workloads}
-    notes += [f"{name}: {said}" for name, said in readings.items() if said and name != workloads[0]]
+    reading = _serial_part(results.frame, workloads[0]) if strong else ""
     return table_of_pivot(
         wide,
         key,
         title,
         f"workload num_env_runners {ratios} {rates} num_cpus num_nodes train_batch_size n n_failed {rest}",
-        f"{_gain(wide, ratios, strong=strong)} {readings[workloads[0]]}".strip(),
+        f"{_gain(wide, ratios, strong=strong)} {reading}".strip(),
         part,
         notes=notes,
         definitions=(FINGERPRINT, MEASURED, INTERVAL),
@@ -117,8 +115,7 @@ def _gain(wide: pd.DataFrame, ratios: str, *, strong: bool) -> str:
 
 def _serial_part(frame: pd.DataFrame, workload: str) -> str:
     """Return what the Karp-Flatt fractions of a workload say, in a sentence; empty where it has none."""
-    found = frame[frame["workload"] == workload]
-    fractions = found[found["quantity"] == "karp_flatt"]
+    fractions = frame[(frame["workload"] == workload) & (frame["quantity"] == "karp_flatt")]
     if fractions.empty:
         return ""
     if len(negative := fractions[fractions["high"] < 0]):
@@ -128,12 +125,12 @@ def _serial_part(frame: pd.DataFrame, workload: str) -> str:
             "comparison is invalid."
         )
     last = fractions.iloc[-1]
-    said = f"Karp-Flatt fraction {last['value']:.3f} at {last['num_env_runners']} runners"
+    reading = "constant over the scales it is a serial part, rising an overhead"
     if pd.isna(last["low"]):
-        return f"{said}: one block cannot tell a serial part from noise."
-    if last["low"] <= 0 <= last["high"]:
-        return f"{said}: no serial part is shown, its interval holds 0."
-    return f"{said}: constant over the scales it is a serial part, rising an overhead."
+        reading = "one block cannot tell a serial part from noise"
+    elif last["low"] <= 0 <= last["high"]:
+        reading = "no serial part is shown, its interval holds 0"
+    return f"Karp-Flatt fraction {last['value']:.3f} at {last['num_env_runners']} runners: {reading}."
 
 
 def _help(refusal: Refusal) -> tuple[str, str]:
@@ -223,8 +220,9 @@ def phases(results: Results) -> Table:
 
 
 def _largest_phase(wide: pd.DataFrame, shares: Mapping[str, str]) -> str:
-    """Return what takes most of an iteration at the largest scale; of several workloads there, with most runs."""
-    row = wide.sort_values(["num_env_runners", "n"], kind="stable").iloc[-1]
+    """Return what takes most of an iteration at the largest scale of the workload that ran at most of them."""
+    lead = wide[wide["workload"] == wide["workload"].value_counts(sort=False).idxmax()]
+    row = lead.sort_values("num_env_runners", kind="stable").iloc[-1]
     largest = max((name for name in shares if name != "share_rest"), key=lambda name: float(row[name]))
     unexplained = int((wide["share_rest"].abs() > MOST_UNEXPLAINED).sum())
     closed = f"the phases explain every cell to within {MOST_UNEXPLAINED:.0%}"
@@ -260,6 +258,6 @@ def runners_and_batch(results: Results) -> Table:
     )
 
 
-def nothing(part: Part, key: str, title: str, why: str, command: str = "", notes: Any = ()) -> Table:
-    """Return a table without rows: why there are none, and the command that would make them."""
+def nothing(part: Part, key: str, title: str, why: str, command: str = "", notes: Iterable[str] = ()) -> Table:
+    """Return a table without rows, which counts what the part left out."""
     return without_rows(key, title, why, command, n_failed=part.n_failed, excluded=part.excluded, notes=tuple(notes))

@@ -142,25 +142,11 @@ class Table:
         said = f"In every row: {', '.join(above)}." if above else ""
         return Shown(kept, [[row[place] for place in places] for row in rows], said)
 
-    def to_csv(self) -> str:
-        """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-        return writers.to_csv(self)
-
-    def to_markdown(self) -> str:
-        """Return the table for people, with conclusion, counts and definitions."""
-        return writers.to_markdown(self)
-
-    def to_latex(self) -> str:
-        """Return a `table` environment for booktabs and graphicx."""
-        return writers.to_latex(self)
-
-    def to_html(self) -> str:
-        """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
-        return writers.to_html(self)
-
-    def to_text(self, width: int = 100) -> str:
-        """Return the table for a terminal: title, conclusion, aligned columns, counts, `width` letters wide at most."""
-        return writers.to_text(self, width)
+    to_csv = writers.to_csv
+    to_markdown = writers.to_markdown
+    to_latex = writers.to_latex
+    to_html = writers.to_html
+    to_text = writers.to_text
 
     def __repr__(self) -> str:
         return self.to_text()

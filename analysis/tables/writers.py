@@ -42,7 +42,7 @@ def _prose(table: "Table", *, alone: bool) -> dict[str, list[str]]:
 
 
 def to_csv(table: "Table") -> str:
-    """Return every number at full precision; the `#` lines above them say what the table rests on."""
+    """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
     said = [table.heading, table.said, table.counts]
     said += [f"engine: {table.engine}"] if table.engine else []
     said += [*table.notes, *table.definitions]
@@ -169,8 +169,8 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)).replace(" %", "&nbsp;%")
 
 
-def to_text(table: "Table", width: int) -> str:
-    """Return the table for a terminal: title, conclusion, aligned columns, counts."""
+def to_text(table: "Table", width: int = 100) -> str:
+    """Return the table for a terminal: title, conclusion, aligned columns, counts, `width` letters wide at most."""
     head, conclusion, counts = (wrapped(part, width) for part in (table.heading, table.said, table.counts))
     return "\n".join([head, conclusion, *([] if table.empty else [text_table(table, width)]), counts])
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 from analysis.answers.facts import in_words, number
 from analysis.estimates.frame import estimate_of
-from analysis.figures import all_figures, figure, figure_of
+from analysis.figures import figure, figure_of
 from analysis.opened import Study
 from study.errors import AnalysisError
 from tests.examples import example
@@ -122,7 +122,7 @@ def test_every_scale_that_has_data_is_drawn_however_many_there_are():
 
 
 def test_without_any_measured_clock_every_figure_of_time_says_so(runs):
-    for each in all_figures(throughput_study(runs.assign(timing="emulated"))):
+    for each in throughput_study(runs.assign(timing="emulated")).figures.values():
         assert "measured clock" in each.missing
 
 
@@ -154,7 +154,7 @@ def test_the_shares_of_an_iteration_add_up(planted):
 
 @pytest.fixture(scope="module", params=EXAMPLES)
 def drawn(request):
-    return [each for each in all_figures(example(request.param)) if each.drawn]
+    return [each for each in example(request.param).figures.values() if each.drawn]
 
 
 def test_pictures_are_reproducible_and_of_the_declared_kind(drawn):

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
-from analysis.figures import all_figures, figure_of
+from analysis.figures import figure_of
 from analysis.opened import Study
 from study.adopted.loading import load_space
 from study.statistics import iqm, mean_interval
@@ -124,7 +124,7 @@ def test_a_run_that_never_reached_the_target_is_drawn_at_its_end_and_no_digest_i
     frame = figure_of(found, "steps_to_target").frame
     assert frame.loc[frame["kind"] == "not reached", "value"].tolist() == [1000]
     assert (figure_of(found, "score").frame["kind"] == "estimate").sum() == 4
-    for each in all_figures(found):
+    for each in found.figures.values():
         assert not {"aaaaaa", "bbbbbb", "cccccc"} & set(f"{each.title} {each.alt} {each.caption}".split())
 
 

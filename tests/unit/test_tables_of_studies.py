@@ -10,7 +10,7 @@ import pytest
 from analysis.estimates.results import Results
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.tables.catalogue import TABLES, all_tables, table_of
+from analysis.tables.catalogue import TABLES, table_of
 from study.designs.holdup.certificate import make_certificate
 from tests import holdup
 from tests.unit.tables_data import NOISE, amdahl, run, study
@@ -165,7 +165,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_gives_every_table_with_a_sentence(name):
     rows, words = BAD_INPUT[name]
-    tables = all_tables(Results(study(rows)))
+    tables = [*Study(study(rows)).tables.values()]
     assert [each.key for each in tables] == [key for key, *_ in TABLES.values()]
     assert words in tables[0].conclusion
     failed = sum(row["status"] == "failed" for row in rows)
