@@ -144,8 +144,6 @@ def fused_alone(spec: StudySpec) -> Iterator[tuple[str, str]]:
         yield "algorithm", "`A2C` "  # RLlib's learner has another optimizer, and standardises
     if spec.algorithm == "PPO" and spec.standardization in ("steps", "none"):
         yield "standardization", f"`{spec.standardization}` "
-    if spec.environment.normalize_observations and not spec.traits.asynchronous:
-        yield "environment.normalize_observations", ""
 
 
 def _without_fused(spec: StudySpec) -> Found:
@@ -198,12 +196,10 @@ COMMON = (
          "`envpool` needs runner: batched", "Set runner: batched.", "stock"),
     left_out("environment.action_repeat environment.frame_stack", lambda s: s.environment.backend == "envpool",
              "needs backend: gymnasium", "Remove it; EnvPool's Atari has frame_skip and stack_num as arguments."),
-    left_out("environment.normalize_observations environment.normalize_rewards", lambda s: s.traits.asynchronous,
+    left_out("environment.normalize_rewards", lambda s: s.traits.asynchronous,
              "{s.algorithm} does not normalise", "Remove it, or set algorithm: PPO or A2C."),
     left_out("environment.normalize_rewards", lambda s: s.most_learners > 1,
              "needs one learner, which sees all rewards, not {s.most_learners}", "Remove it, or use one learner."),
-    left_out("environment.normalize_rewards", lambda s: s.runner != "batched", "needs runner: batched",
-             "Set runner: batched."),
     Rule("environment.{name}", _missing_returns, "{what} needs it", "Add it: {how}."),
     Rule("environment.{name}", _not_above_floor, "`floor < {name}` must hold",
          "Set floor to what a policy gets that learnt nothing, and {name} to a return worth reaching.", "{got}"),
@@ -592,10 +588,6 @@ HOLDUP = (
              "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."),
     left_out("runner", lambda s: s.holdup and s.algorithm == "PPO",
              "a hold-up study confirms with RLlib's own runner at the end, and searches with the batched one"),
-    left_out("environment.normalize_observations environment.normalize_rewards",
-             lambda s: s.holdup and s.holdup.confirm.num_seeds_stock,
-             "must be left out where RLlib's own runner and learner confirm the winner",
-             "Remove it, or set holdup.confirm.num_seeds_stock: 0."),
 )  # fmt: skip
 
 ASKED = (

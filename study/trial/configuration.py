@@ -4,6 +4,7 @@ The batched runner and the fused learner are put in where they can serve the res
 cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. Imports RLlib.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ def apply(
     - `lane_layout`: The lanes of the trial and the processes that step them.
     - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
     - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `normalize_rewards`: Whether runners hand over discounted returns, by whose deviation rewards are divided.
+    - `normalize_rewards`: Whether the learner divides rewards by the deviation of the discounted returns.
     - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
     - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
@@ -132,20 +133,10 @@ def _set_processes(
 
 def _check_runner(spec: StudySpec, obstacle: str) -> None:
     """Refuse what RLlib's runner would leave undone."""
-    environment = spec.environment
-    asked = {
-        "environment.backend": ("envpool ", environment.backend != "gymnasium", "Set environment.backend: gymnasium"),
-        "environment.normalize_rewards": ("", environment.normalize_rewards, "Leave it out"),
-    }
-    faults = [
-        Fault(
-            where=where, rule=f"{what}needs the batched runner, and {obstacle}", fix=f"{fix}, or remove what it names."
-        )
-        for where, (what, is_asked, fix) in asked.items()
-        if is_asked
-    ]
-    if faults:
-        raise SpaceError("space", faults)
+    if spec.environment.backend != "gymnasium":
+        rule = f"envpool needs the batched runner, and {obstacle}"
+        fix = "Set environment.backend: gymnasium, or remove what it names."
+        raise SpaceError.of("space", where="environment.backend", rule=rule, fix=fix)
 
 
 def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) -> None:
@@ -210,7 +201,7 @@ def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpe
     fused = obstacle is None
     config.standardization = spec.standardization_in_use if fused or spec.algorithm != "PPO" else "rllib"
     if not fused and spec.environment.normalize_rewards:
-        config.learners(learner_connector=ScaledRewards)
+        config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))
 
 
 # --- what differs --------------------------------------------------------------------------------------------------

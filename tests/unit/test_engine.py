@@ -125,7 +125,6 @@ def test_a_study_of_the_lean_learner_does_not_go_on(lasting):
     ("changes", "place"),
     [
         ({"standardization": "steps"}, "standardization"),
-        ({"environment__normalize_observations": True}, "environment.normalize_observations"),
     ],
 )
 def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax(lasting, changes, place):

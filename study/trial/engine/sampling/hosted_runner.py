@@ -26,7 +26,6 @@ from ray.rllib.core import (
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
 )
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
@@ -134,7 +133,6 @@ class HostedEnvRunner(AsRLlib):
             known = config.observation_space and config.action_space
             spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
             self._local = make(0, spaces=spaces) if local else None
-        _share_parameters([hosted.runner.module for hosted in self._hosted])
         first = self._first
         self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
         self._watch = Watch()
@@ -281,32 +279,6 @@ def _config_of_runners(config: AlgorithmConfig, layout: LaneLayout) -> Algorithm
     )
     own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
     return own
-
-
-def _share_parameters(modules: list[Any]) -> None:
-    """Let networks of RLlib's own classes have the first one's parameters, as far as all are given the same values.
-
-    Thousands of runners fit into one process so. RLlib gives its runners what acting needs; the encoder of a value
-    function stays what each runner was made with, and its states go to the learner. What a module of a person's own
-    does to its parameters is not known.
-    """
-    for name, first in _networks(modules[0]).items() if modules else ():
-        given = first.get_state(inference_only=True).keys()
-        shared = {key: parameter for key, parameter in first.named_parameters() if key in given}
-        for module in modules[1:]:
-            for key, parameter in _networks(module)[name].named_parameters():
-                if key in shared:
-                    parameter.data = shared[key].data
-
-
-def _networks(module: Any) -> dict[str, Any]:
-    """Return name -> network of the modules of a runner that are RLlib's own."""
-    each = dict(module.items()) if isinstance(module, MultiRLModule) else {"": module}
-    return {
-        name: network
-        for name, network in each.items()
-        if isinstance(network, torch.nn.Module) and type(network).__module__.startswith("ray.rllib.algorithms.")
-    }
 
 
 def _own_state(state: dict[str, Any], index: int) -> dict[str, Any]:
