@@ -208,7 +208,7 @@ def asked_script(
         say(console, f"It sets {variables} in its environment: so do the trials.")
     for remark in not_varied(facts):
         say(console, remark)
-    return space_text(facts, adopted.searched, config=config, args=arguments, runners=scales, trials=trials)
+    return space_text(facts, config=config, args=arguments, runners=scales, trials=trials)
 
 
 _SAID: set[str] = set()

@@ -123,8 +123,7 @@ def study_records(
         ledger.apply(record, BEGUN)
     for _, phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
-            beside = sum(each.group == asked[number].group for each in asked) if asked[number].group is not None else 1
-            for record in _trial(spec, number, asked[number], outcome, cluster, beside):
+            for record in _trial(spec, number, asked[number], outcome, cluster):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -147,7 +146,6 @@ def _trial(
     request: TrialRequest,
     outcome: Outcome,
     cluster: ClusterShape,
-    beside: int,
 ) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
@@ -155,7 +153,7 @@ def _trial(
     own = spec_of(spec, request.variant)
     execution = execution_of(own, scale, cluster)
     cpus = num_cpus(own, scale, execution)
-    start = label_at_start(own, cluster, num_env_runners=scale, execution=execution, beside=(beside - 1) * cpus)
+    start = label_at_start(own, cluster, num_env_runners=scale, execution=execution)
     label: Timing = start.timing
     started = start_of(
         spec,

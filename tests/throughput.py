@@ -23,7 +23,6 @@ BASE: dict[str, Any] = {
             "weak": {"num_env_runners": [1, 2, 4], "steps_per_env_runner": 200},
             "epochs": {"num_env_runners": [1, 4], "num_epochs": [1, 8]},
         },
-        "allocation": {"num_env_runners": 7, "trials": [1, 2, 4]},
     },
 }
 

@@ -12,7 +12,7 @@ from analysis.estimates.settings import Setting, arms_of_trials, setting_rows, s
 from analysis.load import StudyData
 from analysis.models.study import Models, attempt, model_rows, rows_at
 from analysis.quantity import Part
-from analysis.scaling.clock import Names, allocation, cells, phases, prices_of, scaling
+from analysis.scaling.clock import Names, cells, phases, prices_of, scaling
 from analysis.scaling.selection import select
 from analysis.scaling.targets import targets_of, watched
 from study.engine import engines_in_words
@@ -56,11 +56,6 @@ class Results:
         return _part(lambda: phases(self.data.runs, self.names))
 
     @cached_property
-    def allocation(self) -> Part:
-        """Trials side by side against runners."""
-        return _part(lambda: allocation(self.data.runs))
-
-    @cached_property
     def targets(self) -> Part:
         """Steps, time and cost to target, as well as the evaluations know them."""
         spec, small = self.data.spec, small_scale(self.data)
@@ -95,7 +90,7 @@ class Results:
         """The long frame: every estimate of the study."""
         rates = [*cells(self.measured, self.names)] if not self.strong.why else []
         models = [*model_rows(self.models, self.measured, self.names)]
-        parts = (self.strong, self.weak, self.phases, self.allocation, self.targets)
+        parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *models, *prices_of([*rates, *models]), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
         rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]

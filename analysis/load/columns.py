@@ -48,14 +48,12 @@ _SUMS: Mapping[Sum, str] = MappingProxyType(
         "smallest": "The smallest.",
     }
 )
-_TRIAL_COUNTS = ("env_steps", "env_steps_to_target")
 
 
 def _recorded(name: str) -> Column:
     metric = METRICS[name]
-    whole = name in _TRIAL_COUNTS if metric.grain == "trial" else metric.whole
     how = f" {_SUMS[metric.of_trial]}" if metric.of_trial else ""
-    return Column(name, metric.unit, "Int64" if whole else "Float64", f"{metric.meaning}{how}")
+    return Column(name, metric.unit, "Int64" if metric.whole else "Float64", f"{metric.meaning}{how}")
 
 
 _RUN = (

@@ -29,7 +29,7 @@ from analysis.scaling.blocks import (
     transformed,
 )
 from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels, replaced
-from analysis.scaling.selection import SIDE_BY_SIDE, as_int, select, texts, trials_side_by_side
+from analysis.scaling.selection import as_int, select
 from study.statistics import Estimate
 from study.text import count
 
@@ -42,8 +42,6 @@ MOST_CELLS = 500
 BEYOND = f"beyond the {MOST_CELLS} cells with the most runs"
 NO_PHASES = "no phase times"
 PLACED_WIDER = "on more CPUs or nodes than others of their number of runners"
-INCOMPLETE = "another trial of its block is not measured"
-NOT_TOGETHER = "did not run beside the others of its block"
 CELL = ["fingerprint", "num_env_runners"]
 PLACED = ["num_cpus", "num_nodes"]
 
@@ -595,79 +593,3 @@ def _places(part: pd.DataFrame, level: float) -> list[Place]:
 
 def _nearness(other: Place, at: Place) -> tuple[int, int]:
     return other.num_env_runners, -abs((other.num_nodes or 0) - (at.num_nodes or 0))
-
-
-# --- trials side by side ------------------------------------------------------------------------------------------
-
-declare(
-    "allocation", "side_by_side_env_steps_per_s", "env steps/s", "throughput of all",
-    "Env steps per second of all trials of a block, side by side on the same CPUs.",
-)  # fmt: skip
-declare(
-    "allocation", "side_by_side_env_steps_per_s_per_cpu", "env steps/s", "throughput per CPU", "The same for each CPU."
-)
-declare(
-    "allocation", "side_by_side_gain", "1", "gain of several trials",
-    "Throughput of all over that of the fewest trials on these CPUs, paired by block.",
-)  # fmt: skip
-
-
-def allocation(runs: pd.DataFrame, *, level: float = LEVEL) -> Part:
-    """Return total env steps per second of each way to share the CPUs of one large trial.
-
-    Rows are the cells `allocation T x n` of a throughput study: T trials of n runners each, started together. A
-    block's total is the sum of the rates of its T trials; it counts only when all T were measured and ran at the same
-    time. Env steps of several trials are no faster way to one policy: T trials are T experiments.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        level: Nominal coverage of the intervals, in (0, 1).
-    """
-    ours = runs.loc[np.array([bool(SIDE_BY_SIDE.fullmatch(name)) for name in texts(runs, "baseline")], dtype=bool)]
-    totals: dict[str, dict[object, tuple[float, float]]] = {}
-    excluded: dict[str, int] = {}
-    for name, cell in ours.groupby("baseline", sort=False, observed=True):
-        selection, number = select(cell, alone=False), trials_side_by_side(str(name))
-        totals[str(name)] = {}
-        for reason, n in selection.excluded.items():
-            excluded[reason] = excluded.get(reason, 0) + n
-        for block, together in selection.runs.groupby("block"):
-            if why := _unfit(together, number):
-                excluded[why] = excluded.get(why, 0) + len(together)
-            else:
-                cpus = together["num_cpus"].to_numpy(dtype=np.float64, na_value=np.nan)
-                totals[str(name)][block] = float(np.exp(together["log_rate"]).sum()), float(cpus.sum())
-    order = sorted((name for name in totals if totals[name]), key=trials_side_by_side)
-    rows: list[Row] = []
-    logs = {name: {block: float(np.log(rate)) for block, (rate, _) in totals[name].items()} for name in order}
-    for name in order:
-        own = ours[ours["baseline"].eq(name).fillna(False)]
-        rate = exponential(contrast((logs[name],), (1.0,), level=level))
-        sums = {each for _, each in totals[name].values()}
-        shared = int(next(iter(sums))) if len(sums) == 1 and np.isfinite(next(iter(sums))) else None
-        relative = exponential(contrast((logs[name], logs[order[0]]), (1.0, -1.0), level=level))
-        estimates = {
-            "side_by_side_env_steps_per_s": rate,
-            "side_by_side_env_steps_per_s_per_cpu": None if shared is None else scaled(rate, 1 / shared),
-            "side_by_side_gain": exact(1.0, n=len(logs[name]), level=level) if name == order[0] else relative,
-        }
-        place = {
-            "workload": "the same CPUs",
-            "arm": f"{count(trials_side_by_side(name), 'trial')} side by side",
-            "num_env_runners": as_int(own, "num_env_runners") or int(name.rpartition(" ")[2]),
-            "num_cpus": shared,
-            "n_failed": int((own["status"] == "failed").sum()),
-            "base": f"{trials_side_by_side(order[0])} x {order[0].rpartition(' ')[2]}",
-        }
-        rows += [{**place, "quantity": key, "estimate": each} for key, each in estimates.items() if each is not None]
-    n = sum(len(totals[name]) * trials_side_by_side(name) for name in order)
-    counted = ours if rows else runs
-    return Part(rows=tuple(rows), n=n, n_failed=int((counted["status"] == "failed").sum()), excluded=excluded)
-
-
-def _unfit(together: pd.DataFrame, num_trials: int) -> str:
-    """Return why the trials of a block have no total; empty when they have."""
-    if len(together) < num_trials:
-        return INCOMPLETE
-    started, ended = together["started"].max(), together["ended"].min()
-    return NOT_TOGETHER if pd.notna(started) and pd.notna(ended) and started >= ended else ""

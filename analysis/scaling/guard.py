@@ -127,7 +127,7 @@ class Rerun:
             return ""
         if self.stage == "throughput":
             grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
-            return self._line("_missing", [f"throughput.grids={_json(grids)}", "throughput.allocation=null"])
+            return self._line("_missing", [f"throughput.grids={_json(grids)}"])
         varied = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
         if len(varied) > 1 or LEARNERS in varied:
             return "\n".join(

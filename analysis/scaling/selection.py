@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from study.space.settings import SHARED
-
-SIDE_BY_SIDE = re.compile(r"allocation (\d+) x (\d+)")
-"""Name of a throughput study's cell whose trials share the machine: so many trials of so many runners."""
+_SIDE_BY_SIDE = re.compile(r"allocation (?!1 )\d+ x \d+|shared")
+"""Name of several trials that shared the machine, in throughput and hold-up studies before version 0.15."""
 BESIDE = "ran beside other trials of its cell"
 CLOCKS = {
     "oversubscribed": "more processes than cores",
@@ -32,16 +30,14 @@ class Selection:
     failed: pd.DataFrame
 
 
-def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
+def select(runs: pd.DataFrame) -> Selection:
     """Return the runs whose times may be used: finished, timed, and with the label `measured`.
 
     A run is counted under the first reason that holds: its status, its timing label, no timed iteration, other trials
-    at its side (`analysis.scaling.allocation` is for those of an allocation). Runs with the same seed are a block; a
-    run without a seed is a block of its own.
+    at its side. Runs with the same seed are a block; a run without a seed is a block of its own.
 
     Args:
         runs: One row per trial (`analysis.load`).
-        alone: Whether trials that ran beside others of their cell are left out.
     """
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
     numbers = {
@@ -51,7 +47,7 @@ def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
     timed = (numbers["timed_iterations"] > 0) & (numbers["timed_env_steps"] > 0) & (numbers["timed_s"] > 0)
     reason = np.full(len(runs), "", dtype=object)
     for holds, text in (
-        (beside_others(runs) if alone else np.zeros(len(runs), dtype=bool), BESIDE),
+        (beside_others(runs), BESIDE),
         (~(numbers["num_env_runners"] >= 1), "number of runners unknown"),
         (~timed, "no timed iterations"),
     ):
@@ -79,22 +75,15 @@ def select(runs: pd.DataFrame, *, alone: bool = True) -> Selection:
     )
 
 
-def trials_side_by_side(name: str) -> int:
-    """Return how many trials of a cell of that name run at the same time."""
-    match = SIDE_BY_SIDE.fullmatch(name)
-    return int(match[1]) if match else 1
-
-
 def beside_others(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Return which runs shared the machine with others of their cell: their clock is not that of a trial alone.
 
-    Those of a throughput study's allocation that is split, and a hold-up study's measured trials that share the CPUs of
-    one. Records keep no group, but nothing else is asked for by these names.
+    Records keep no group, but nothing else is asked for by these names.
     """
     names, stages = texts(runs, "baseline"), texts(runs, "stage")
     return np.array(
         [
-            trials_side_by_side(name) > 1 or (stage, name) == ("measure", SHARED)
+            stage in ("measure", "throughput") and bool(_SIDE_BY_SIDE.fullmatch(name))
             for stage, name in zip(stages, names, strict=True)
         ],
         dtype=bool,

@@ -241,38 +241,7 @@ def _to_measure(results: Results, runs: pd.DataFrame) -> str:
     return (rerun.command(fitting) if several else "") or "python run_study.py --space waiting.yaml"
 
 
-# --- trials side by side, phases ----------------------------------------------------------------------------------
-
-
-def trials_against_runners(results: Results) -> Table:
-    """T4: the same CPUs as one trial of n runners, two of n/2, and so on."""
-    part, key, title = results.allocation, "T4", "Trials against runners: the same CPUs, spent side by side"
-    if not part.rows:
-        nothing = "No allocation cells: no trials ran side by side, as those of throughput.yaml do."
-        return _without(key, title, part.why or nothing, "" if part.why else FIRST_COMMAND, part)
-    names = "side_by_side_gain side_by_side_env_steps_per_s side_by_side_env_steps_per_s_per_cpu"
-    wide = pivot(results.frame, names, runs="side_by_side_env_steps_per_s")
-    others = wide.iloc[1:]
-    said = "Only one way to spend the CPUs was measured: nothing to compare it with."
-    if len(others):
-        best = others.iloc[int(others["side_by_side_gain"].astype(float).argmax())]
-        fewest = f"{wide['arm'].iloc[0].replace(' side by side', '')} of {wide['num_env_runners'].iloc[0]}"
-        trials = best["arm"].replace(" side by side", "")
-        said = (
-            f"On the same CPUs {trials} of {best['num_env_runners']} runners step {told(best, 'side_by_side_gain')} "
-            f"times as fast as {fewest}."
-        )
-    return table_of_pivot(
-        wide,
-        key=key,
-        title=title,
-        quantities=names,
-        conclusion=said,
-        counts=part,
-        about="arm num_env_runners num_cpus",
-        labels={"arm": "trials", "num_env_runners": "runners each", "n": "blocks"},
-        definitions=(MEASURED, INTERVAL),
-    )
+# --- phases ---------------------------------------------------------------------------------------------------------
 
 
 def phases(results: Results) -> Table:
@@ -629,7 +598,6 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Results], Table]]] = {
     "study_sheet": ("T1", "Study sheet", study_sheet),
     "strong_scaling": ("T2", "Strong scaling", strong_scaling),
     "weak_scaling": ("T3", "Weak scaling", weak_scaling),
-    "trials_against_runners": ("T4", "Trials against runners", trials_against_runners),
     "phases": ("T5", "Phases", phases),
     "runners_and_batch": ("T7", "Runners x batch", runners_and_batch),
     "steps_to_target": ("T8", "Steps to target", steps_to_target),

@@ -21,7 +21,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.adopted import describing
-from study.adopted.choices import choices_of
 from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
 from study.jax_private import jax_obstacle
@@ -29,8 +28,6 @@ from study.machine.shipping import loaded_modules
 from study.trial.engine.envs.probing import comes_with_gymnasium, sharing
 from study.trial.experiment import make_environment, pickled
 
-_OF_A_LEARNER = ("train_batch_size_per_learner", "minibatch_size")
-"""Sizes that RLlib takes for one learner."""
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
 """How environment variables begin that the study sets by itself."""
 _SEED = 0
@@ -53,8 +50,7 @@ def answered(
         MistakeError: RLlib refuses the configuration, it cannot be pickled, or its environment does not work.
     """
     config = launch.config
-    if not launch.searched:
-        _check_valid(config)
+    _check_valid(config)
     environments = dict(ran.environments)  # what makes those that the script registered, with Tune or with Gymnasium
     if config.env not in environments and before.registers(config.env):
         environments[config.env] = OfGymnasium(gymnasium_registry[config.env])
@@ -72,10 +68,6 @@ def answered(
     known = {
         **before.added(ran),
         "facts": facts.model_dump(mode="json"),
-        "searched": {
-            describing.OF_TUNE.get(name, name): choices_of(domain, facts.num_learners if name in _OF_A_LEARNER else 1)
-            for name, domain in launch.searched.items()
-        },
         "starts_ray": ran.starts_ray,
         "jax_obstacle": jax_obstacle() or "",  # the environment has been made
     }

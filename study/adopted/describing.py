@@ -38,8 +38,6 @@ _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
 """Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
-OF_TUNE = {"train_batch_size_per_learner": "train_batch_size", "lambda_": "lambda"}
-"""Setting of RLlib that Tune may choose -> our parameter, where the names differ."""
 
 
 def facts_of(
@@ -86,7 +84,7 @@ def facts_of(
         values={name: value for name, value in values.items() if name not in overridden},
         schedules=[name for name in schedules if name not in overridden],
         overridden=overridden,
-        searched=sorted(OF_TUNE.get(name, name) for name in searched),
+        searched=sorted(searched),
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
         stop={str(name): plain(value) for name, value in stop.items()},
@@ -117,38 +115,50 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
     _, base = _algorithm(config)
-    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
-        yield Fault(
-            where="",
-            rule="must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
-            got="api_stack(enable_rl_module_and_learner="
-            f"{config.enable_rl_module_and_learner}, enable_env_runner_and_connector_v2="
-            f"{config.enable_env_runner_and_connector_v2})",
-            fix="Remove the call of api_stack; RLlib's migration guide says what else changes.",
-        )
-    if config.framework_str != "torch":
-        fix = "Remove the call of `framework`, or set torch."
-        rule, got = "must use torch, the one framework of the new API stack", config.framework_str
-        yield Fault(where="", rule=rule, got=str(got), fix=fix)
-    if base in OFFLINE or config.is_offline:
-        rule = "must sample from an environment: this study asks how training scales with environment runners"
-        got = f"{base}, which learns from recorded data" if base in OFFLINE else f"recorded data, {config.input_}"
-        fix = "Give a script that trains online, such as with PPO or SAC."
-        yield Fault(where="", rule=rule, got=got, fix=fix)
-    if base == "DreamerV3":
-        rule = "must be an algorithm whose evaluation RLlib's environment runner can do"
-        yield Fault(where="", rule=rule, got=base, fix="Give a script with another algorithm.")
-    if config.env is None and base not in OFFLINE:
-        fix = "Call `.environment(...)` in the script."
-        if config.env_runner_cls is not None:
-            fix = "A runner that gets its episodes from outside cannot be seeded or evaluated by a study."
-        yield Fault(where="", rule="must name its environment", got="none", fix=fix)
-    elif config.env_runner_cls is not None:
-        known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
-        if not (inspect.isclass(config.env_runner_cls) and issubclass(config.env_runner_cls, known)):
-            rule = f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured"
-            fix = f"Derive it from {known.__name__}, or remove env_runner_cls."
-            yield Fault(where="", rule=rule, got=_name(config.env_runner_cls), fix=fix)
+    offline = base in OFFLINE or config.is_offline
+    known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
+    runner = config.env_runner_cls
+    checks = (
+        (
+            config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2,
+            "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
+            "the old one",
+            "Remove the call of api_stack; RLlib's migration guide says what else changes.",
+        ),
+        (
+            config.framework_str == "torch",
+            "must use torch, the one framework of the new API stack",
+            config.framework_str,
+            "Remove the call of `framework`, or set torch.",
+        ),
+        (
+            not offline,
+            "must sample from an environment: this study asks how training scales with environment runners",
+            f"{base}, which learns from recorded data",
+            "Give a script that trains online, such as with PPO or SAC.",
+        ),
+        (
+            base != "DreamerV3",
+            "must be an algorithm whose evaluation RLlib's environment runner can do",
+            base,
+            "Give a script with another algorithm.",
+        ),
+        (
+            offline or config.env is not None,
+            "must name its environment",
+            "none",
+            "Call `.environment(...)` in the script; a runner that gets its episodes from outside cannot be studied.",
+        ),
+        (
+            offline or runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
+            f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
+            _name(runner),
+            f"Derive it from {known.__name__}, or remove env_runner_cls.",
+        ),
+    )
+    for holds, rule, got, fix in checks:
+        if not holds:
+            yield Fault(where="", rule=rule, got=str(got), fix=fix)
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:

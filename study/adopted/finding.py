@@ -20,15 +20,12 @@ from typing import Any, NoReturn
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.adopted.answering import Surroundings, answered
-from study.adopted.choices import as_config
-from study.adopted.describing import environment_name, refusals
-from study.adopted.interception import Interception, Launch, Launched, UsesRay
-from study.adopted.reading import MistakeError
+from study.adopted.describing import refusals
+from study.adopted.interception import NAME_A_FUNCTION, Interception, Launch, Launched, UsesRay, launch_of
+from study.adopted.reading import MistakeError, last_line
 from study.errors import Fault
 
-LOOKED_FOR = "an AlgorithmConfig at module level, run_rllib_example_script_experiment, tune.Tuner, tune.run, build_algo"
-"""How people write scripts, in the order of the page about them."""
-_NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
+_LOOKED_FOR = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
 _RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
 
 
@@ -60,38 +57,36 @@ def _answer(request: Mapping[str, Any], place: Path) -> dict[str, Any]:
     before.check_left_alone(launch, script.ran, script.module)
     if faults := [asdict(fault) for fault in refusals(launch.config)]:
         return {"faults": faults}
-    known, content = answered(launch, ran=script.ran, before=before, file=script.file, module=script.module)
+    answer, content = answered(launch, ran=script.ran, before=before, file=script.file, module=script.module)
     (place / "config.pkl").write_bytes(content)
-    return known
+    return answer
 
 
 class _Script:
     def __init__(self, request: Mapping[str, Any], place: Path) -> None:
-        self.request, self.place = request, place
+        self.request, self.output = request, place / "output.txt"
         self.file = Path(request["file"])
         self.module = types.ModuleType("__main__")
         self.ran = Interception(self.file)
 
     def find(self) -> Launch:
-        """Run the person's code and return the configuration that it would train with, or raise `MistakeError`."""
+        """Run the person's code and return what it would train, or raise `MistakeError`."""
         try:
-            content = compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True)
+            code = compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             where = f"{self.file.name}{f', line {line}' if line else ''}"
             got = getattr(error, "msg", error)
             raise MistakeError(rule="must be Python", where=where, got=got, fix="Correct the line.") from error
         name = self.request["name"]
-        if name:
-            # As a module first: what stands below `if __name__ == "__main__"` is then not run.
-            names = self._run(content, self.file.stem)
-            if name not in names:
-                names = self._run(content, "__main__")
-            return self._named(names, name)
-        names = self._run(content, "__main__")
-        return self.ran.launch or self._at_module_level(names)
+        if not name:
+            names = self._run(code, "__main__")
+            return self.ran.launch or self._at_module_level(names)
+        # As a module first: what stands below `if __name__ == "__main__"` is then not run.
+        names = self._run(code, self.file.stem)
+        return self._named(names if name in names else self._run(code, "__main__"), name)
 
-    def _run(self, code: Any, name: str) -> dict[str, Any]:
+    def _run(self, code: types.CodeType, name: str) -> dict[str, Any]:
         """Run the file as module `name`; return its names, also where it ended at a training."""
         self.module = types.ModuleType(name)
         self.module.__file__ = str(self.file)
@@ -109,106 +104,75 @@ class _Script:
             result = run()
         except Launched:
             pass
-        except BaseException as problem:  # noqa: BLE001 (becomes a fault)
-            if self.ran.launch is None and self.ran.refusal is None:  # else it came to its training
-                self._blame(problem)
+        except BaseException as problem:
+            ended_well = isinstance(problem, SystemExit) and problem.code in (0, None)
+            if self.ran.launch is None and self.ran.refusal is None and not ended_well:
+                raise self._mistake(problem) from problem
         if self.ran.refusal is not None:
             raise self.ran.refusal
         return result
 
-    # --- which configuration -----------------------------------------------------------------------------------------
-
     def _at_module_level(self, names: Mapping[str, Any]) -> Launch:
         """Return the one configuration among the names of a script that trains nothing."""
-        found: dict[int, str] = {}
+        configs: dict[int, str] = {}
         for name, value in names.items():
             if isinstance(value, AlgorithmConfig):
-                found.setdefault(id(value), name)
-        if not found:
+                configs.setdefault(id(value), name)
+        if not configs:
             near = [name for name, value in names.items() if inspect.isfunction(value) and "config" in name.lower()]
-            fix = f"Name a function that returns it: {self.file.name}:{near[0]}." if near else _NAME_A_FUNCTION
-            raise MistakeError(rule=f"must hold a configuration ({LOOKED_FOR})", got="none", fix=fix)
-        first, *others = found.values()
+            fix = f"Name a function that returns it: {self.file.name}:{near[0]}." if near else NAME_A_FUNCTION
+            raise MistakeError(rule=f"must hold a configuration ({_LOOKED_FOR})", got="none", fix=fix)
+        first, *others = configs.values()
         if others:
-            got = ", ".join(f"{name} ({_in_words(names[name])})" for name in (first, *others))
-            fix = f"Name one of them: {self.file.name}:{first}."
+            got, fix = ", ".join((first, *others)), f"Name one of them: {self.file.name}:{first}."
             raise MistakeError(rule="must name one of several configurations", got=got, fix=fix)
-        return _launch(names[first], f"module level, {first}")
+        return launch_of(names[first], f"module level, {first}")
 
     def _named(self, names: Mapping[str, Any], name: str) -> Launch:
         """Return the configuration that a name of the script stands for."""
         if name not in names:
-            near = [each for each, value in names.items() if isinstance(value, AlgorithmConfig)]
-            near = near or [each for each, value in names.items() if inspect.isfunction(value)]
+            near = [other for other, value in names.items() if isinstance(value, AlgorithmConfig)]
+            near = near or [other for other, value in names.items() if inspect.isfunction(value)]
             fix = f"Name one of: {', '.join(near[:8])}." if near else "Check the spelling."
             raise MistakeError(rule=f"has no '{name}'", fix=fix)
         value = names[name]
         if isinstance(value, AlgorithmConfig):
-            return _launch(value, f"module level, {name}")
-        needed = _needs(value) if callable(value) else []
-        if missing := [each for each in needed if each not in self.request["kwargs"]]:
-            fix = f"Add them to the space: config_kwargs: {{{missing[0]}: …}}."
-            rule = f"the function '{name}' must get all its arguments"
-            raise MistakeError(rule=rule, got=f"none for {', '.join(missing)}", fix=fix)
-        self.ran.launch = None
-        result = self._guard(lambda: value(**self.request["kwargs"])) if callable(value) else value
-        if isinstance(result, AlgorithmConfig):
-            return _launch(result, f"function {name}")
+            return launch_of(value, f"module level, {name}")
+        if callable(value):
+            kwargs = self.request["kwargs"]
+            try:
+                inspect.signature(value).bind(**kwargs)
+            except TypeError as error:
+                rule, fix = f"the function '{name}' must take its arguments", "In a space: config_kwargs: {name: …}."
+                raise MistakeError(rule=rule, got=error, fix=fix) from error
+            self.ran.launch = None
+            value = self._guard(lambda: names[name](**kwargs))
+        if isinstance(value, AlgorithmConfig):
+            return launch_of(value, f"function {name}")
         if self.ran.launch is not None:  # it trains
             return self.ran.launch
         rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
         fix = "Name another object of the file, or return the configuration itself."
-        raise MistakeError(rule=rule, got=type(result).__name__, fix=fix)
+        raise MistakeError(rule=rule, got=type(value).__name__, fix=fix)
 
-    # --- what is wrong -----------------------------------------------------------------------------------------------
-
-    def _blame(self, problem: BaseException) -> None:
-        """Raise the fault of a script that ended before its training; nothing where it ended as it should."""
+    def _mistake(self, problem: BaseException) -> MistakeError:
+        """Return the fault of a script that ended before its training, with its own last line that was run."""
         rule, got, fix = "must come to its training", f"{type(problem).__name__}: {problem}", _RUN_IT
         if isinstance(problem, SystemExit):
-            if problem.code in (0, None):
-                return
-            written = self._last_line()
-            how = f" with exit code {problem.code}" if isinstance(problem.code, int) else f": {problem.code}"
-            got = f"the end of its process{how}" + (f", after it wrote: {written}" if written else "")
-            if problem.code == 2 and (said := written.partition(": error: ")[2]):  # as `argparse` ends a program
-                rule, got = "must accept its arguments", said
+            with contextlib.suppress(Exception):  # the script may have closed it
+                sys.stdout.flush()
+            written = last_line(self.output)
+            got = f"the end of its process with {problem.code}, after it wrote: {written}"
+            if problem.code == 2 and (complaint := written.partition(": error: ")[2]):  # as `argparse` ends a program
+                rule, got = "must accept its arguments", complaint
                 fix = 'Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).'
         elif isinstance(problem, UsesRay):
             rule = "must come to its training without a running Ray"
-            got, fix = "a call such as `ray.get`, `ray.put` or `.remote()`", _NAME_A_FUNCTION
+            got, fix = "a call such as `ray.get`, `ray.put` or `.remote()`", NAME_A_FUNCTION
         elif isinstance(problem, ModuleNotFoundError):
             rule, got = f"needs the module '{problem.name}', which is not installed", ""
             fix = f"Install it here and on every node, or correct the import of '{problem.name}'."
-        raise MistakeError(rule=rule, where=self._place(problem), got=got, fix=fix) from problem
-
-    def _last_line(self) -> str:
-        """Return what the script wrote last; empty where it wrote nothing."""
-        with contextlib.suppress(Exception):  # the script may have closed it, or put something else in its place
-            sys.stdout.flush()
-            sys.stderr.flush()
-        written = (self.place / "output.txt").read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(written) if line.strip()), "")
-
-    def _place(self, error: BaseException) -> str:
-        """Return the last line of the script itself that an exception went through."""
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = traceback.extract_tb(problem.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(self.file)]
-        return f"{self.file.name}, line {lines[-1]}" if lines else self.file.name
-
-
-def _launch(config: AlgorithmConfig, how: str) -> Launch:
-    copied, chosen = as_config(config)
-    return Launch(config=copied, how=how, searched=chosen)
-
-
-def _needs(function: Any) -> list[str]:
-    """Return the arguments of a function that have no default."""
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
-
-
-def _in_words(config: AlgorithmConfig) -> str:
-    algorithm = getattr(config.algo_class, "__name__", config.algo_class)
-    return f"{algorithm} on {environment_name(config.env)}"
+        where = f"{self.file.name}, line {lines[-1]}" if lines else self.file.name
+        return MistakeError(rule=rule, where=where, got=got, fix=fix)

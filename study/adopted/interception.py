@@ -20,17 +20,16 @@ from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune import registry
+from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
-from study.adopted.choices import as_config
 from study.adopted.reading import MistakeError
 from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
 
-EXAMPLES = "run_rllib_example_script_experiment"
-"""The function by which RLlib's own examples train."""
+NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
 _RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
 """Methods of an algorithm by which a training begins with what another has learnt."""
-_OF_PROCESSES = ("env_vars", "working_dir", "excludes", "config", "eager_install")
+_RUNTIME_ENV = ("env_vars", "working_dir", "excludes", "config", "eager_install")
 """Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
 
 
@@ -50,23 +49,82 @@ class Launch:
         config: A copy of it as it is at that line.
         how: The call by which it would train: `tune.Tuner`.
         stop: Stop criteria, by RLlib's names of results.
-        searched: Setting of the configuration -> the values among which Tune would choose. The copy has one of them.
+        searched: Settings that Tune would choose; the copy has one value of each.
         folder: The working directory at that line.
     """
 
     config: AlgorithmConfig
     how: str
     stop: Mapping[str, Any] = field(default_factory=dict)
-    searched: Mapping[str, Any] = field(default_factory=dict)
+    searched: tuple[str, ...] = ()
     folder: str = field(default_factory=os.getcwd)
 
 
+def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:
+    """Return the training that a call of Tune, or of an algorithm's constructor, would begin.
+
+    Args:
+        content: An `AlgorithmConfig`, or a dictionary of its settings.
+        how: The call.
+        trainable: The algorithm: a class or RLlib's name of one. None: the configuration's own.
+        stop: Stop criteria; only a mapping of them is kept.
+
+    Raises:
+        MistakeError: No configuration can be made of it.
+    """
+    if not isinstance(content, (AlgorithmConfig, Mapping)):
+        rule, got = "the parameters of a training must be an AlgorithmConfig", type(content).__name__
+        raise MistakeError(rule=rule, got=got, fix="Give Tune an AlgorithmConfig or a dictionary.")
+    criteria = dict(stop) if isinstance(stop, Mapping) else {}
+    if isinstance(content, AlgorithmConfig):
+        config = content.copy(copy_frozen=False)
+        searched = _choose(vars(config))
+        if trainable is not None:
+            algorithm = _algorithm_of(trainable)
+            default = algorithm.get_default_config()
+            if not isinstance(config, type(default)):  # as the constructor of RLlib's `Algorithm` does
+                config = default.update_from_dict(config.to_dict())
+            config.algo_class = algorithm
+        return Launch(config=config, how=how, stop=criteria, searched=searched)
+    settings = dict(content)
+    searched = _choose(settings)
+    try:
+        config = _algorithm_of(trainable).get_default_config().update_from_dict(settings)
+    except MistakeError:
+        raise
+    except Exception as error:
+        rule, got = "RLlib must accept the dictionary of settings", f"{type(error).__name__}: {error}"
+        raise MistakeError(rule=rule, got=got, fix="Write it as an AlgorithmConfig, such as PPOConfig().") from error
+    return Launch(config=config, how=how, stop=criteria, searched=searched)
+
+
+def _choose(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Put one value in the place of each choice of Tune, the same at every reading; return the settings' names."""
+    _, domains, grids = parse_spec_vars(settings)
+    chosen = {path[0]: settings[path[0]] for path, _ in (*domains, *grids)}
+    if chosen:
+        settings.update(next(generate_variants(chosen, random_state=0))[1])
+    return tuple(sorted(name.strip("_") for name in chosen))
+
+
+def _algorithm_of(trainable: Any) -> type[Algorithm]:
+    try:
+        return trainable if inspect.isclass(trainable) else registry.get_trainable_cls(str(trainable))
+    except Exception as error:
+        rule, fix = "the algorithm must be one of RLlib", "Name one that RLlib has, such as PPO."
+        raise MistakeError(rule=rule, got=f"'{trainable}'", fix=fix) from error
+
+
 class Interception:
-    """What a script did: its launch, registered environments, and what its calls of `ray.init` say.
+    """What a script did: its training, registered environments, and what its calls of `ray.init` say.
 
     Attributes:
         launch: The training with which the script ended; else the first one that it made ready; None without any.
         refusal: Why the script cannot be studied, once that is known.
+        environments: Name -> creator of every environment that the script registered with Tune.
+        starts_ray: Whether it called `ray.init`.
+        variables: Environment variables that it would give to Ray's processes.
+        folder: `working_dir` that it would give to them; empty without one.
     """
 
     def __init__(self, script: Path) -> None:
@@ -82,45 +140,48 @@ class Interception:
         self._patch_tune()
         self._patch_algorithms()
 
-    def _note(self, content: Any, how: str, *, trainable: Any, stop: Any = None, environment: Any = None) -> Launch:
-        """Note a configuration that is ready to train; end the script where none can be made of what is given."""
-        if any(frame.function == EXAMPLES for frame in inspect.stack(context=0)):
-            how = EXAMPLES
+    def _note(self, content: Any, how: str, *, trainable: Any, stop: Any = None) -> Launch:
+        """Note a training that is ready to begin; end the script where a study cannot repeat it."""
         if not (trainable is None or isinstance(trainable, str) or inspect.isclass(trainable)):
-            self._refuse(
-                rule="what Tune trains must be an algorithm of RLlib",
-                got=f"'{getattr(trainable, '__name__', type(trainable).__name__)}'",
-                fix="Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION.",
-            )
+            got = f"'{getattr(trainable, '__name__', type(trainable).__name__)}'"
+            self._refuse("what Tune trains must be an algorithm of RLlib", got, NAME_A_FUNCTION)
         try:
-            config, searched = as_config({} if content is None else content, trainable)
+            launch = launch_of({} if content is None else content, how, trainable=trainable, stop=stop)
         except MistakeError as error:
-            self._refuse(rule=error.fault.rule, got=error.fault.got, fix=error.fault.fix)
-        if environment is not None:
-            config.environment(environment)
-        criteria = dict(stop) if isinstance(stop, Mapping) else {}
-        launch = Launch(config=config, how=how, stop=criteria, searched=searched)
+            self._refuse(error.fault.rule, error.fault.got, error.fault.fix)
         self.launch = self.launch or launch
         return launch
 
     def _train(self, launch: Launch) -> NoReturn:
-        """End the script, which would train now."""
         self.launch = launch
         raise Launched
 
-    def _refuse(self, *, rule: str, got: str, fix: str) -> NoReturn:
+    def _refuse(self, rule: str, got: str, fix: str) -> NoReturn:
         """End the script, which trains in a way that a study cannot repeat; name its line."""
-        lines = [each.lineno for each in inspect.stack(context=0) if each.filename == str(self._script)]
+        lines = [frame.lineno for frame in inspect.stack(context=0) if frame.filename == str(self._script)]
         where = f"{self._script.name}, line {lines[0]}" if lines else ""
         self.refusal = MistakeError(where=where, rule=rule, got=got, fix=fix)
         raise Launched
 
-    # --- Ray ------------------------------------------------------------------------------------------------------
+    def _refuse_earlier(self, call: str) -> NoReturn:
+        rule, got = "the script must hold its configuration", f"`{call}`, which takes it from an earlier training"
+        self._refuse(rule, got, "Name the script that began the training.")
+
+    def _refuse_restore(self, call: str) -> NoReturn:
+        fix = "Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec, or in a "
+        self._refuse("the training must begin with new networks", f"`{call}`", f"{fix}callback `on_algorithm_init`.")
 
     def _patch_ray(self) -> None:
         def init(*_: Any, **settings: Any) -> _Context:
             self.starts_ray = True
-            self._take(settings.get("runtime_env") or {})
+            given = settings.get("runtime_env") or {}
+            if others := ", ".join(sorted(name for name in given if name not in _RUNTIME_ENV and given[name])):
+                rule = "trials run in the Python of this command, and `ray.init` must not ask for another"
+                fix = "Install what it names, here and on every node, or put its folder into `sys.path`."
+                self._refuse(rule, f"runtime_env with {others}", fix)
+            self.variables |= {name: str(value) for name, value in (given.get("env_vars") or {}).items()}
+            if given.get("working_dir"):
+                self.folder = str(Path(given["working_dir"]).resolve())
             return _Context()
 
         def resources() -> dict[str, float]:
@@ -135,20 +196,6 @@ class Interception:
         ray.cluster_resources = ray.available_resources = resources
         ray.nodes = list
         refuse_auto_init(refuse)
-
-    def _take(self, given: Mapping[str, Any]) -> None:
-        """Note what a runtime environment gives to Ray's processes; end the script where a study cannot."""
-        if others := ", ".join(sorted(name for name in given if name not in _OF_PROCESSES and given[name])):
-            self._refuse(
-                rule="trials run in the Python of this command, and `ray.init` must not ask for another",
-                got=f"runtime_env with {others}",
-                fix="Install what it names, here and on every node, or put its folder into `sys.path`.",
-            )
-        self.variables |= {name: str(value) for name, value in (given.get("env_vars") or {}).items()}
-        if given.get("working_dir"):
-            self.folder = str(Path(given["working_dir"]).resolve())
-
-    # --- Tune -----------------------------------------------------------------------------------------------------
 
     def _patch_tune(self) -> None:
         register = registry.register_env
@@ -177,13 +224,13 @@ class Interception:
         tune.run, tune.with_resources = run, lambda trainable, resources: trainable  # a study sets the resources
         setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
 
-    # --- RLlib ----------------------------------------------------------------------------------------------------
-
     def _patch_algorithms(self) -> None:
         """Let `build_algo`, `build` and constructors build nothing; the first use of an algorithm is the training."""
 
         def construct(algorithm: Algorithm, config: Any = None, env: Any = None, *_: Any, **__: Any) -> None:
-            launch = self._note(config, "build_algo", trainable=type(algorithm), environment=env)
+            launch = self._note(config, "build_algo", trainable=type(algorithm))
+            if env is not None:
+                launch.config.environment(env)
             object.__setattr__(algorithm, "launch_of_the_script", launch)
 
         def use(algorithm: Algorithm, name: str) -> Any:
@@ -194,23 +241,6 @@ class Interception:
 
         Algorithm.__init__, Algorithm.__getattribute__ = construct, use
         Algorithm.from_checkpoint = lambda *_, **__: self._refuse_earlier("Algorithm.from_checkpoint")
-
-    def _refuse_earlier(self, call: str) -> NoReturn:
-        """End a script that does not make its configuration itself."""
-        self._refuse(
-            rule="the script must hold its configuration",
-            got=f"`{call}`, which takes it from an earlier training",
-            fix="Name the script that began the training.",
-        )
-
-    def _refuse_restore(self, call: str) -> NoReturn:
-        """End a script whose training goes on from another: a trial begins with new networks."""
-        self._refuse(
-            rule="the training must begin with new networks",
-            got=f"`{call}`",
-            fix="Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec, or in a "
-            "callback `on_algorithm_init`.",
-        )
 
 
 class _Context(AbstractContextManager["_Context"]):

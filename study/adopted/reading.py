@@ -37,8 +37,6 @@ class Adopted:
         pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
             plays a policy, unpickles it.
         facts: What is known of it.
-        searched: Our parameter, or another setting of RLlib -> what the script lets Tune choose from: `choices`, or
-            `low`, `high`, `log`.
         starts_ray: Whether the script calls `ray.init`, which was skipped.
         paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
         modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
@@ -50,7 +48,6 @@ class Adopted:
 
     pickled: bytes
     facts: ScriptFacts
-    searched: Mapping[str, Any] = field(default_factory=dict)
     starts_ray: bool = False
     paths: tuple[str, ...] = ()
     modules: tuple[OwnModule, ...] = ()
@@ -90,6 +87,12 @@ def one_line(text: object) -> str:
     """Return a text on one line of bounded length."""
     line = " ".join(str(text).split())
     return line if len(line) <= 300 else f"{line[:297]}..."
+
+
+def last_line(output: Path) -> str:
+    """Return what a process wrote last into a file."""
+    lines = output.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
 _READ: dict[str, Adopted] = {}
@@ -224,8 +227,7 @@ def _no_answer(place: Path, request: Mapping[str, Any], where: str, code: int | 
         fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
         rule = f"must come to its training within {request['timeout_s']:g} s"
         return Fault(where=where, rule=rule, got=at, fix=fix)
-    output = (place / "output.txt").read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(output) if line.strip()), "nothing")
+    last = last_line(place / "output.txt")
     rule, got = "must come to its training", f"its process ended with code {code}, after it wrote: {last[:200]}"
     fix = "Run the script by itself until it trains."
     if code == -signal.SIGKILL:

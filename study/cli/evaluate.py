@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +11,12 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples, one_space, space_names, study_folders, wrong_option
+from study.options import AsJson, command_app, examples, study_folders, wrong_option
 from study.text import count, number
 
 if TYPE_CHECKING:
     from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
-    from study.evaluating.summary import Summary
     from study.records.folder import StudyFolder
 
 app = command_app()
@@ -47,20 +47,13 @@ def evaluate(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="STUDY|CHECKPOINT|SPACE",
-            help="Folder of a study: its best policy; or of a checkpoint: that one. With --random a space or a study.",
+            metavar="STUDY|SPACE",
+            help="Folder of a study: its best policy. With --random a space or a study.",
             autocompletion=study_folders,
         ),
     ] = None,
     trial: Annotated[
         int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
-    ] = None,
-    space: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Space of a checkpoint outside of a study, or with --random: a path, or a name in search_spaces/.",
-            autocompletion=space_names,
-        ),
     ] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play; by default as the space says.")] = None,
     stochastic: Annotated[
@@ -97,9 +90,6 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    space_file = one_space(None, space) if space else None
-    if path is None and random and space_file is not None:
-        path, space_file = Path(space_file), None
     if path is None:
         fix = "Name the folder of a study, such as studies/quickstart."
         raise wrong_option("STUDY", rule="must be given", got="none", fix=fix)
@@ -109,7 +99,6 @@ def evaluate(
     request = EvaluationRequest(
         path=path,
         trial=trial,
-        space=space_file,
         episodes=episodes,
         stochastic=stochastic,
         random=random,
@@ -119,25 +108,25 @@ def evaluate(
     show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
     evaluated = evaluate_policy(request, on_numbers=show)
     if as_json:
-        write_json(to_json(evaluated))
+        write_json(evaluated.to_json())
     elif evaluated.film is not None:
         print_film(console, evaluated.film, evaluated.policy.study)
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
     """Print what the policy got."""
-    spec, summary = evaluated.spec, evaluated.summary
-    how = "random" if evaluated.policy.random else "drawn" if evaluated.stochastic else "greedy"
+    spec = evaluated.spec
+    how = "random" if evaluated.policy.row is None else "drawn" if evaluated.stochastic else "greedy"
     first = f" from episode {number:,} on" if (number := evaluated.policy.first_episode) else ""
-    played = count(len(summary.returns), f"{how} episode")
+    played = count(len(evaluated.returns), f"{how} episode")
     say(console, evaluated.policy.title)
     say(console, f"{played} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, value in _lines(summary):
+    for name, value in _lines(evaluated):
         table.add_row(name, value)
     console.print(table)
     say(console, "")
-    for sentence in _remarks_on_random(evaluated) if evaluated.policy.random else _remarks(evaluated):
+    for sentence in _remarks_on_random(evaluated) if evaluated.policy.row is None else _remarks(evaluated):
         say(console, sentence)
 
 
@@ -159,36 +148,17 @@ def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> N
         say(console, f"To bring it to MLflow: python -m study sync {study.path}")
 
 
-def to_json(evaluated: "Evaluated") -> dict[str, Any]:
-    """Return everything that is known, as JSON values."""
-    policy, film = evaluated.policy, evaluated.film
-    return {
-        "study": None if policy.study is None else str(policy.study.path),
-        "trial": policy.trial,
-        "chosen_among": policy.chosen_among or None,
-        "checkpoint": None if policy.checkpoint is None else str(policy.checkpoint),
-        "random": policy.random,
-        "environment": evaluated.spec.environment.id,
-        "deterministic": not evaluated.stochastic,
-        "seed": evaluated.spec.evaluation.seed,
-        "first_episode": policy.first_episode,
-        "as_recorded": evaluated.as_recorded,
-        **evaluated.summary.to_json(),
-        "suggested_floor": evaluated.summary.mean.rounded if policy.random else None,
-        "film": None if film is None else str(film.file),
-    }
-
-
-def _lines(summary: "Summary") -> Iterator[tuple[str, str]]:
-    n, mean = len(summary.returns), summary.mean
+def _lines(evaluated: "Evaluated") -> Iterator[tuple[str, str]]:
+    returns, mean, solved = evaluated.returns, evaluated.mean, evaluated.solved
+    n, target = len(returns), evaluated.spec.environment.target
     known = f"{mean.value:,.2f} [{mean.low:,.2f}, {mean.high:,.2f}], 95 % interval over {n:,} episodes"
     yield "mean return", known if mean.has_interval else f"{mean:,.2f}"
-    yield "median", number(summary.median, ",.2f")
-    yield "range", f"{min(summary.returns):,.2f} to {max(summary.returns):,.2f}"
-    if summary.solved is not None:
-        share = f"{summary.solved.value:.0%} [{summary.solved.low:.0%}, {summary.solved.high:.0%}]"
-        yield "solved", f"{summary.num_solved:,} of {n:,} at the target of {summary.target:,g} or above: {share}"
-    yield "cut", f"{summary.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
+    yield "median", number(median(returns), ",.2f")
+    yield "range", f"{min(returns):,.2f} to {max(returns):,.2f}"
+    if solved is not None:
+        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
+        yield "solved", f"{evaluated.num_solved:,} of {n:,} at the target of {target:,g} or above: {share}"
+    yield "cut", f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
 
 
 def _remarks(evaluated: "Evaluated") -> Iterator[str]:
@@ -214,7 +184,7 @@ def _remarks(evaluated: "Evaluated") -> Iterator[str]:
 def _remarks_on_random(evaluated: "Evaluated") -> Iterator[str]:
     """Yield what was played, how the space's floor compares, and at last the line that may replace it."""
     yield "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt."
-    mean, own = evaluated.summary.mean, evaluated.spec.environment.floor
+    mean, own = evaluated.mean, evaluated.spec.environment.floor
     floor = mean.rounded
     if floor is None:
         yield "One episode has no interval and is no floor. More: --episodes 200"

@@ -246,7 +246,7 @@ def _explain_cells(console: Console, spec: StudySpec, labels: Mapping[str, int],
     say(
         console,
         "Each block runs every cell once in random order, the base cell at its beginning and at its end; one trial at "
-        "a time, but those of a divided allocation side by side.",
+        "a time.",
     )
     if labels.get("oversubscribed"):
         say(
@@ -312,11 +312,10 @@ def say_equal(console: Console, cells: Sequence[Cell]) -> None:
 
 def cell_words(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     """Return the runners of a cell and its values in these columns."""
-    trials = f"{cell.num_trials} x " if cell.num_trials > 1 else ""
     values = [
         str(cell.num_learners if name == "learners" else cell.setting[_COLUMNS[name]]) for name in columns_of(cells)
     ]
-    return [f"{trials}{cell.num_env_runners}", *values]
+    return [str(cell.num_env_runners), *values]
 
 
 def _grids_of(cell: Cell) -> str:
@@ -331,15 +330,14 @@ def print_throughput(console: Console, spec: StudySpec, rows: Iterable[TrialRow]
         by_cell[row.anchor].append(row)
     headings = ("runners", *columns_of(cells), "env steps/s", "lowest to highest", "limited by", "measured")
     lines = [
-        (*cell_words(cell, cells), *_rate(here, cell), _limit(here), _num_measured(here))
+        (*cell_words(cell, cells), *_rate(here), _limit(here), _num_measured(here))
         for cell, here in ((cell, by_cell[cell.name]) for cell in cells)
     ]
     say_equal(console, cells)
     console.print(table(headings, lines, words=["limited by"], width=console.width))
     say(
         console,
-        "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any; of "
-        "a divided allocation, the steps of all its trials together.",
+        "env steps/s, and the phase that takes most of an iteration: medians, of measured runs where there are any.",
     )
     for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
         say(console, f"not measured: {reason}")
@@ -367,13 +365,9 @@ def _limit(rows: Sequence[TrialRow]) -> str:
     return f"{PHASES[most]} {medians[most]:.0%}"
 
 
-def _rate(rows: Sequence[TrialRow], cell: Cell) -> tuple[str, str]:
-    """Return the median rate and its range, of runs of all trials of the cell side by side."""
-    runs: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for row in _counted(rows):
-        if (rate := row.sums.env_steps_per_s()) is not None:
-            runs[row.seed, row.trial if cell.num_trials == 1 else -1].append(rate)
-    rates = [sum(run) for run in runs.values() if len(run) == cell.num_trials]
+def _rate(rows: Sequence[TrialRow]) -> tuple[str, str]:
+    """Return the median rate and its range."""
+    rates = [rate for row in _counted(rows) if (rate := row.sums.env_steps_per_s()) is not None]
     if not rates:
         return MISSING, ""
     spread = f"{min(rates):,.0f} to {max(rates):,.0f}" if len(rates) > 1 else "one run"

@@ -1,8 +1,5 @@
 """Episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it.
 
-Below each picture stand the policy, the episode, the step and the return so far; the last picture of an episode stands
-still for a moment, marked as its end.
-
 Steps environments; imports the encoders (imageio-ffmpeg, Pillow) when needed. No Ray, no torch.
 """
 
@@ -12,7 +9,7 @@ import itertools
 import math
 import os
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,12 +29,6 @@ MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
 GIF_FPS = 25.0
 """Pictures per second of a .gif at most; viewers slow down shorter delays than 0.02 s."""
-END_SECONDS = 0.8
-"""How long the last picture of an episode stands still."""
-NARROWEST = 200
-"""Pixels of a picture that has room for words below it."""
-_STRIP, _END_STRIP, _WORDS = (24, 26, 30), (32, 84, 147), (235, 235, 235)
-"""Colours below the picture, while the episode runs and at its end, and of the words."""
 _GIF_TICK_MS = 10
 """Delays in a .gif are whole hundredths of a second."""
 
@@ -78,7 +69,7 @@ def check_target(path: Path) -> None:
         rule, got, fix = f"must end in {' or '.join(SUFFIXES)}", f"'{path}'", "Name the file so."
     elif path.is_dir():
         rule, got, fix = "must be a file", f"the folder {path}", f"Name a file in it, such as {path / 'best.mp4'}."
-    elif path.suffix.lower() == ".mp4" and not _writes_mp4():
+    elif path.suffix.lower() == ".mp4" and best_suffix() != ".mp4":
         rule, got = "an .mp4 needs imageio-ffmpeg", "no such package"
         fix = "Run `pip install 'imageio-ffmpeg>=0.6'`, or name a .gif."
     else:
@@ -88,21 +79,16 @@ def check_target(path: Path) -> None:
 
 def best_suffix() -> str:
     """Return the ending for a film that a person gave no name: .mp4, the smaller one, where that can be written."""
-    return ".mp4" if _writes_mp4() else ".gif"
+    return ".gif" if importlib.util.find_spec("imageio_ffmpeg") is None else ".mp4"
 
 
-def _writes_mp4() -> bool:
-    return importlib.util.find_spec("imageio_ffmpeg") is not None
-
-
-def show(scene: "Scene", result: "EvaluationResult", *, film: Path, title: str = "") -> Film:
+def show(scene: "Scene", result: "EvaluationResult", *, film: Path) -> Film:
     """Play episodes again with the actions that they had, into a film.
 
     Args:
         scene: The environment, ready to draw.
         result: The evaluation, with the actions of the episodes that are shown.
         film: Where the pictures go.
-        title: Whose policy it is, for the words below the pictures.
 
     Raises:
         SpaceError: The environment does not draw.
@@ -110,92 +96,47 @@ def show(scene: "Scene", result: "EvaluationResult", *, film: Path, title: str =
     """
     from PIL import Image
 
-    replay, poster = _Replay(scene, result, title), film.with_suffix(".png")
-    with _written(film) as draft, contextlib.closing(replay.frames()) as frames:
-        write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
-        write(draft, frames, scene.fps)
-    with _written(poster) as draft:
-        Image.fromarray(replay.poster).save(draft)
-    return Film(
-        shots=tuple(replay.shots),
-        fps=scene.fps,
-        num_frames=sum(shot.num_frames for shot in replay.shots),
-        file=film,
-        poster=poster,
-        unlike=tuple(replay.unlike),
-    )
+    shots: list[Shot] = []
+    unlike: list[int] = []
+    room = math.floor(MOST_SECONDS * scene.fps)
+    middle = min(room, len(result.actions[0])) // 2
+    poster_frame: Frame = np.zeros((1, 1, 3), np.uint8)
 
-
-@dataclass
-class _Replay:
-    """Plays the first episodes again, and keeps what was seen of each."""
-
-    scene: "Scene"
-    result: "EvaluationResult"
-    title: str
-    shots: list[Shot] = field(default_factory=list)
-    unlike: list[int] = field(default_factory=list)
-    poster: "Frame" = field(default_factory=lambda: np.zeros((1, 1, 3), np.uint8))
-
-    def frames(self) -> Generator["Frame", None, None]:
-        """Yield every picture of the episodes, as far as there is room."""
-        room = math.floor(MOST_SECONDS * self.scene.fps)
-        middle = min(room, len(self.result.actions[0])) // 2
-        for episode, actions in enumerate(self.result.actions[:EPISODES]):
-            shown, whole, total = 0, False, 0.0
-            for frame, total, whole in self._episode(episode):  # noqa: B007 (those of the last picture count)
-                if not self.shots and shown == middle:
-                    self.poster = frame
+    def frames() -> "Generator[Frame, None, None]":
+        nonlocal poster_frame, room
+        for episode, actions in enumerate(result.actions[:EPISODES]):
+            shown, total = 0, 0.0
+            for frame, total in itertools.islice(scene.replay(result.seeds[episode], actions), room):  # noqa: B007
+                if not shots and shown == middle:
+                    poster_frame = frame
                 yield frame
-                shown, room = shown + 1, room - 1
-                if not room:
-                    break
-            expected = self.result.returns[episode]
+                shown += 1
+            room -= shown
+            expected, whole = result.returns[episode], shown == len(actions) + 1
             shot = Shot(
                 episode=episode,
-                seed=self.result.seeds[episode],
+                seed=result.seeds[episode],
                 episode_return=expected,
                 num_steps=len(actions),
                 num_frames=shown,
                 whole=whole,
             )
-            self.shots.append(shot)
+            shots.append(shot)
             if whole and not math.isclose(total, expected, rel_tol=1e-6, abs_tol=1e-6):
-                self.unlike.append(episode)
+                unlike.append(episode)
             if not room:
                 return
 
-    def _episode(self, episode: int) -> Iterator[tuple["Frame", float, bool]]:
-        """Yield the pictures of an episode, the last one for a moment longer; the return so far; whether it is over."""
-        actions, words = self.result.actions[episode], f"episode {episode + 1}"
-        title = " · ".join(filter(None, [self.title, words]))
-        for step, (frame, so_far) in enumerate(self.scene.replay(self.result.seeds[episode], actions)):
-            ended = step == len(actions)
-            if frame.shape[1] < NARROWEST:
-                yield frame, so_far, ended
-                continue
-            captioned = with_caption(frame, (title, f"step {step} · return {so_far:.4g}"), ended=ended)
-            for _ in range(1 + ended * round(END_SECONDS * self.scene.fps)):
-                yield captioned, so_far, ended
-
-
-def with_caption(frame: "Frame", words: tuple[str, str], *, ended: bool) -> "Frame":
-    """Return a picture with a strip of two lines below it: whose episode it is, and how far it has come.
-
-    Args:
-        frame: Shape (height, width, 3).
-        words: The lines; they are cut where the picture ends.
-        ended: Whether the strip marks the end of the episode.
-    """
-    from PIL import Image, ImageDraw, ImageFont
-
-    width = frame.shape[1]
-    size = min(max(width // 26, 10), 20)
-    strip = Image.new("RGB", (width, 3 * size), _END_STRIP if ended else _STRIP)
-    draw, font = ImageDraw.Draw(strip), ImageFont.load_default(size)
-    for line, text in enumerate((words[0], f"{words[1]} · END" if ended else words[1])):
-        draw.text((size // 2, (0.25 + 1.3 * line) * size), text, fill=_WORDS, font=font)
-    return np.vstack([frame, np.asarray(strip)])
+    poster = film.with_suffix(".png")
+    with _written(film) as draft, contextlib.closing(frames()) as pictures:
+        write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
+        write(draft, pictures, scene.fps)
+    with _written(poster) as draft:
+        Image.fromarray(poster_frame).save(draft)
+    num_frames = sum(shot.num_frames for shot in shots)
+    return Film(
+        shots=tuple(shots), fps=scene.fps, num_frames=num_frames, file=film, poster=poster, unlike=tuple(unlike)
+    )
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import re
+import resource
 import secrets
 import shutil
 import socket
@@ -28,7 +29,7 @@ import psutil
 
 from study.errors import ClusterError
 from study.machine.host import short_temporary_folder, this_node
-from study.machine.processes import own_raylets
+from study.machine.processes import own_raylets, with_word
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -218,6 +219,7 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     ):
         import ray
 
+        _check_loopback()
         shape = ClusterShape(nodes=(this_node(num_cpus),))
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
@@ -233,7 +235,10 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                 )
             _quieten(verbose)
         except Exception as error:
-            rule, fix = "a private Ray must start on this machine", f"Check free memory and {folder}."
+            rule, fix = (
+                "a private Ray must start on this machine",
+                f"Check {_narrow_limits() or 'free memory'}; {folder}.",
+            )
             raise ClusterError(where="ray", rule=rule, got=_last_line(error), fix=fix) from error
         session = folder / ray.get_runtime_context().get_session_name()
         try:
@@ -241,6 +246,29 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         finally:
             ray.shutdown()
             shutil.rmtree(session, ignore_errors=True)
+
+
+def _check_loopback() -> None:
+    """Refuse a machine that does not reach itself: Ray would try for minutes.
+
+    Raises:
+        ClusterError: 127.0.0.1 does not answer.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        rule, fix = "the loopback interface must be up", "Run `ip link set lo up`, or ask who runs this machine."
+        raise ClusterError(where="127.0.0.1", rule=rule, got=str(error), fix=fix) from error
+
+
+def _narrow_limits() -> str:
+    """Return in words which limits of this process or machine keep Ray from starting; empty where none is seen."""
+    limits = {"RLIMIT_AS": "`ulimit -v` (address space)", "RLIMIT_FSIZE": "`ulimit -f` (size of files)"}
+    narrow = [words for name, words in limits.items() if resource.getrlimit(getattr(resource, name))[0] >= 0]
+    if not os.access("/dev/shm", os.W_OK):
+        narrow.append("/dev/shm, which is missing or cannot be written")
+    return ", ".join(narrow)
 
 
 def _logging(verbose: bool) -> dict[str, Any]:
@@ -277,11 +305,18 @@ def _session_folder() -> Path:
 
 
 def _remove_dead_sessions(folder: Path) -> None:
-    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id."""
+    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id.
+
+    Ray's agents outlive their raylet for minutes (2.60): those of the session are ended by their ids.
+    """
     for session in folder.glob("session_*_*"):
         pid = session.name.rpartition("_")[2]
-        if not session.is_symlink() and pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(session, ignore_errors=True)
+        if session.is_symlink() or not pid.isdigit() or psutil.pid_exists(int(pid)):
+            continue
+        for process in with_word(str(session)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(session, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ class MlflowMirror(Mirror):
             self._upload_records(at_once=True)
         for file in (self.folder.table, self.folder.certificate, self.folder.certificate_page):
             self._upload(file)
-        for file in self.folder.clip_files:
+        for file in self.folder.clips.glob("[!.]*.*"):
             self._upload(file, to=self.folder.clips.name)
 
     def count_trials(self) -> int:

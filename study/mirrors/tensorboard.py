@@ -3,7 +3,7 @@
 Event files can be continued and not amended. The file of an attempt that had not ended is therefore written anew by the
 next mirror; its first event lets a TensorBoard that reads meanwhile drop what it has seen. The file `.ended` in a
 trial's folder says which attempt is complete. The metrics, their names and their steps are those of MLflow; a tag has
-its section (`metrics.csv`) before the name, so that TensorBoard shows few sections of cards that belong together.
+its section (`study.metrics`) before the name, so that TensorBoard shows few sections of cards that belong together.
 """
 
 import sys

@@ -11,7 +11,6 @@ from study.records.files import write_atomically
 BEST = "best"
 """Name of the film of a study's best policy: the one that its report shows."""
 SUFFIXES = (".mp4", ".gif")
-_MAX_BYTES = 100_000
 
 
 class Shot(Struct, frozen=True, kw_only=True):
@@ -58,14 +57,11 @@ class FilmFacts(Struct, frozen=True, kw_only=True):
             RecordError: It is something else.
         """
         try:
-            if path.stat().st_size > _MAX_BYTES:
-                raise ValueError(f"more than {_MAX_BYTES} bytes")
             facts = msgspec.json.decode(path.read_bytes(), type=cls)
             if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
                 raise ValueError(f"no film: {facts.file!r}")
         except (OSError, RecursionError, ValueError) as error:
             got = f"a damaged file ({' '.join(str(error).split())[:100]})"
-            raise RecordError(
-                where=str(path), rule="must say what a film shows", got=got, fix="Film it again."
-            ) from error
+            rule, fix = "must say what a film shows", "Film it again."
+            raise RecordError(where=str(path), rule=rule, got=got, fix=fix) from error
         return facts

@@ -1,8 +1,6 @@
-"""Records -> the state of a study: one row per trial, with its summary. Pure; the records alone redo every row."""
+"""Records -> the state of a study: one row per trial, with its summary. The records alone redo every row."""
 
-import functools
 import itertools
-import operator
 from collections.abc import Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -12,7 +10,7 @@ from msgspec import Struct, field, structs
 from study.engine import engine_of
 from study.errors import RecordError
 from study.machine.load import NodeLoad
-from study.metrics import FINAL_SHARE, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -35,19 +33,6 @@ from study.records.sums import Sums
 from study.records.timing import reserved_on
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
-
-
-class _Evaluated(Struct, frozen=True, kw_only=True):
-    """What an evaluation found, and what the training before it cost."""
-
-    mean: float
-    num_episodes: int
-    num_cut: int
-    eval_time_s: float
-    progress: float
-    env_steps: int
-    wall_time_s: float
-    cpu_s: float
 
 
 class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc]  # it is the one that changes
@@ -80,11 +65,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     last_iteration: Iteration | None = None
     last_evaluation: Evaluation | None = None
     progress: float = 0.0
-    num_dropped_samples: int = 0
-    num_lost_runners: int = 0
-    """Runners that were missing in the worst iteration."""
-    num_restarts: int = 0
-    """Runner processes that were started anew."""
     cpus_per_machine: dict[str, int] = field(default_factory=dict)
     """Machine -> CPUs that the trial reserves there, once its processes are up."""
     node_loads: list[NodeLoad] = field(default_factory=list)
@@ -95,8 +75,11 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     """When the latest iteration was recorded, by the same clock."""
     sums: Sums = field(default_factory=Sums)
     """What its iterations add up to."""
-    _cpu_s: float = 0.0
-    _evaluations: list[_Evaluated] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """Of training in this attempt."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    cpu_s_before: list[float] = field(default_factory=list)
+    """CPU-seconds of training before each evaluation."""
 
     @property
     def ended(self) -> bool:
@@ -119,6 +102,12 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         """The scale."""
         return int(self.setting[SCALE]) if self.scale is None else self.scale
 
+    @property
+    def num_lost_runners(self) -> int:
+        """Runners that were missing in the worst iteration."""
+        runners = int(self.setting[SCALE])
+        return max(runners - int(self.sums.worst("num_healthy_env_runners", runners)), 0)
+
     def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
         """Take in one record of this trial, written at `moment`."""
         self.last_seen = moment
@@ -131,22 +120,18 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 self.startup_time_s = record.startup_time_s
                 self.cpus_per_machine = reserved_on(record.placement)
             case Iteration():
-                self._apply_iteration(record, moment)
+                self.sums.add(record.iteration, record.metrics)
+                self.cpu_s += record.metrics.get("cpu_time_s") or 0.0
+                if record.iteration > WARMUP_ITERATIONS:
+                    self.timed_to = moment
+                else:
+                    self.timed_from = moment
+                self.last_iteration = record
             case Evaluation():
                 self.last_evaluation = record
                 self.progress = record.progress
-                self._evaluations.append(
-                    _Evaluated(
-                        mean=sum(record.returns) / len(record.returns),
-                        num_episodes=len(record.returns),
-                        num_cut=record.num_cut,
-                        eval_time_s=record.eval_time_s,
-                        progress=record.progress,
-                        env_steps=record.env_steps,
-                        wall_time_s=record.wall_time_s,
-                        cpu_s=self._cpu_s,
-                    )
-                )
+                self.evaluations.append(record)
+                self.cpu_s_before.append(self.cpu_s)
             case TrialEnded():
                 self.status, self.reason = record.status, record.reason
                 self.ended_at = moment if record.last_seen is None else record.last_seen
@@ -155,28 +140,13 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 if record.timing is not None:
                     self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 
-    def _apply_iteration(self, record: Iteration, moment: float) -> None:
-        self.sums.add(record.iteration, record.metrics)
-        self._cpu_s += record.metrics.get("cpu_time_s") or 0.0
-        if record.iteration > WARMUP_ITERATIONS:
-            self.timed_to = moment
-        else:
-            self.timed_from = moment
-        # RLlib counts dropped samples and restarts since the start of the trial.
-        if dropped := record.metrics.get("num_dropped_samples"):
-            self.num_dropped_samples = max(self.num_dropped_samples, int(dropped))
-        if restarts := record.metrics.get("num_env_runner_restarts"):
-            self.num_restarts = max(self.num_restarts, int(restarts))
-        if (healthy := record.metrics.get("num_healthy_env_runners")) is not None:
-            self.num_lost_runners = max(self.num_lost_runners, int(self.setting[SCALE]) - int(healthy))
-        self.last_iteration = record
-
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
+        known = self.evaluations
         return self.sums.columns() | {
-            "num_evaluations": len(self._evaluations) or None,
-            "num_eval_episodes": sum(each.num_episodes for each in self._evaluations) if self._evaluations else None,
-            "num_cut": sum(each.num_cut for each in self._evaluations) if self._evaluations else None,
+            "num_evaluations": len(known) or None,
+            "num_eval_episodes": sum(len(each.returns) for each in known) if known else None,
+            "num_cut": sum(each.num_cut for each in known) if known else None,
         }
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
@@ -188,40 +158,44 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 throughput study, or where the space lacks the returns that give it a meaning.
             moment: When it ends, seconds since the epoch.
         """
-        last = self.last_iteration
-        # A tolerance, since progress is a sum of fractions.
-        finals = [each.mean for each in self._evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
-        final = sum(finals) / len(finals) if finals else None
-        score: float | None = 0.0 if status == "failed" and spec.learns and spec.is_scored else None
-        if status == "finished" and final is not None and isfinite(final) and spec.is_scored:
-            score = spec.score(final)
-        target = spec.environment.target
-        reached = None
-        if status == "finished" and self._evaluations and target is not None:
-            reached = self._first_at(target)
-        return {
-            "wall_time_s": last.wall_time_s if last else 0.0,
-            "env_steps": last.env_steps if last else 0,
-            "env_steps_per_s": self.sums.env_steps_per_s(),
-            "final_return": final if status == "finished" else None,
-            "score": score,
-            "startup_time_s": self.startup_time_s,
-            # One by one, since `sum` rounds otherwise from Python 3.12 on.
-            "evaluation_time_s": functools.reduce(operator.add, (each.eval_time_s for each in self._evaluations), 0.0),
-            "cpu_s_reserved": (moment - self.started) * self.num_cpus,
-            "cpu_s_spent": self._cpu_s if last else None,
-            "env_steps_to_target": reached.env_steps if reached else None,
-            "time_to_target_s": reached.wall_time_s if reached else None,
-            "cpu_s_to_target": reached.cpu_s if reached else None,
-            "peak_return": max((each.mean for each in self._evaluations if isfinite(each.mean)), default=None),
-            "foreign_cores": max((load.foreign_cores for load in self.node_loads), default=None),
-            "stolen_cores": max((load.stolen_cores for load in self.node_loads), default=None),
-        }
+        end = End(row=self, spec=spec, status=status, moment=moment)
+        return {name: metric.of(end) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
 
-    def _first_at(self, target: float) -> _Evaluated | None:
-        """Return the first of the first two consecutive evaluations at or above `target`; None when there are none."""
-        pairs = itertools.pairwise(self._evaluations)
-        return next((first for first, second in pairs if first.mean >= target and second.mean >= target), None)
+
+class End(Struct, frozen=True, kw_only=True):
+    """The end of an attempt, of which the metrics of grain `trial` are made."""
+
+    row: TrialRow
+    spec: StudySpec
+    status: Status
+    moment: float
+    """Seconds since the epoch."""
+
+    @property
+    def last(self) -> Iteration | None:
+        """The last iteration."""
+        return self.row.last_iteration
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations."""
+        return self.row.evaluations
+
+    @property
+    def final_return(self) -> float | None:
+        """The mean over the evaluations in the last `FINAL_SHARE` of the budget."""
+        # A tolerance, since progress is a sum of fractions.
+        finals = [each.mean for each in self.evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
+        return sum(finals) / len(finals) if finals else None
+
+    @property
+    def reached(self) -> int | None:
+        """Place of the first of the first two consecutive evaluations at or above the target, in a finished trial."""
+        target = self.spec.environment.target
+        if self.status != "finished" or target is None:
+            return None
+        pairs = enumerate(itertools.pairwise(self.evaluations))
+        return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
 
 
 class Ledger(Struct, kw_only=True):

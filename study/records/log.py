@@ -1,4 +1,4 @@
-"""The records file of a study, open for appending by its one driver. Imports no engine.
+"""The records file of a study, open for appending by its one driver.
 
 Each line is written by one `write` and carries a consecutive number, so that a line torn by a kill, a line lost in the
 middle and a file of somebody else can be distinguished.
@@ -29,19 +29,16 @@ class RecordLog:
         self._writing = threading.Lock()
         self._is_closed = False
         """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
-        self._next_seq, end = 0, 0
+        self._next_seq, self._end = 0, 0
         for line in read_lines(path):
-            self._next_seq, end = line.seq + 1, line.end
+            self._next_seq, self._end = line.seq + 1, line.end
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._file, self._end)
         sync(path.parent)
-        self._end, self._inode = end, os.fstat(self._file).st_ino
-        self.torn_bytes = max(os.fstat(self._file).st_size - end, 0)
-        """Bytes of a torn last line that were cut off."""
-        if self.torn_bytes:
-            os.ftruncate(self._file, end)
+        self._inode = os.fstat(self._file).st_ino
 
     def append(self, record: Record) -> Line:
-        """Write one record.
+        """Write one record; on the disk before this returns, if it is of a durable kind.
 
         Raises:
             RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
@@ -49,20 +46,18 @@ class RecordLog:
         """
         with self._writing:
             if self._is_closed:
-                rule = "a session that has ended must write no more"
-                fix = "Run the same command with --resume."
-                raise RecordError(where=str(self.path), rule=rule, got=f"{record.kind}", fix=fix)
-            line = self._append(record)
+                rule, fix = "a session that has ended must write no more", "Run the same command with --resume."
+                raise RecordError(where=str(self.path), rule=rule, got=record.kind, fix=fix)
+            self._check_alone(asking_anew=record.durable)
+            line = self._write(record)
             self._is_closed = isinstance(record, StudyClosed)
         return line
 
-    def _append(self, record: Record) -> Line:
-        self._check_alone(asking_anew=record.durable)
+    def _write(self, record: Record) -> Line:
         moment = time.time()
         raw = written_line(record, seq=self._next_seq, moment=moment)
         try:
-            written = os.write(self._file, raw)
-            if written != len(raw):
+            if os.write(self._file, raw) != len(raw):
                 raise OSError(28, "No space left on device")
             if record.durable:
                 os.fsync(self._file)
@@ -73,9 +68,8 @@ class RecordLog:
             fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
             raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
         self._end += len(raw)
-        line = Line(seq=self._next_seq, time=moment, record=record, end=self._end)
         self._next_seq += 1
-        return line
+        return Line(seq=self._next_seq - 1, time=moment, record=record, end=self._end)
 
     def _check_alone(self, *, asking_anew: bool) -> None:
         """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
@@ -90,9 +84,9 @@ class RecordLog:
             if asking_anew:
                 os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
             status = self.path.stat()
-            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
-            if status.st_ino == self._inode and status.st_size == self._end:
+            if (status.st_ino, status.st_size) == (self._inode, self._end):
                 return
+            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
         except OSError as error:
             got = f"none that can be read ({error.strerror})"
         raise RecordError(
@@ -102,12 +96,12 @@ class RecordLog:
             fix="Let one driver alone go on, with --resume; nothing recorded is lost.",
         )
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)

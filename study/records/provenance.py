@@ -1,17 +1,12 @@
-"""Where and with what a driver ran: commit, versions, machine, job; no secrets. Imports no engine.
+"""Where and with what a driver ran: commit, versions, machine, job; no secrets. JSON values."""
 
-The result goes into the records and into MLflow, so it holds JSON values only.
-"""
-
-import functools
-import hashlib
 import os
 import platform
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -29,8 +24,8 @@ _PACKAGES = (
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 5.0
 _VARIABLES = re.compile(r"OMP_NUM_THREADS|(RAY|TUNE)_\w+")
+"""What changes how Ray and Tune behave."""
 _SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
-_MASK = "***"
 
 
 def provenance(
@@ -47,10 +42,10 @@ def provenance(
         variables: Environment variables that a script of the user's own sets, each None where it removes one.
     """
     job = current_job()
+    here = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name) and not _secret(name)}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": _git(_CHECKOUT),
-        "constraints": _constraints(_CHECKOUT / "constraints.txt"),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
@@ -61,52 +56,37 @@ def provenance(
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": _command(sys.argv),
         "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
-        "environment": {**_environment(), **_of_script(variables or {})},
+        "environment": {name: _shown(name, value) for name, value in {**here, **(variables or {})}.items()},
         "own_modules": dict(own_modules or {}),
     }
+
+
+def _secret(name: str) -> bool:
+    return _SECRET.search(name) is not None
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    """Return the value of a variable without secrets; JSON may hide anything."""
+    if value is None:
+        return None
+    return "***" if _secret(name) or value.lstrip().startswith(("{", "[")) else mask_credentials(value)
 
 
 def _git(checkout: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of the project's own checkout; None when it was installed without one."""
     if not (checkout / ".git").exists():
         return None
-    commit, changes = _run_git(checkout, "rev-parse", "HEAD"), _run_git(checkout, "status", "--porcelain")
-    return {"commit": commit, "dirty": bool(changes) if changes is not None else None} if commit else None
+    answers = []
+    for command in ("rev-parse HEAD", "status --porcelain"):
+        words = ["git", "--no-optional-locks", "-C", str(checkout), *command.split()]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        answers.append(done.stdout.decode(errors="replace").strip())
+    return {"commit": answers[0], "dirty": bool(answers[1])}
 
 
-def _run_git(checkout: Path, *arguments: str) -> str | None:
-    try:
-        answer = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
-
-
-def _constraints(file: Path) -> dict[str, Any] | None:
-    """Return the digest of the tested set and what is installed in other versions; None without the file.
-
-    `installed` says whether every package of the set that is installed has the version of the set; a package of the
-    set that is not installed, such as one of the tests, is no difference.
-    """
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    pinned = dict(line.split("==", 1) for line in content.decode().splitlines() if "==" in line and line[0] != "#")
-    found = {name: _version(name) for name in pinned}
-    # A build's own label, as in 2.13.0+cpu, is no other version.
-    others = {name: has for name, has in found.items() if has is not None and has.partition("+")[0] != pinned[name]}
-    return {"sha256": hashlib.sha256(content).hexdigest(), "installed": not others, "others": others}
-
-
-@functools.cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -114,36 +94,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _command(arguments: Iterable[str]) -> list[str]:
+def _command(arguments: list[str]) -> list[str]:
     """Return the command line without passwords: those in URLs, and those after a telling option."""
     shown: list[str] = []
     for argument in arguments:
         option, equals, _ = argument.partition("=")
         before = shown[-1] if shown else ""
-        if option.startswith("-") and equals and _SECRET.search(option):
-            shown.append(f"{option}={_MASK}")
-        elif before.startswith("-") and "=" not in before and _SECRET.search(before):
-            shown.append(_MASK)
+        if option.startswith("-") and equals and _secret(option):
+            shown.append(f"{option}=***")
+        elif before.startswith("-") and "=" not in before and _secret(before):
+            shown.append("***")
         else:
             shown.append(mask_credentials(argument))
     return shown
-
-
-def _environment() -> dict[str, str]:
-    """Return the variables that change how Ray and Tune behave; JSON may hide anything and is masked."""
-    return {
-        name: _masked(value)
-        for name, value in sorted(os.environ.items())
-        if _VARIABLES.fullmatch(name) and not _SECRET.search(name)
-    }
-
-
-def _of_script(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {
-        name: _MASK if _SECRET.search(name) else value if value is None else _masked(value)
-        for name, value in sorted(variables.items())
-    }
-
-
-def _masked(value: str) -> str:
-    return _MASK if value.lstrip().startswith(("{", "[")) else mask_credentials(value)

@@ -1,9 +1,8 @@
-"""What a study remembers: one append-only file of JSON lines, the only truth. May import no Ray, torch, MLflow, Optuna.
+"""What a study remembers: one append-only file of JSON lines, the only truth.
 
 Everything else (Optuna's journal, MLflow, tables) is derived from this file. A line is a head, with a consecutive
 `seq`, and a record. Each kind of record is a class, and reading is decoding: what a line holds is of the types declared
-here, or the file is refused with the number of the line. One driver at a time (`study.records.lock`) writes
-(`study.records.log`).
+here, or the file is refused with the number of the line.
 """
 
 import lzma
@@ -11,10 +10,10 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta, Struct, convert
+from msgspec import Meta, Struct
 
 from study.errors import RecordError
 from study.machine.load import NodeLoad
@@ -23,16 +22,11 @@ from study.space.spec import Execution
 
 SCHEMA = 1
 """Version of the line format; lines of another one are refused."""
-MAX_LINE = 64_000_000
-"""Bytes of a line: a decision on a hundred thousand trials has fewer, and a file that never ends a line has more."""
 RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
-LARGEST = 2**53
-"""Whole numbers up to here are exact as floats."""
-MAX_DEPTH = 32
-"""Levels of lists and mappings in each other."""
 
-Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+"""Exact as a float, too."""
 Number = Whole | float
 """JSON writes 1.0 as 1, and both stay what they are."""
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
@@ -45,78 +39,6 @@ if TYPE_CHECKING:  # what decoding leaves: a return that is no number is `null` 
     Returns = list[float]
 else:
     Returns = Annotated[list[float | None], Meta(min_length=1)]
-
-
-# --- what readers use of values that are recorded as they are ---------------------------------------------------------
-
-
-class Git(TypedDict, total=False):
-    """Of `Provenance`."""
-
-    commit: str | None
-    dirty: bool | None
-
-
-class Provenance(TypedDict, total=False):
-    """Of `StudyOpened.provenance`, where it is there."""
-
-    time: str | None
-    git: Git | None
-    versions: dict[str, str | None] | None
-    hostname: str | None
-    platform: str | None
-    cpu_model: str | None
-    physical_cpus: Whole | None
-    logical_cpus: Whole | None
-    usable_cpus: Whole | None
-    memory_mb: Whole | None
-    command: list[str] | None
-    scheduler: dict[str, str] | None
-    environment: dict[str, str] | None
-    own_modules: dict[str, str | None] | None
-
-
-class Effective(TypedDict, total=False):
-    """Of `TrialBuilt.effective`, where it is there."""
-
-    hostnames: list[str] | None
-    num_learners: Whole | None
-    torch_threads_learner: Whole | None
-
-
-class Place(TypedDict):
-    """Of each entry of `TrialBuilt.placement`."""
-
-    host: str
-    num_cpus: Whole
-    cpu_model: NotRequired[str | None]
-    """Recorded since 0.12.1, as `machine` is."""
-    machine: NotRequired[str]
-
-
-def check_plain(value: object, kind: Any) -> None:
-    """Refuse a JSON value that is kept as it is, but that readers could not add, divide or write down again.
-
-    Args:
-        value: The value.
-        kind: The type of what readers use of it, such as `Provenance`.
-
-    Raises:
-        ValueError: It is not of this type, nested too deep, or holds a whole number that no float holds.
-    """
-    convert(value, kind)
-    if not _is_plain(value, MAX_DEPTH):
-        raise ValueError(f"whole numbers beyond {LARGEST}, or more than {MAX_DEPTH} levels")
-
-
-def _is_plain(value: object, levels: int) -> bool:
-    if isinstance(value, dict | list):
-        inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(_is_plain(each, levels - 1) for each in inner)
-    return type(value) is not int or -LARGEST <= value <= LARGEST
-
-
-# --- the records ------------------------------------------------------------------------------------------------------
 
 
 def _snake(name: str) -> str:
@@ -147,10 +69,6 @@ class StudyOpened(Record, frozen=True):
     """Shape of the Ray cluster: `ClusterShape.to_json()`."""
     provenance: dict[str, Any]
     """Commit, versions, hardware, scheduler job of this driver."""
-
-    def __post_init__(self) -> None:
-        check_plain(self.cluster, Any)
-        check_plain(self.provenance, Provenance)
 
 
 class TrialStarted(Record, frozen=True):
@@ -219,10 +137,6 @@ class TrialBuilt(Record, frozen=True):
     """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves. Empty in
     lines of a time when only their number was kept."""
 
-    def __post_init__(self) -> None:
-        check_plain(self.effective, Effective)
-        check_plain(self.placement, list[Place])
-
 
 class Iteration(Record, frozen=True):
     """One training iteration."""
@@ -255,6 +169,11 @@ class Evaluation(Record, frozen=True):
     """Episodes that did not end and were cut at the limit."""
     eval_time_s: float
 
+    @property
+    def mean(self) -> float:
+        """Mean of the returns."""
+        return sum(self.returns) / len(self.returns)
+
     def __post_init__(self) -> None:
         if None in self.returns:
             numbers = [math.nan if each is None else each for each in self.returns]
@@ -283,10 +202,10 @@ class TrialEnded(Record, frozen=True):
     """Seconds since the epoch of the last line about an attempt that a killed driver left; None: it ended with this."""
 
 
-class StageDecided(
-    Record, frozen=True, forbid_unknown_fields=False
-):  # versions before 0.13.0 wrote a hash of the lines before
+class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     """A hold-up study took a decision: on what evidence, and which trials follow from it."""
+
+    # Versions before 0.13.0 wrote a hash of the lines before it, which is passed over.
 
     durable: ClassVar[bool] = True
     number: Whole
@@ -311,9 +230,6 @@ class StageDecided(
     """Stage of those trials; None at the end of the protocol."""
     protocol: Whole
     """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
-
-    def __post_init__(self) -> None:
-        check_plain([self.evidence, *self.requests], Any)
 
 
 class SettingsFrozen(Record, frozen=True):
@@ -383,92 +299,56 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
     Raises:
         RecordError: It is not a record of a known schema.
     """
-    rule = "must be a record with schema, seq, time and kind"
     try:
         at = raw.find(_KIND)
         head = _READ_HEAD.decode(raw[:at].rstrip(b", ") + b"}")
-        if head.schema != SCHEMA:
-            rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
-            raise RecordError(where=where, rule=rule, got=head.schema, fix=fix)
-        rule = "a record must have the fields of its kind, each of its type"
-        record = _READ_RECORD.decode(b"{" + raw[at:])
-    except RecordError:
-        raise
+        if head.schema == SCHEMA:
+            return Line(seq=head.seq, time=head.time, record=_READ_RECORD.decode(b"{" + raw[at:]), end=end)
     except (ValueError, RecursionError) as error:
         got = f"{raw[:60]!r} ({' '.join(str(error).split())[:200]})"
+        rule = "must be a record with schema, seq, time, kind and the fields of its kind, each of its type"
         raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
-    return Line(seq=head.seq, time=head.time, record=record, end=end)
+    rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
+    raise RecordError(where=where, rule=rule, got=head.schema, fix=fix)
 
 
-def open_records(path: Path) -> IO[bytes]:
-    """Open a records file for reading; a packed one as if it were not.
-
-    Raises:
-        RecordError: It may not be read, or is no file, but for instance a pipe that somebody would have to fill.
-    """
-    if not path.is_file():
-        raise RecordError(where=str(path), rule="must be a file", got="something else", fix="Restore it from a backup.")
-    try:
-        return lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb")
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(where=str(path), rule=f"must be readable ({error.strerror})", fix="Check its permissions.")
-
-
-def _raw_lines(path: Path, offset: int) -> Iterator[bytes]:
-    """Yield the lines of a records file from a byte on, the last one perhaps torn."""
-    number = 0
-    with open_records(path) as file:
-        try:
-            file.seek(offset)
-            while raw := file.readline(MAX_LINE):
-                number += 1
-                if len(raw) == MAX_LINE:
-                    rule = f"a record has fewer than {MAX_LINE} bytes"
-                    raise RecordError(where=f"{path}: line {number}", rule=rule, fix=RESTORE)
-                yield raw
-        except (EOFError, lzma.LZMAError) as error:
-            rule = "must be a complete compressed file"
-            got = f"one that is cut or damaged after line {number} ({error})"
-            raise RecordError(where=str(path), rule=rule, got=got, fix="Copy it again.") from error
-        except OSError as error:
-            raise _unreadable(path, error) from error
-
-
-def read_lines(path: Path, *, offset: int = 0, first_seq: int | None = 0) -> Iterator[Line]:
-    """Yield the complete lines of a records file from byte `offset` on; a torn last line is not yielded.
+def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[Line]:
+    """Yield the complete lines of a records file; a torn last line is not yielded.
 
     Args:
-        path: The records file; a missing one has no lines.
-        offset: Byte at which a line begins.
-        first_seq: Number that the first line must have; None accepts any.
+        path: The records file, perhaps packed; a missing one has no lines.
+        offset: Byte at which the first line begins.
+        first_seq: Its number.
 
     Raises:
         RecordError: A line is not a record of a known schema, the last one not even the beginning of one, or one is
-            missing.
+            missing; or the file cannot be read.
     """
     if not path.exists():
         return
-    expected = first_seq
-    for number, raw in enumerate(_raw_lines(path, offset), start=1):
-        where = f"{path}: line {number}" if first_seq == 0 else f"{path}: byte {offset}"
-        if not raw.endswith(b"\n"):
-            # A power cut leaves zeros in place of what was lost.
-            torn = raw if offset == 0 else raw.rstrip(b"\0")
-            if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
-                rule, got = "the last line must be a record or the beginning of one", f"{torn[:40]!r}"
-                raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
-            return
-        offset += len(raw)
-        line = parse_line(raw, where, offset)
-        if expected is not None and line.seq != expected:
-            got = f"{line.seq}: lines are missing or doubled"
-            raise RecordError(where=where, rule=f"`seq` must be {expected}", got=got, fix=RESTORE)
-        expected = line.seq + 1
-        yield line
+    if not path.is_file():  # but for instance a pipe, which somebody would have to fill
+        raise RecordError(where=str(path), rule="must be a file", got="something else", fix=RESTORE)
+    try:
+        with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
+            file.seek(offset)
+            for seq, raw in enumerate(file, start=first_seq):
+                where = f"{path}: line {seq + 1}"
+                if not raw.endswith(b"\n"):
+                    # A power cut leaves zeros in place of what was lost.
+                    torn = raw.rstrip(b"\0") if seq else raw
+                    if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
+                        rule = "the last line must be a record or the beginning of one"
+                        raise RecordError(where=where, rule=rule, got=f"{raw[:40]!r}", fix=RESTORE)
+                    return
+                offset += len(raw)
+                line = parse_line(raw, where, offset)
+                if line.seq != seq:
+                    rule, got = f"`seq` must be {seq}", f"{line.seq}: lines are missing or doubled"
+                    raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
+                yield line
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        rule, fix = f"must be a complete file that can be read ({error})", "Check its permissions, or copy it again."
+        raise RecordError(where=str(path), rule=rule, fix=fix) from error
 
 
 def torn_bytes(path: Path, end: int) -> int:

@@ -1,4 +1,4 @@
-"""What a trial is to be, from the proposal to its record. Pure values."""
+"""What a trial is to be, from the proposal to its record."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     iterations: int | None = None
     """Limit of a short trial; None is the budget of the space."""
     group: int | None = None
-    """Trials of one group run side by side, and nothing else does meanwhile."""
+    """Number of a trial that is timed with nothing beside it."""
     num_learners: int | None = None
     """Learner processes; None for the space's."""
     first_episode: int = 0

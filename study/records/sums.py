@@ -1,4 +1,4 @@
-"""What the iterations of a trial add up to: rate, means, totals. Pure; the ledger and MLflow's reader add here."""
+"""What the iterations of a trial add up to: rate, means, totals."""
 
 import operator
 from collections.abc import Callable
@@ -50,29 +50,23 @@ class Sums(Struct, kw_only=True):
         """Take in one iteration."""
         timed = iteration > WARMUP_ITERATIONS
         self.iterations += 1
-        combined = self._combined
         for name, adding in _TIMED if timed else _WARM_UP:
             if (value := metrics.get(name)) is None:
                 self._num_without[name] = self._num_without.get(name, 0) + 1
             else:
-                combined[name] = adding(combined[name], value) if name in combined else value
-        self.timed_env_steps, self.timed_s = self._timed_with(iteration, metrics)
-        if timed:
-            self.timed_iterations += 1
-            self._timed_episodes += metrics.get("num_episodes") or 0.0
-            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
-            seconds = metrics.get("iteration_time_s")
-            for name in _WEIGHTED:
-                value, before = metrics.get(name), self._weighted.get(name, 0.0)
-                unknown = value is None or seconds is None or before is None
-                self._weighted[name] = None if unknown else before + value * seconds  # type: ignore[operator]
-
-    def _timed_with(self, iteration: int, metrics: Metrics) -> tuple[int, float]:
-        """Return the steps and seconds after the warm-up, with one more iteration."""
-        if iteration <= WARMUP_ITERATIONS:
-            return self.timed_env_steps, self.timed_s
-        steps = self.timed_env_steps + int(metrics.get("train_batch_size_actual") or 0)
-        return steps, self.timed_s + (metrics.get("iteration_time_s") or 0.0)
+                self._combined[name] = adding(self._combined[name], value) if name in self._combined else value
+        if not timed:
+            return
+        seconds = metrics.get("iteration_time_s")
+        self.timed_iterations += 1
+        self.timed_env_steps += int(metrics.get("train_batch_size_actual") or 0)
+        self.timed_s += seconds or 0.0
+        self._timed_episodes += metrics.get("num_episodes") or 0.0
+        self._timed_lengths += metrics.get("episode_len_sum") or 0.0
+        for name in _WEIGHTED:
+            value, before = metrics.get(name), self._weighted.get(name, 0.0)
+            unknown = value is None or seconds is None or before is None
+            self._weighted[name] = None if unknown else before + value * seconds  # type: ignore[operator]
 
     def env_steps_per_s(self) -> float | None:
         """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
@@ -80,8 +74,15 @@ class Sums(Struct, kw_only=True):
 
     def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
         """Return the same as it will be with one more iteration."""
-        steps, seconds = self._timed_with(iteration, metrics)
+        if iteration <= WARMUP_ITERATIONS:
+            return self.env_steps_per_s()
+        seconds = self.timed_s + (metrics.get("iteration_time_s") or 0.0)
+        steps = self.timed_env_steps + int(metrics.get("train_batch_size_actual") or 0)
         return steps / seconds if seconds > 0 else None
+
+    def worst(self, name: str, absent: float = 0) -> float:
+        """Return the largest or the smallest value of a metric so far, as `OF_ITERATIONS` has it."""
+        return self._combined.get(name, absent)
 
     def mean_cpu_pressure(self) -> float | None:
         """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
@@ -107,10 +108,8 @@ class Sums(Struct, kw_only=True):
             "timed_s": self.timed_s if self.timed_iterations else None,
         }
         for name, how in OF_ITERATIONS.items():
-            value = self._combined.get(name)
-            if how == "weighted mean":
-                value = self._weighted_mean(name)
-            elif value is not None and how == "mean":
+            value = self._weighted_mean(name) if how == "weighted mean" else self._combined.get(name)
+            if value is not None and how == "mean":
                 value /= self.timed_iterations - self._num_without.get(name, 0)
             values[name] = int(value) if value is not None and METRICS[name].whole else value
         lengths, episodes = self._timed_lengths, self._timed_episodes

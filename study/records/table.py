@@ -1,4 +1,4 @@
-"""The table of trials as a file. Pure but for the file."""
+"""The table of trials as a file."""
 
 import csv
 import io
@@ -11,27 +11,17 @@ from study.metrics import OF_TRIALS
 from study.records.files import write_atomically
 from study.records.ledger import TrialRow
 
-TABLE_COLUMNS = (
-    "trial",
-    "status",
-    "num_env_runners",
-    "train_batch_size",
-    "lr",
-    "seed",
-    "env_steps_per_s",
-    "wall_time_s",
-    "final_return",
-    "score",
-    "execution",
-    "timing",
-    "engine",
+_LEADING = (
+    *("trial", "status", "num_env_runners", "train_batch_size", "lr", "seed", "env_steps_per_s", "wall_time_s"),
+    *("final_return", "score", "execution", "timing", "engine"),
 )
-"""The columns that lead the table of trials; the other parameters and metrics follow in the CSV."""
+"""The columns that come first; the other parameters and metrics follow."""
 
 
 def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
-    line: dict[str, Any] = {
+    return {
+        **dict.fromkeys(_LEADING),
         **row.setting,
         **dict.fromkeys(OF_TRIALS),
         **row.summary,
@@ -43,8 +33,6 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "engine": row.engine,
         # A label that the whole trial has yet to settle is none so far.
         "timing": None if row.provisional and row.status == "running" else row.timing,
-    }
-    rest = {
         "max_iterations": row.iterations,
         "baseline": row.anchor,
         "stage": row.stage,
@@ -58,14 +46,16 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "timing_reason": row.timing_reason,
         "reason": row.reason,
     }
-    leading = {name: line.pop(name, None) for name in TABLE_COLUMNS}
-    return leading | line | rest
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
     """Write one line per trial, by its number; an empty cell is a quantity that does not exist."""
+
+    def shown(value: Any) -> Any:
+        return csv_cell(printable(value)) if isinstance(value, str) else value
+
     lines = [
-        {_shown(name): _shown(value) if isinstance(value, str) else value for name, value in table_row(row).items()}
+        {shown(name): shown(value) for name, value in table_row(row).items()}
         for row in sorted(rows, key=lambda row: row.trial)
     ]
     text = io.StringIO()
@@ -76,10 +66,6 @@ def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
     write_atomically(path, text.getvalue())
 
 
-def _shown(text: str) -> str:
-    return csv_cell(printable(text))
-
-
 def read_table(path: Path) -> list[dict[str, str]]:
     """Return the lines of a table as they were given but for control characters, each cell as text.
 
@@ -88,7 +74,5 @@ def read_table(path: Path) -> list[dict[str, str]]:
         ValueError: It is no text; or (csv.Error) no table.
     """
     with path.open(newline="") as file:
-        return [
-            {from_csv_cell(name): from_csv_cell(value or "") for name, value in line.items() if name is not None}
-            for line in csv.DictReader(file)
-        ]
+        lines = list(csv.DictReader(file))
+    return [{name: from_csv_cell(value or "") for name, value in line.items() if name is not None} for line in lines]

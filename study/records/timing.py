@@ -54,7 +54,7 @@ def label_at_end(
         cpu_pressure: Mean share of the training time in which some task waited for a CPU; None when unknown.
         lost: `node` or `process`: what died under the trial; empty when nothing did.
         num_restarts: Runner processes that were started anew.
-        disturbances: What others did on its nodes beyond the limits, by `disturbances`.
+        disturbances: What `disturbances` returns.
     """
     if label.timing != "measured":
         return label

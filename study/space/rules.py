@@ -160,8 +160,6 @@ def both(spec: StudySpec) -> Found:
         given["holdup.published"] = spec.holdup.published
     for name, axes in (spec.throughput.axes() if spec.throughput else {}).items():
         given[f"throughput.grids.{name}"] = axes
-    if spec.throughput is not None and spec.throughput.allocation is not None:
-        given["throughput.allocation.parameters"] = spec.throughput.allocation.parameters
     for place, names in given.items():
         for rule, parameter in REPLACED.items():
             if rule in names and parameter in names:
@@ -429,7 +427,7 @@ def _counts_trials(spec: StudySpec) -> bool:
 
 def _few_trials(spec: StudySpec) -> Found:
     runs = sum(1 if SCALE in baseline.parameters else len(spec.scales) for baseline in spec.search.baselines)
-    least = len(spec.iterations_axis) * max(len(spec.scales), runs)
+    least = max(len(spec.scales), runs)
     if _counts_trials(spec) and spec.search.num_trials is not None and spec.search.num_trials < least:
         yield {"least": least}
 
@@ -441,7 +439,7 @@ def _endless(spec: StudySpec) -> Found:
 
 
 def _large_grid(spec: StudySpec) -> Found:
-    sizes = [len(spec.scales), len(spec.iterations_axis), len(spec.search.seeds)]
+    sizes = [len(spec.scales), len(spec.search.seeds)]
     for domain in spec.tuned.values():
         if isinstance(domain, Choices):
             sizes.append(len(domain.choices))
@@ -468,7 +466,7 @@ SEARCH = (
     Rule("search.num_trials", lambda s: s.search.num_trials is None and _counts_trials(s),
          "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
     Rule("search.num_trials", _few_trials,
-         "must give a trial to every scale, number of iterations and baseline: {least} in all",
+         "must give a trial to every scale and baseline: {least} in all",
          "Raise it to {least}, or list fewer scales or baselines.", "{s.search.num_trials}"),
     Rule("parameters.{name}", _endless, "must be a list, or a range with a step, with sampler grid",
          "List the values.", "low={low}, high={high}"),
@@ -518,7 +516,7 @@ def _few_seeds(spec: StudySpec) -> Found:
 def _one_of_few_batches(spec: StudySpec) -> Found:
     """Yield the baselines that use up their budget by one batch: they learn from random actions alone, and lose."""
     section, steps = spec.holdup, spec.budget.env_steps
-    if section is None or steps is None or spec.budget.allow_larger_batch:
+    if section is None or steps is None:
         return
     changes: dict[str, Mapping[str, Value]] = {
         "naive_growth": {"steps_per_env_runner": section.naive_steps_per_env_runner},
@@ -534,7 +532,7 @@ def _one_of_few_batches(spec: StudySpec) -> Found:
 
 def _one_batch(spec: StudySpec) -> Found:
     """Yield the largest batch where it uses up a budget: its trial learns from random actions alone."""
-    if (found := larger_batches(spec)) and not spec.budget.allow_larger_batch:
+    if found := larger_batches(spec):
         scale, batch = max(found.items())
         yield {"scale": scale, "batch": batch}
 
@@ -592,7 +590,7 @@ HOLDUP = (
 
 ASKED = (
     Rule("budget.env_steps", _one_batch, "the largest train batch must fit into it, or a trial ends after one batch",
-         "Raise it to {batch} or more, lower the batch, or set allow_larger_batch: true.",
+         "Raise it to {batch} or more, or lower the batch.",
          "{s.budget.env_steps:,} steps and a batch of {batch:,} at {scale} runners"),
 )  # fmt: skip
 """For a study that a person starts now: one on record is read whatever its budget."""
@@ -600,7 +598,7 @@ YOUNGER = (
     _multiples(_sizes_of_baselines),
     Rule("budget.env_steps", _one_of_few_batches,
          "the train batch of every baseline must fit into it, or a baseline trains once and loses",
-         "Raise it to {batch} or more, change the baseline, or set allow_larger_batch: true.",
+         "Raise it to {batch} or more, or change the baseline.",
          "{steps:,} steps and a batch of {batch:,} of {name}"),
     Rule("{where}", _of_other_algorithms, "{s.algorithm} has no such parameter", "Remove it."),
 )  # fmt: skip

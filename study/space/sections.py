@@ -106,24 +106,15 @@ RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeho
         return conv_net
 
 
-def _axis(given: int | list[int] | None) -> int | list[int] | None:
-    numbers = given if isinstance(given, list) else [1 if given is None else given]
-    if not numbers or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise broken(rule="must be distinct and at least 1", got=str(given), fix="Change the values.")
-    return given
-
-
 class BudgetSpec(Section):
     """When a trial ends: at the first of the limits given; at least one is."""
 
     env_steps: int | None = Field(None, ge=1)
     """Environment steps sampled for training, over all runners."""
-    iterations: Annotated[int | list[int] | None, AfterValidator(_axis)] = None
-    """Training iterations; a list makes it an axis, dealt evenly like the scale."""
+    iterations: int | None = Field(None, ge=1)
+    """Training iterations."""
     time_s: float | None = Field(None, gt=0)
     """Seconds of training time: evaluation and start-up do not count."""
-    allow_larger_batch: bool = False
-    """Let a train batch be larger than `env_steps`: such a trial trains once, on more steps than the budget has."""
 
 
 class BaselineSpec(Section):
@@ -374,17 +365,6 @@ GridSpec: type[Domains] = create_model(
 )  # type: ignore[call-overload]
 
 
-class AllocationSpec(Section):
-    """One large trial, or the same CPUs for several smaller ones?"""
-
-    num_env_runners: int = Field(ge=1, le=MAX_PROCESSES)
-    """Runners of the one large trial, whose CPUs the others share."""
-    trials: Annotated[list[Annotated[int, Field(ge=1)]], Distinct] = Field([1, 2, 4], min_length=1)
-    """How many trials take these CPUs, side by side; each has a main process of its own, and fewer runners."""
-    parameters: Annotated[dict[str, int], Setting({name: AXES[name] for name in AXES if name != SCALE})] = Field({})
-    """What differs from `parameters` in these trials, such as `train_batch_size`."""
-
-
 class ThroughputSpec(Section):
     """A throughput study: short trials of cells, in blocks. It measures the clock and makes no claim about learning."""
 
@@ -395,8 +375,6 @@ class ThroughputSpec(Section):
 at its beginning and at its end. The number of the block is the seed of its trials."""
     grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
     """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
-    allocation: AllocationSpec | None = None
-    """One large trial, or the same CPUs for several smaller ones?"""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
         """Return grid -> axis -> its values, of those that the grid varies."""

@@ -14,9 +14,6 @@ from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, RE
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
 
-ITERATIONS = "iterations"
-"""The second stratified axis, where `budget.iterations` is a list."""
-
 
 def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
     """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
@@ -152,12 +149,11 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
 
     Args:
         spec: The space.
-        proposed: The stratified axes and the tuned parameters; a rule in place of a parameter, or the reverse, too.
+        proposed: The scale and the tuned parameters; a rule in place of a parameter, or the reverse, too.
         written: Parameters that a baseline gave.
     """
     # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
     setting = dict(proposed) if is_complete(spec, proposed) else overlay(spec.fixed, proposed)
-    setting.pop(ITERATIONS, None)
     scale = int(setting[SCALE])
     fragment = int(setting.get(FRAGMENT, 1))
     unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), fragment)
@@ -182,8 +178,6 @@ def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) 
 
 THROUGHPUT = "throughput"
 """What the trials of a throughput study have in place of a stage."""
-SHARED = "shared"
-"""Name of the measured trials that share the CPUs of one: several of equal scale and seed, side by side."""
 Variant = Literal["study", "stock", "measured"]
 """`study`: as the space says. `stock`: RLlib's own runners and learner. `measured`: real runners, for the clock."""
 

@@ -226,12 +226,6 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return tuple(sorted(domain.choices)) if isinstance(domain, Choices) else (int(domain),)  # type: ignore[arg-type]
 
     @property
-    def iterations_axis(self) -> tuple[int | None, ...]:
-        """The values of `budget.iterations`; `(None,)` when iterations do not limit a trial."""
-        iterations = self.budget.iterations
-        return tuple(iterations) if isinstance(iterations, list) else (iterations,)
-
-    @property
     def tuned(self) -> dict[str, Choices[int] | Choices[float] | Range[int] | Range[float]]:
         """What the sampler chooses: all parameters and rules with a choice or a range, except the scale."""
         return {name: domain for name, domain in self._domains.items() if isinstance(domain, (Choices, Range))}
@@ -364,11 +358,17 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-NOT_IDENTITY = (("search", "num_trials"), ("budget", "allow_larger_batch"), ("holdup", "cpu_hours"))
-"""What a resume may change: it adds trials, lets a study start, or ends it earlier, and changes no trial."""
+NOT_IDENTITY = (("search", "num_trials"), ("holdup", "cpu_hours"))
+"""What a resume may change: it adds trials, or ends a study earlier, and changes no trial."""
 _RENAMED = {"search.anchors": "baselines"}
 """Key that earlier versions recorded -> its name now."""
-GONE = ("holdup.num_rounds", "holdup.calibrate.num_seeds", "script.own_parts")
+_GONE = (
+    "budget.allow_larger_batch",
+    "holdup.num_rounds",
+    "holdup.calibrate.num_seeds",
+    "script.own_parts",
+    "throughput.allocation",
+)
 """Keys that earlier versions recorded, and that nothing reads any more."""
 
 
@@ -383,14 +383,16 @@ def _recorded_under(content: dict[str, Any], places: Iterable[str]) -> Iterator[
 
 
 def gone_from(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a recorded spec that an earlier version kept to, and this one does not know."""
-    return [place for place, _ in _recorded_under(dict(recorded), GONE)]
+    """Return the keys by which an earlier version chose trials that this one does not run."""
+    places = [place for place in _GONE if place.startswith(("holdup.", "throughput."))]
+    found = _recorded_under(dict(recorded), places)
+    return [place for place, section in found if section[place.rpartition(".")[2]] is not None]
 
 
 def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults."""
     content = copy.deepcopy(dict(recorded))
-    for place, section in _recorded_under(content, (*GONE, *_RENAMED)):
+    for place, section in _recorded_under(content, (*_GONE, *_RENAMED)):
         value = section.pop(place.rpartition(".")[2])
         if place in _RENAMED:
             section[_RENAMED[place]] = value

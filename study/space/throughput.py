@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from study.space.domains import Choices, ParametersSpec, Range, Rule
 from study.space.parameters import MAX_TRIALS, PARAMETERS, RULES, SCALE, Value
 from study.space.rules import BATCHES, Found, both, left_out
-from study.space.sections import AXES, LEARNERS, AllocationSpec
+from study.space.sections import AXES, LEARNERS
 from study.space.settings import overlay, resolve
 from study.space.spec import StudySpec
 
@@ -32,8 +32,6 @@ class Cell:
     """Every other parameter of PPO."""
     places: tuple[str, ...]
     """Places of the space that name this cell, such as `throughput.grids.strong`."""
-    num_trials: int = 1
-    """Trials that run side by side: more than one only where an allocation is split."""
 
     @property
     def grids(self) -> str:
@@ -42,20 +40,12 @@ class Cell:
 
 
 def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
-    """Return the distinct cells of a throughput study, the base cell first.
-
-    A cell that several grids name is one cell. The undivided trial of an allocation stays apart from the base cell, so
-    that its parts are compared with a trial at a random place of the block, as they are.
-    """
+    """Return the distinct cells of a throughput study, the base cell first; one that several grids name is one cell."""
     cells: dict[tuple[object, ...], Cell] = {}
-    for cell in (_base(spec), *_of_grids(spec), *_of_allocation(spec)):
+    for cell in (_base(spec), *_of_grids(spec)):
         key = _identity(cell)
-        known = cells.get(key)
-        if known is None or (cell.places == ("throughput.allocation",) and known.name == BASE_CELL):
-            cells[key if known is None else (*key, cell.name)] = cell
-            continue
-        name = cell.name if cell.places == ("throughput.allocation",) else known.name
-        cells[key] = replace(known, name=name, places=tuple(dict.fromkeys((*known.places, *cell.places))))
+        known = cells.get(key, cell)
+        cells[key] = replace(known, places=tuple(dict.fromkeys((*known.places, *cell.places))))
     return tuple(cells.values())
 
 
@@ -69,18 +59,6 @@ def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
     return spec.model_copy(update=fixed)
 
 
-def shares(num_cpus: int, num_trials: int, *, overhead: int, each: int) -> int:
-    """Return the runners that each of several trials gets out of the CPUs of one; below 1 where they do not suffice.
-
-    Args:
-        num_cpus: CPUs of the one.
-        num_trials: Trials that share them.
-        overhead: CPUs of a trial besides its runners.
-        each: CPUs of a runner.
-    """
-    return (num_cpus // num_trials - overhead) // each
-
-
 def _base(spec: StudySpec) -> Cell:
     return _cell(spec, spec.fixed, spec.scales[0], spec.resources.num_learners, "parameters", name=BASE_CELL)
 
@@ -90,20 +68,6 @@ def _of_grids(spec: StudySpec) -> Iterator[Cell]:
     for name, axes in spec.throughput.axes().items():
         for values in itertools.product(*axes.values()):
             yield _changed(spec, dict(zip(axes, values, strict=True)), f"throughput.grids.{name}")
-
-
-def _of_allocation(spec: StudySpec) -> Iterator[Cell]:
-    assert spec.throughput is not None  # only a throughput study has cells
-    allocation = spec.throughput.allocation
-    if allocation is None:
-        return
-    whole = _changed(spec, {**allocation.parameters, SCALE: allocation.num_env_runners}, "throughput.allocation")
-    resources = spec.resources
-    overhead = resources.num_cpus_for_main_process + whole.num_learners * resources.num_cpus_per_learner
-    each = resources.num_cpus_per_env_runner
-    for trials in allocation.trials:
-        runners = shares(overhead + whole.num_env_runners * each, trials, overhead=overhead, each=each)
-        yield replace(whole, num_env_runners=runners, num_trials=trials, name=f"allocation {trials} x {runners}")
 
 
 def _changed(spec: StudySpec, changes: Mapping[str, Value], place: str) -> Cell:
@@ -134,7 +98,7 @@ def _numbers(setting: Mapping[str, Value], scale: int) -> dict[str, Value]:
 
 
 def _identity(cell: Cell) -> tuple[object, ...]:
-    return cell.num_env_runners, cell.num_learners, cell.num_trials, *sorted(cell.setting.items())
+    return cell.num_env_runners, cell.num_learners, *sorted(cell.setting.items())
 
 
 # --- rules ---
@@ -160,32 +124,12 @@ def _axes(spec: StudySpec) -> dict[str, dict[str, list[int]]]:
 
 def _many_cells(spec: StudySpec) -> Found:
     sizes = {f"throughput.grids.{name}": math.prod(map(len, axes.values())) for name, axes in _axes(spec).items()}
-    for allocation in _allocations(spec):
-        sizes["throughput.allocation.trials"] = len(allocation.trials)
     blocks, total = spec.throughput.blocks if spec.throughput else 1, sum(sizes.values())
     if total > MAX_CELLS:
         yield {"where": max(sizes, key=lambda place: sizes[place]), "most": f"{MAX_CELLS} cells", "got": total}
     elif total * blocks > MAX_TRIALS:
         got = f"{blocks} blocks of {total} cells"
         yield {"where": "throughput.blocks", "most": f"{MAX_TRIALS} trials", "got": got}
-
-
-def _allocations(spec: StudySpec) -> Iterator[AllocationSpec]:
-    if _times(spec) and spec.throughput is not None and spec.throughput.allocation is not None:
-        yield spec.throughput.allocation
-
-
-def _too_divided(spec: StudySpec) -> Found:
-    resources = spec.resources
-    for allocation in _allocations(spec):
-        learners = allocation.parameters.get(LEARNERS, resources.num_learners)
-        overhead = resources.num_cpus_for_main_process + learners * resources.num_cpus_per_learner
-        cpus = overhead + allocation.num_env_runners * resources.num_cpus_per_env_runner
-        for trials in sorted(allocation.trials):
-            if shares(cpus, trials, overhead=overhead, each=resources.num_cpus_per_env_runner) < 1:
-                runners = allocation.num_env_runners
-                yield {"overhead": overhead, "got": f"{trials} trials for the {cpus} CPUs of {runners} runners"}
-                return
 
 
 def _broken_cells(spec: StudySpec) -> Found:
@@ -209,12 +153,10 @@ def _broken_cells(spec: StudySpec) -> Found:
 
 _BEFORE_CELLS = (
     Rule("parameters.{name}", _varied_base, "the base cell has one value", "Give one value{more}.", "{got}"),
-    Rule("throughput.grids", lambda s: _times(s) and not s.throughput.grids and s.throughput.allocation is None,
-         "there must be something to compare", "Add a grid.", "no grid and no allocation"),
+    Rule("throughput.grids", lambda s: _times(s) and not s.throughput.grids,
+         "there must be something to compare", "Add a grid.", "no grid"),
     Rule("throughput.grids.{name}", lambda s: ({"name": name} for name, axes in _axes(s).items() if not axes),
          "must vary something", "Add one, or remove the grid.", f"no axis of {', '.join(AXES)}"),
-    Rule("throughput.allocation.trials", _too_divided, "every trial needs {overhead} CPUs and those of a runner",
-         "Name fewer trials, or raise num_env_runners.", "{got}"),
     Rule("{where}", _many_cells, "at most {most} in all", "List fewer values, or lower it.", "{got}"),
 )  # fmt: skip
 TIMED = (

@@ -1,29 +1,21 @@
-"""What one iteration measured, and the metrics made of it. Raw values only. No Ray, no torch, no gymnasium.
+"""What one iteration measured, of which the metrics of `study.metrics` are made. No Ray, no torch, no gymnasium.
 
-Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are never
-subtracted.
+Raw values only. Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are
+never subtracted.
 """
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from study.errors import TrialError
 from study.machine.host import read_peak_rss_mb
 from study.machine.load import read_pressure_s
 from study.metrics import METRICS
 
-LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {
-    "kl": ("mean_kl_loss",),
-    "entropy": ("entropy",),
-    "policy_loss": ("policy_loss", "mean_pi_loss"),
-    "vf_loss": ("mean_vf_loss", "vf_loss"),
-    "vf_explained_var": ("vf_explained_var",),
-}
-"""Metric that the learner computes -> its key in RLlib, the first that is logged: APPO and IMPALA log the value loss
-summed too. Of the last minibatch of the iteration, as RLlib reports them."""
+LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {name: metric.rllib for name, metric in METRICS.items() if metric.rllib}
+"""Metric that the learner computes -> its keys in RLlib's results, of which the first that is logged counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +45,25 @@ class RunnerMeasurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepMeasurement:
-    """What the main process measured about one training step."""
+class ProcessMeasurement:
+    """What a process used in an interval."""
 
-    sampling_time_s: float | None
+    wall_time_s: float
+    cpu_time_s: float
+    peak_rss_mb: float
+    pressure_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMeasurement:
+    """What was measured in one training step."""
+
+    used: ProcessMeasurement | None = None
+    """What the main process used; None until the iteration is over."""
+    sampling_time_s: float | None = None
     """None, as the other phases, where sampling goes on while the learner learns."""
-    learning_time_s: float | None
-    sync_time_s: float | None
+    learning_time_s: float | None = None
+    sync_time_s: float | None = None
     rounds: tuple[tuple[RunnerMeasurement, ...], ...]
     """Measurements of each round of sampling, in the order of the runners; without phases one round, as they came."""
     num_dropped_samples: int
@@ -83,130 +87,59 @@ class StepMeasurement:
     """Those of `LEARNER_KEYS` by name."""
 
     @property
+    def main(self) -> ProcessMeasurement:
+        """What the main process used in the iteration, which is over."""
+        assert self.used is not None
+        return self.used
+
+    @property
+    def samples(self) -> list[RunnerMeasurement]:
+        """The measurements of all rounds."""
+        return [sample for runners in self.rounds for sample in runners]
+
+    @property
     def env_steps(self) -> int:
         """Environment steps that were trained on."""
-        return sum(runner.env_steps for runners in self.rounds for runner in runners)
+        return sum(sample.env_steps for sample in self.samples)
+
+    @property
+    def phases_s(self) -> float | None:
+        """Time of sampling, learning and synchronisation; None where they overlap."""
+        phases = (self.sampling_time_s, self.learning_time_s, self.sync_time_s)
+        known = [time_s for time_s in phases if time_s is not None]
+        return math.fsum(known) if len(known) == len(phases) else None
+
+    @property
+    def time_by_runner(self) -> Mapping[int, float]:
+        """Runner process -> time that it spent in its own sampling."""
+        times: dict[int, float] = {}
+        for sample in self.samples:
+            times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
+        return times
+
+    @property
+    def last_of_runners(self) -> list[RunnerMeasurement]:
+        """The last measurement of each runner process."""
+        return list({sample.runner: sample for sample in (*self.latest, *self.samples)}.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessMeasurement:
-    """What the main process used during one iteration."""
-
-    wall_time_s: float
-    cpu_time_s: float
-    peak_rss_mb: float
-    pressure_s: float | None
-
-
-def iteration_metrics(step: StepMeasurement, main: ProcessMeasurement) -> dict[str, float | None]:
-    """Return all metrics of grain `iteration`; None where the quantity does not exist.
+def iteration_metrics(step: StepMeasurement) -> dict[str, float | None]:
+    """Return all metrics of grain `iteration` of a step that is over; None where the quantity does not exist.
 
     Raises:
-        TrialError: A loss is not finite: nothing that follows would mean anything.
+        TrialError: A loss is not finite, or nothing was learnt: what follows would mean nothing.
     """
-    check_learning(step.learner)
-    phases = _sum((step.sampling_time_s, step.learning_time_s, step.sync_time_s))
-    # Without phases an iteration may end before the first update of it: RLlib's buffer takes a batch and returns.
-    if phases is not None and step.num_gradient_updates == 0:
-        rule = "an iteration must change the weights"
-        got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
-        raise TrialError(where="learner", rule=rule, got=got, fix=fix)
-    per_runner = _total_time_by_runner(step.rounds)
-    last = {sample.runner: sample for runners in (step.latest, *step.rounds) for sample in runners}
-    samples = [sample for runners in step.rounds for sample in runners]
-    episodes = sum(sample.num_episodes for sample in samples)
-    returns = math.fsum(sample.episode_return_sum for sample in samples)
-    values: dict[str, float | None] = {
-        "iteration_time_s": main.wall_time_s,
-        "sampling_time_s": step.sampling_time_s,
-        "slowest_runner_time_s": max(per_runner.values()),
-        "mean_runner_time_s": fmean(per_runner.values()),
-        "learning_time_s": step.learning_time_s,
-        "sync_time_s": step.sync_time_s,
-        "rest_time_s": None if phases is None else main.wall_time_s - phases,
-        "learner_busy_time_s": step.learner_busy_time_s,
-        "overlap_time_s": _overlap_s(per_runner.values(), step.learner_busy_time_s, main.wall_time_s),
-        "policy_lag": step.policy_lag,
-        "train_batch_size_actual": step.env_steps,
-        "num_sampling_rounds": None if phases is None else len(step.rounds),
-        "num_healthy_env_runners": sum(sample.num_runners for sample in last.values())
-        if step.num_env_runners is None
-        else step.num_env_runners,
-        "num_dropped_samples": step.num_dropped_samples,
-        "num_env_runner_restarts": step.num_restarts,
-        "episode_return_sum": returns,
-        "num_episodes": episodes,
-        "episode_len_sum": sum(sample.episode_len_sum for sample in samples),
-        "num_gradient_updates": step.num_gradient_updates,
-        "cpu_time_s": main.cpu_time_s + step.learners_cpu_time_s + math.fsum(each.cpu_time_s for each in samples),
-        "peak_rss_mb": main.peak_rss_mb
-        + step.learners_peak_rss_mb
-        + math.fsum(sample.peak_rss_mb for sample in last.values()),
-        "cpu_pressure": cpu_pressure(samples, main),
-        "training_return": returns / episodes if episodes else None,
-        **{name: _finite(step.learner.get(name)) for name in LEARNER_KEYS},
-    }
-    return {name: values[name] for name, metric in METRICS.items() if metric.grain == "iteration"}
-
-
-def _total_time_by_runner(rounds: Sequence[Sequence[RunnerMeasurement]]) -> dict[int, float]:
-    times: dict[int, float] = {}
-    for runners in rounds:
-        for sample in runners:
-            times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
-    return times
-
-
-def _overlap_s(per_runner: Iterable[float], busy_s: float | None, wall_time_s: float) -> float | None:
-    """Return for how long runners sampled while the learner learnt, at the least; None where there are phases.
-
-    A sample or an update counts where it ends, with all of its time: what began before the iteration must not make it
-    longer than it was.
-    """
-    if busy_s is None:
-        return None
-    sampled_s = fmean(min(time_s, wall_time_s) for time_s in per_runner)
-    return max(sampled_s + min(busy_s, wall_time_s) - wall_time_s, 0.0)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None where one of them does not exist."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if len(known) == len(values) else None
-
-
-def _finite(value: float | None) -> float | None:
-    """Explained variance is undefined for constant targets; everything else was checked."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def check_learning(learner: Mapping[str, float]) -> None:
-    """Raise `TrialError` when a loss is not finite."""
-    for name in LEARNER_KEYS:
-        value = learner.get(name)
-        if name != "vf_explained_var" and value is not None and not math.isfinite(value):
+    for name, value in step.learner.items():
+        if name != "vf_explained_var" and not math.isfinite(value):
             got = f"{name}={value}: the training diverged"
             fix = "Lower lr, clip_param or num_epochs, or raise entropy_coeff."
             raise TrialError(where="learner", rule="losses must be finite", got=got, fix=fix)
-
-
-def cpu_pressure(samples: Sequence[RunnerMeasurement], main: ProcessMeasurement) -> float | None:
-    """Return the largest share of time in which some task of a node of the trial waited for a CPU, in [0, 1].
-
-    The main process's node is watched over the whole iteration, and every node over each runner's sampling, all its
-    samples together: what disturbs the runners must not be thinned by a long update, and the worst moment is no share
-    of the iteration. None when no node tells.
-    """
-    shares = []
-    if main.pressure_s is not None and main.wall_time_s > 0:
-        shares.append(main.pressure_s / main.wall_time_s)
-    watched: dict[int, tuple[float, float]] = {}
-    for sample in samples:
-        if sample.pressure_s is not None:
-            waited_s, sampled_s = watched.get(sample.runner, (0.0, 0.0))
-            watched[sample.runner] = waited_s + sample.pressure_s, sampled_s + sample.sampling_time_s
-    shares += [waited_s / sampled_s for waited_s, sampled_s in watched.values() if sampled_s > 0]
-    return min(max(shares), 1.0) if shares else None
+    # Without phases an iteration may end before the first update of it: RLlib's buffer takes a batch and returns.
+    if step.phases_s is not None and step.num_gradient_updates == 0:
+        rule = "an iteration must change the weights"
+        got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
+        raise TrialError(where="learner", rule=rule, got=got, fix=fix)
+    return {name: each.of(step) for name, each in METRICS.items() if each.grain == "iteration" and each.of}
 
 
 class Watch:

@@ -131,16 +131,15 @@ class MeasuredAlgorithm(Algorithm):
         return [call.result_or_errors[0].get() for call in calls]
 
     def _step_measured(self, **measured: Any) -> StepMeasurement:
-        """Return a measurement with what means the same for every algorithm; phases are absent where none are given."""
+        """Return a measurement with what means the same for every algorithm."""
         cpu_time_s, peak_rss_mb = self.learners_used()
-        phases = dict.fromkeys(("sampling_time_s", "learning_time_s", "sync_time_s"))
         common = {
             "num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(),
             "num_restarts": self.env_runner_group.num_remote_worker_restarts(),
             "learners_cpu_time_s": cpu_time_s,
             "learners_peak_rss_mb": peak_rss_mb,
         }
-        return StepMeasurement(**{**phases, **common, **measured})
+        return StepMeasurement(**{**common, **measured})
 
     def _late(self, where: str, rule: str, got: str = "no answer") -> TrialError:
         """Return the error for runners that did not answer in time."""

@@ -19,17 +19,10 @@ class TrialConfig:
     spec: StudySpec
     started: TrialStarted
     """Its record: setting, seed, limit, how it runs."""
-    group: tuple[str, int] | None = None
-    """Name of the group of trials that are timed side by side, and how many they are; None for a trial by itself."""
     driver: tuple[str, int] | None = None
     """Host and process of the driver."""
     script: bytes | None = None
     """Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it."""
-
-    @property
-    def is_timed_alone(self) -> bool:
-        """Whether no other trial is timed beside this one."""
-        return self.group is None or self.group[1] < 2
 
     @classmethod
     def unpacked(cls, config: Mapping[str, Any]) -> "TrialConfig":
@@ -37,15 +30,13 @@ class TrialConfig:
         return cls(**{**config, "spec": spec_in(config)})
 
 
-def packed_config(
-    started: TrialStarted, spec: str, *, group: tuple[str, int] | None = None, script: bytes | None = None
-) -> dict[str, Any]:
+def packed_config(started: TrialStarted, spec: str, *, script: bytes | None = None) -> dict[str, Any]:
     """Return the configuration of a trial for Tune; the arguments are those of `TrialConfig`.
 
     `spec` is `StudySpec.to_json()` as text, since Tune copies, flattens and prints a configuration for each result.
     """
     driver = (machine_key(), os.getpid())
-    return {"spec": spec, STARTED: started, "group": group, "driver": driver, "script": script}
+    return {"spec": spec, STARTED: started, "driver": driver, "script": script}
 
 
 def spec_in(config: Mapping[str, Any]) -> StudySpec:

@@ -7,6 +7,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from study.trial.measured import MeasuredAlgorithm
 from study.trial.messages import BuiltTrial, TrialConfig, TrialResult
 from study.trial.places import NodeWatch, here
 from study.trial.policy import pack_policy, state_of
-from study.trial.throughput import KeptRunners, meet
+from study.trial.throughput import KeptRunners
 
 
 class TrialRun:
@@ -61,9 +62,6 @@ class TrialRun:
             self._algorithm = _build(built, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             self._built: BuiltTrial | None = self._check_built(self._algorithm, started_s)
-            if not config.is_timed_alone and config.group is not None:
-                name, size = config.group
-                self._meeting = meet(name, size, trial=self._asked.trial, timeout_s=resources.startup_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -91,7 +89,7 @@ class TrialRun:
             algorithm.places,
             algorithm.actor_of,
             driver=self._config.driver,
-            alone=self._config.spec.exclusive and self._config.is_timed_alone,
+            alone=self._config.spec.exclusive,
         )
         return BuiltTrial(
             startup_time_s=None if self._goes_on else startup_time_s,
@@ -146,7 +144,7 @@ class TrialRun:
             self._progress = self._progress_now()
         used = self._watch.stop()
         step = self._last_step
-        metrics = iteration_metrics(step, used) | custom_metrics(results, self._algorithm.config)
+        metrics = iteration_metrics(replace(step, used=used)) | custom_metrics(results, self._algorithm.config)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
@@ -195,8 +193,8 @@ class TrialRun:
         return evaluation, functools.partial(pack_policy, module, state)
 
     def finish(self) -> None:
-        """Stop a trial that is done; keep its runner processes where it was one that is timed alone."""
-        if self._algorithm is not None and not self._config.spec.learns and self._config.is_timed_alone:
+        """Stop a trial that is done; keep its runner processes where it was one of a throughput study."""
+        if self._algorithm is not None and not self._config.spec.learns:
             self._kept.keep(self._algorithm)
         self.close()
 

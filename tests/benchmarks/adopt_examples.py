@@ -1,11 +1,11 @@
 """Which training scripts of others can be studied unedited: RLlib's own examples, or those of given folders.
 
-    python -m tests.benchmarks.adopt_examples [--read-only] [--out studies/adopted] [FILE or FOLDER ...]
+    python -m tests.benchmarks.adopt_examples [--read-only] [--emulate 46] [--out studies/adopted] [FILE or FOLDER ...]
 
 Without a path: every example script in the installed wheel of Ray that trains with PPO, APPO or IMPALA on the new API
 stack; not those that learn from recorded data alone. Each is read, and a study of it runs two trials of two iterations
 with one environment runner, by `run_study.py --config SCRIPT`. A script is given `--num-agents=2` where its own
-documentation says so, and nothing else.
+documentation says so, and nothing else. With `--emulate 46` one trial of two iterations has 46 emulated runners.
 The table says for each script that it runs, or the line by which it was refused. The last line is JSON. A script whose
 study is in the folder already is not run again.
 """
@@ -89,7 +89,7 @@ def arguments_of(script: Path) -> str:
     return found[1] if found else ""
 
 
-def tried(script: Path, name: str, *, out: Path, read_only: bool) -> Row:
+def tried(script: Path, name: str, *, out: Path, read_only: bool, emulate: int | None) -> Row:
     """Read a script, and run its study."""
     began, arguments = time.monotonic(), arguments_of(script)
     try:
@@ -100,7 +100,7 @@ def tried(script: Path, name: str, *, out: Path, read_only: bool) -> Row:
     except RuntimeError as error:  # a fault of this program
         outcome, line = "failed", str(error).strip().splitlines()[-1]
     else:
-        outcome, line = ("read", "") if read_only else run(script, name, arguments, out)
+        outcome, line = ("read", "") if read_only else run(script, name, arguments, out, emulate)
         line = "; ".join(filter(None, [described(facts), line]))
     return Row(script=name, outcome=outcome, line=line, seconds=round(time.monotonic() - began, 1))
 
@@ -112,11 +112,13 @@ def described(facts: ScriptFacts) -> str:
     return f"{facts.algorithm} on {facts.environment}{agents}{settings}"
 
 
-def run(script: Path, name: str, arguments: str, out: Path) -> tuple[str, str]:
-    """Run two trials of a script; return the outcome and why not."""
+def run(script: Path, name: str, arguments: str, out: Path, emulate: int | None) -> tuple[str, str]:
+    """Run two trials of a script, or one with emulated runners; return the outcome and why not."""
+    trials = 1 if emulate else 2
     study = re.sub(r"[^A-Za-z0-9]+", "-", name.removesuffix(".py"))
-    command = [sys.executable, "run_study.py", "--config", str(script), "--runners", "1", "--trials", "2"]
+    command = [sys.executable, "run_study.py", "--config", str(script), "--runners", str(emulate or 1)]
     command += ["--name", study, "--out", str(out), "--tracking-uri", f"sqlite:///{out / 'mlflow.db'}"]
+    command += ["--trials", str(trials), *(["--set", "execution=emulated"] if emulate else [])]
     command += [f"--config-args={arguments}"] if arguments else []
     for change in SMALL:
         command += ["--set", change]
@@ -132,11 +134,11 @@ def run(script: Path, name: str, arguments: str, out: Path) -> tuple[str, str]:
     with table.open() as stream:
         rows = list(csv.DictReader(stream))
     failed = [row for row in rows if row["status"] != "finished"]
-    if len(rows) == 2 and not failed:
+    if len(rows) == trials and not failed:
         return "runs", ""
     if failed:
         return "failed", " ".join((failed[0].get("reason") or failed[0]["status"]).split())
-    return "failed", f"{len(rows)} of 2 trials: {said[-1]}"
+    return "failed", f"{len(rows)} of {trials} trials: {said[-1]}"
 
 
 def main() -> None:
@@ -144,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="*", type=Path, help="files or folders; RLlib's examples by default")
     parser.add_argument("--read-only", action="store_true", help="read the scripts and train nothing")
+    parser.add_argument("--emulate", type=int, metavar="N", help="one trial with N emulated runners for each script")
     parser.add_argument("--out", type=Path, default=Path("studies/adopted"), help="folder of the studies")
     options = parser.parse_args()
     out = options.out.resolve()
@@ -153,7 +156,7 @@ def main() -> None:
     with forked_readings():  # RLlib is imported once
         for place in options.places or [examples()]:
             for script, name in scripts_in(place.resolve()):
-                row = tried(script, name, out=out, read_only=options.read_only)
+                row = tried(script, name, out=out, read_only=options.read_only, emulate=options.emulate)
                 rows.append(row)
                 print(f"| {row.script} | {row.outcome} | {row.line[:240].replace('|', '/')} |", flush=True)
     good = sum(row.outcome in ("runs", "read") for row in rows)

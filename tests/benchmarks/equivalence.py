@@ -11,8 +11,7 @@ elsewhere. The scores (0 a policy that learnt nothing, 1 a good one) are equival
 than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
 With `--runners N` an emulated engine has N runners of one environment, the stock runner N environments in one process;
 where the batch holds less than four steps of each it grows to that, and the budget with it.
-Where one of the two is stepped by EnvPool, the policies of both are compared in Gymnasium's environment, which judges
-every study, and in EnvPool's.
+Where one of the two is stepped by EnvPool, the policies of both are judged in Gymnasium's environment.
 With `--script`, `tests/scripts/cartpole_ppo.py` is studied unedited, one trial for each seed, and its configuration is
 built and trained by RLlib alone with the same seeds, as its own loop does. Both policies play the same episodes
 greedily, cut after 200 steps; a score is the mean return over 200.
@@ -22,15 +21,12 @@ Runs for half an hour on two cores; no times are compared, so that the machine n
 import argparse
 import csv
 import json
-import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 MARGIN, LEVEL = 0.1, 0.05
 ENGINES = {
@@ -109,11 +105,6 @@ def main() -> None:
             row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
             print(_sentence(environment, row, options.first, options.second), flush=True)
-            if "played_in_envpool" in row:
-                told = _sentence(
-                    f"{environment}, played in EnvPool", row["played_in_envpool"], options.first, options.second
-                )
-                print(told, flush=True)
     record = {"benchmark": "equivalence", "margin": MARGIN, "level": LEVEL, "rows": rows}
     print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
 
@@ -143,16 +134,10 @@ def _compare(
             process.terminate()
             process.wait()
     studies = {name: folder / "studies" / f"{environment}-{name.replace('+', '-')}" for name in engines}
-    row = {
+    return {
         "environment": environment,
         **_tested({name: _scores(study / "trials.csv") for name, study in studies.items()}),
     }
-    if len({_backend(name) for name in engines}) > 1:
-        # The studies themselves judge every policy in Gymnasium's environment.
-        (space,) = (studies[name] / "space.yaml" for name in engines if _backend(name) == "envpool")
-        with patch("study.trial.evaluation.judged_in", lambda spec: spec):
-            row["played_in_envpool"] = _tested({name: _played(study, space) for name, study in studies.items()})
-    return row
 
 
 def _tested(scores: dict[str, list[float]]) -> dict[str, Any]:
@@ -162,24 +147,6 @@ def _tested(scores: dict[str, list[float]]) -> dict[str, Any]:
 
 def _backend(engine: str) -> str:
     return "envpool" if engine.endswith("+envpool") else "gymnasium"
-
-
-def _played(study: Path, space: Path) -> list[float]:
-    """Return the scores of a study's final policies in the environments of another space, in the order of trials."""
-    from study.evaluating.playing import EvaluationRequest, evaluate_policy
-
-    scores = []
-    with tempfile.TemporaryDirectory() as folder:
-        for checkpoint in sorted((study / "checkpoints").iterdir(), key=lambda path: _numbers(path.name)):
-            outside = Path(folder) / checkpoint.name
-            shutil.copytree(checkpoint, outside)  # a checkpoint within a study is played as its own space says
-            found = evaluate_policy(EvaluationRequest(path=outside, space=str(space)))
-            scores.append(found.spec.score(found.summary.mean.value))
-    return scores
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", name)]
 
 
 def _space(environment: str, engine: str, seeds: list[int], runners: int | None) -> dict[str, Any]:

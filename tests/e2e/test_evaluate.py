@@ -1,14 +1,12 @@
 """`python -m study evaluate` on a study that really ran: the figures on record come out again, and a film of them."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.records.folder import StudyFolder
 from study.records.records import Evaluation
 from tests.e2e.commands import command, records, run, study
 
@@ -63,8 +61,6 @@ def test_the_recorded_final_evaluation_comes_out_return_by_return(folder, record
         assert found["returns"] == returns
         assert (found["n"], found["seed"], found["as_recorded"]) == (70, 10_000, True)
         assert len(set(returns)) > 10  # not equal by being all the same
-        inside = evaluated(folder / "checkpoints" / f"trial_{trial:05d}")
-        assert (inside["trial"], inside["returns"], inside["as_recorded"]) == (trial, returns, True)
 
 
 def test_by_default_it_is_the_best_policy(folder, recorded):
@@ -81,12 +77,6 @@ def test_fewer_episodes_are_the_first_and_another_seed_gives_others(folder, reco
     assert other["as_recorded"] is None
     one = evaluated(folder, "--episodes", 1)
     assert (one["mean"]["low"], one["mean"]["high"]) == (None, None)
-
-
-def test_a_checkpoint_elsewhere_plays_with_its_space(folder, recorded, place, tmp_path):
-    shutil.copytree(StudyFolder(folder).checkpoint(0), tmp_path / "mine")
-    found = evaluated(tmp_path / "mine", "--space", place / "space.yaml")
-    assert (found["returns"], found["study"], found["as_recorded"]) == (recorded[0], None, None)
 
 
 @pytest.fixture(scope="module")

@@ -196,7 +196,6 @@ throughput:
     weak: {num_env_runners: [1, 2, 4], steps_per_env_runner: 200}
     epochs: {num_env_runners: [1, 4], num_epochs: [1, 8]}
     learners: {num_env_runners: 2, num_learners: [1]}
-  allocation: {num_env_runners: 5, trials: [1, 2]}
 """
 
 HOLD_UP = """

@@ -12,10 +12,8 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.errors import RecordError, SpaceError
-from study.evaluating.playing import EvaluationRequest, evaluate_policy
+from study.errors import RecordError
 from study.records.folder import unpack_policy
-from study.space.parameters import ALGORITHMS
 from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import evaluate_module
@@ -102,29 +100,6 @@ def test_a_whole_module_of_appo_s_plays_without_its_target_networks(shared: bool
     whole.make_target_networks()  # as RLlib's learner does
     whole.save_to_path(tmp_path / "rllib")
     assert evaluate_module(loaded(tmp_path / "rllib", space), space).returns == evaluate_module(whole, space).returns
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_checkpoint_alone_is_played_with_a_space_of_any_algorithm(algorithm: str, tmp_path: Path) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text(
-        f"environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}\nalgorithm: {algorithm}\n"
-        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
-    )
-    unpack_policy(packed(trained(spec())), tmp_path / "policy")
-    played = evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file), episodes=2))
-    assert played.summary.mean.n == 2
-
-
-def test_a_space_whose_network_cannot_be_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text(
-        "environment: {id: 'tests.environments:Picture', floor: 0, reference: 500, target: 450}\n"
-        "parameters: {num_env_runners: 1}\nbudget: {env_steps: 4000}\nsearch: {num_trials: 1}\n"
-    )
-    unpack_policy(packed(trained(spec())), tmp_path / "policy")
-    with pytest.raises(SpaceError, match=r"model\.conv_filters: must be given for images of shape \(4, 6, 3\)"):
-        evaluate_policy(EvaluationRequest(path=tmp_path / "policy", space=str(file)))
 
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:

@@ -262,20 +262,3 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path, name,
     ends = read_all(folder)
     ways = ["lines"] if name == "records.jsonl" else ["identity", "runs", "iterations", "evaluations"]
     assert "rows" not in [ends[way] for way in ways]
-
-
-def test_a_file_that_never_ends_a_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    from study.records import records
-
-    monkeypatch.setattr(records, "MAX_LINE", 100_000)
-    folder = StudyFolder(tmp_path)
-    folder.packed_records.write_bytes(lzma.compress(b'{"schema":1,' + b" " * 10**8, preset=0))
-    with pytest.raises(RecordError, match=r"line 1: a record has fewer than 100000 bytes.*Fix"):
-        list(read_lines(folder.records))
-
-
-def test_an_identity_that_is_too_large_is_not_read(tmp_path):
-    with (tmp_path / "study.json").open("wb") as huge:
-        huge.truncate(10**11)  # a hole: no byte of it is on the disk
-    with pytest.raises(RecordError, match=r"more than \d+ bytes.*Fix"):
-        StudyFolder(tmp_path).identity()

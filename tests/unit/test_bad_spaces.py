@@ -76,7 +76,7 @@ def from_schema() -> Iterator[Bad]:
                 case Le(le=most):
                     yield Bad("beyond a bound", place, base, most + 1)
         yield Bad("another name", f"{place}x", base, 1)
-        if info.is_required() and place not in ("throughput.allocation.num_env_runners",):
+        if info.is_required():
             yield Bad("missing", place, base, None)
 
 

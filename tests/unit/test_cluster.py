@@ -2,7 +2,10 @@
 
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -80,6 +83,33 @@ def test_what_others_may_have_put_in_place_of_our_folder_is_refused(make, tmp_pa
     make(tmp_path / "rs")
     with pytest.raises(ClusterError, match="must be a folder that only you may use"):
         cluster._session_folder()
+
+
+def test_what_a_killed_driver_left_is_ended_and_removed(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, alive = tmp_path / f"session_x_{ended.pid}", tmp_path / f"session_x_{os.getpid()}"
+    sleepers = []
+    for session in (dead, alive):
+        session.mkdir()
+        sleepers.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={session}"]))
+    try:
+        cluster._remove_dead_sessions(tmp_path)
+        assert sleepers[0].wait(10) == -signal.SIGKILL and sleepers[1].poll() is None
+        assert (dead.exists(), alive.exists()) == (False, True)
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
+def test_limits_under_which_ray_cannot_start_are_named():
+    program = (
+        "import resource; from study.machine.cluster import _narrow_limits; print(_narrow_limits());"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); print(_narrow_limits())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "`ulimit -f` (size of files)"]
 
 
 def test_variables_are_set_and_unset_for_a_while(monkeypatch):

@@ -28,8 +28,7 @@ from study.cli.sync import sync_study
 from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
-from study.driver.opening import RunOptions, is_resumed, resumed_identity
-from study.driver.run import take_up
+from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import StudyError
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
 from study.records.folder import StudyFolder

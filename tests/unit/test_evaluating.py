@@ -9,11 +9,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.cli.evaluate import print_numbers, to_json
+from study.cli.evaluate import print_numbers
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import Evaluated
 from study.evaluating.policies import ChosenPolicy, best_policy, random_policy
-from study.evaluating.summary import summarise
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.space_file import read_text
@@ -26,11 +25,18 @@ from tests.values import replace
 # --- numbers ---------------------------------------------------------------------------------------------------
 
 
+def played(returns, *, num_cut=0, **changes):
+    """Return an evaluation of a random policy as the command has it."""
+    space = spec(**changes)
+    subject = ChosenPolicy(title="my.yaml: random policy", spec=space)
+    return Evaluated(policy=subject, spec=space, returns=tuple(returns), num_cut=num_cut)
+
+
 def test_the_summary_is_that_of_the_textbook():
-    summary = summarise([1.0, 2.0, 3.0, 10.0], num_cut=1, target=3.0)
+    summary = played([1.0, 2.0, 3.0, 10.0], num_cut=1, environment__target=3)
     # Student's t of 3 degrees at 97.5 %: 3.1824; standard deviation of the sample: sqrt(50 / 3).
     half = 3.182446 * np.sqrt(50 / 3) / 2
-    assert (summary.mean.value, summary.median, summary.num_cut) == (4.0, 2.5, 1)
+    assert (summary.mean.value, summary.to_json()["median"], summary.num_cut) == (4.0, 2.5, 1)
     assert (summary.mean.low, summary.mean.high) == pytest.approx((4 - half, 4 + half), rel=1e-5)
     assert (summary.num_solved, summary.solved.value) == (2, 0.5)
     # Clopper and Pearson for 2 of 4.
@@ -38,10 +44,9 @@ def test_the_summary_is_that_of_the_textbook():
 
 
 def test_one_episode_has_no_interval_and_json_says_so():
-    content = summarise([5.0], num_cut=0, target=None).to_json()
+    content = played([5.0], environment__target=None).to_json()
     assert (content["mean"]["value"], content["mean"]["low"], content["mean"]["high"]) == (5.0, None, None)
-    assert content["solved"] is None
-    assert content["num_solved"] is None
+    assert (content["solved"], content["num_solved"], content["suggested_floor"]) == (None, None, None)
     json.dumps(content, allow_nan=False)
 
 
@@ -64,17 +69,9 @@ def test_a_floor_has_the_digits_that_its_interval_supports(value, half, floor):
     assert not str(found).startswith("-0.0")
 
 
-def random_play(returns, **changes):
-    """Return an evaluation of a random policy as the command has it."""
-    space = spec(**changes)
-    subject = ChosenPolicy(title="my.yaml: random policy", checkpoint=None, spec=space)
-    summary = summarise(returns, num_cut=0, target=space.environment.target)
-    return Evaluated(policy=subject, spec=space, summary=summary, as_recorded=None)
-
-
 def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
-    evaluated = random_play([20.0, 21.0, 22.0, 25.0], environment__floor=30)
-    content = to_json(evaluated)
+    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=30)
+    content = evaluated.to_json()
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
     assert content["suggested_floor"] == 22
     console = Console(width=100)
@@ -84,7 +81,6 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     last = capture.get().splitlines()[-1]
     assert last == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"
     assert read_text(last, name="line").content == {"floor": 22}
-    assert to_json(random_play([5.0]))["suggested_floor"] is None, "one episode has no interval and is no floor"
 
 
 # --- the command line ------------------------------------------------------------------------------------------
@@ -176,7 +172,7 @@ search: {num_trials: 2}
 
 def test_a_random_policy_plays_in_a_space_or_in_a_study_s(folder):
     in_study, in_space = random_policy(folder.path), random_policy(Path("quickstart.yaml"))
-    assert (in_study.title, in_study.random, in_study.spec) == ("demo: random policy", True, spec())
+    assert (in_study.title, in_study.row, in_study.spec) == ("demo: random policy", None, spec())
     assert (in_space.title, in_space.spec.environment.id) == ("quickstart.yaml: random policy", "CartPole-v1")
     in_study.check_owner()  # nothing of a random policy can be another's
 
@@ -199,27 +195,17 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     ("words", "expected"),
     [
         ("{study} --random --trial 0", ["--trial: belongs to a recorded policy"]),
-        (
-            "quickstart.yaml --random --stochastic --space quickstart.yaml",
-            ["--space: belongs to", "--stochastic/--deterministic: belongs to"],
-        ),
+        ("quickstart.yaml --random --stochastic", ["--stochastic/--deterministic: belongs to"]),
         ("quickstart.yaml --random --video", ["--video: needs the name of a file"]),
         ("{folder} --random", ["{folder}: with --random it must be a space or the folder of a study"]),
         ("{folder}", ["{folder}: must be the folder of a study"]),
         ("", ["STUDY: must be given"]),
-        ("{study} --trial 1", ["{study}: trial 1 must have finished"]),
+        ("{study} --trial 1", ["--trial: must be a trial of"]),
         ("{study} --trial 7", ["--trial: must be a trial of"]),
-        ("{study} --space x", ["--space: belongs to a checkpoint"]),
-        ("{study} --space x --space y", ["--space: must be named once"]),
-        ("{checkpoint}", ["--space: is needed for a checkpoint"]),
-        ("{checkpoint} --trial 3 --space quickstart.yaml", ["--trial: belongs to a study"]),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, expected, folder, tmp_path):
-    checkpoint = tmp_path / "mine"
-    checkpoint.mkdir()
-    (checkpoint / "module_state.pkl").write_bytes(b"")
-    places = {"study": folder.path, "checkpoint": checkpoint, "folder": tmp_path}
+    places = {"study": folder.path, "folder": tmp_path}
     typed = words.format(**places).split()
     with pytest.raises((RecordError, SpaceError)) as caught:
         CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)

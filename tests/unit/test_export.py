@@ -145,7 +145,7 @@ def test_a_trial_of_a_search_is_exported_with_its_seed_and_what_became_of_it(tmp
 
 
 def test_a_trial_becomes_a_space_that_runs_it_again(tmp_path: Path) -> None:
-    folder = study_of(tmp_path / "demo", plain_spec(budget__iterations=[3, 5]), iterations=5)
+    folder = study_of(tmp_path / "demo", plain_spec(budget__iterations=5), iterations=5)
     spec = parse_space(read_text(exported(folder, "--trial", "0", "--format", "yaml"), name="export"))
     assert {name: spec.domain(name) for name in spec.parameter_names} == SETTING | {"lr": 0.001}
     assert [(each.seed, each.iterations) for each in requests_of(spec)] == [(7, 5)]

@@ -1,18 +1,14 @@
 """The study folder never touches what is not its own."""
 
-import contextlib
-import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
-from study.driver.opening import RunOptions, continuing, is_resumed, write_identity
+from study.driver.opening import RunOptions, continuing, write_identity
 from study.errors import RecordError
 from study.records import folder as folder_module
-from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import ledger_of
 from study.records.log import RecordLog
@@ -81,7 +77,7 @@ def test_an_open_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
 def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
     folder = StudyFolder(tmp_path / "n")
     folder.prepare()
-    for draft in (".study.json.17569.0a1b2c3d", ".space.yaml.17569.0a1b2c3d", ".driver.json.0a1b2c3d"):
+    for draft in (".study.json.0a1b2c3d.draft", ".space.yaml.0a1b2c3d.draft"):
         (folder.path / draft).write_text("{")  # killed
     folder.prepare()
     folder.forget()
@@ -120,21 +116,6 @@ def test_a_power_cut_takes_no_name_of_what_was_written(tmp_path, monkeypatch):
     assert names[folder.checkpoints] == {"trial_00000"}
 
 
-@pytest.mark.parametrize(
-    ("of_folders", "error", "is_written"),
-    [(True, errno.EINVAL, True), (True, errno.EIO, False), (False, errno.EINVAL, False)],
-)
-def test_a_file_system_that_cannot_sync_folders_is_no_obstacle(tmp_path, monkeypatch, of_folders, error, is_written):
-    def sync(number):
-        if Path(f"/proc/self/fd/{number}").is_dir() == of_folders:
-            raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "fsync", sync)
-    with contextlib.nullcontext() if is_written else pytest.raises(OSError, match=os.strerror(error)):
-        write_atomically(tmp_path / "file", "text")
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name != "file"] == []
-
-
 def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_path, monkeypatch):
     folder = StudyFolder(tmp_path / "n")
     folder.prepare()
@@ -150,13 +131,6 @@ def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_p
     assert folder.space_file.read_text() == options.space_text
     write_identity(folder, IDENTITY, replace(options, space_text="another"), resumed=True)
     assert folder.space_file.read_text() == options.space_text
-
-
-def test_a_resume_of_a_held_study_is_refused_before_anything_is_tried(tmp_path):
-    folder, options = synthetic.make_folder(tmp_path / "demo"), RunOptions(name="demo", out=tmp_path, resume=True)
-    with FileLock(folder.path / ".lock"), pytest.raises(RecordError, match="one driver at a time"):
-        is_resumed(folder, options)
-    assert is_resumed(folder, options)
 
 
 def killed():

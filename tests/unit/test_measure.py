@@ -1,21 +1,22 @@
 import math
 import mmap
-import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
-from typing import get_args
+from pathlib import Path
 
 import pytest
 
+from study import metrics
 from study.errors import TrialError
 from study.machine.host import forget_peak_rss, read_peak_rss_mb
-from study.metrics import METRICS, Grain, Source, Sum
+from study.metrics import METRICS
 from study.trial.measure import (
     ProcessMeasurement,
     RunnerMeasurement,
     StepMeasurement,
     Watch,
-    cpu_pressure,
     iteration_metrics,
 )
 
@@ -39,6 +40,7 @@ def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
 
 def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasurement:
     return StepMeasurement(
+        used=MAIN,
         sampling_time_s=4.0,
         learning_time_s=2.0,
         sync_time_s=0.5,
@@ -56,8 +58,7 @@ MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pr
 def test_learner_processes_count_in_cpu_time_and_memory() -> None:
     one = step((sample(1, 3.0),))
     alone, with_learners = (
-        iteration_metrics(each, MAIN)
-        for each in (one, replace(one, learners_cpu_time_s=1.5, learners_peak_rss_mb=90.0))
+        iteration_metrics(each) for each in (one, replace(one, learners_cpu_time_s=1.5, learners_peak_rss_mb=90.0))
     )
     for name, more in (("cpu_time_s", 1.5), ("peak_rss_mb", 90.0)):
         before, after = alone[name], with_learners[name]
@@ -65,17 +66,57 @@ def test_learner_processes_count_in_cpu_time_and_memory() -> None:
         assert after == pytest.approx(before + more)
 
 
-def test_the_list_of_metrics_has_known_words_only() -> None:
-    for metric in METRICS.values():
-        assert metric.grain in get_args(Grain) and metric.source in get_args(Source), metric
-        assert metric.of_trial is None or metric.of_trial in get_args(Sum), metric
-        assert metric.unit and metric.meaning.endswith(".") and re.fullmatch("[a-z]*", metric.section), metric
+ADDED = '''
+@_of_iteration("1", of_trial="largest", section="runners", counted=True)
+def num_samples(step: "Step") -> float | None:
+    """Samples that arrived in this iteration."""
+    return len(step.samples)
+
+
+METRICS: '''
+SHOWS_IT = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("study.metrics", sys.argv[1])
+sys.modules["study.metrics"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+import study
+study.metrics = module
+
+from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
+from study.mirrors import mlflow_content, tensorboard
+from study.records.records import Iteration
+from study.records.sums import Sums
+from study.records.table import OF_TRIALS
+from study.trial.measure import iteration_metrics
+from tests.unit.test_measure import sample, step
+
+sums = Sums()
+for number, count in ((1, 2), (2, 4), (3, 3)):
+    found = iteration_metrics(step(tuple(sample(each, 1.0) for each in range(count))))
+    sums.add(number, found)
+assert found["num_samples"] == 3
+assert sums.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
+record = Iteration(trial=0, attempt=1, iteration=3, env_steps=9, wall_time_s=3.0, metrics=found)
+assert ("num_samples", 3.0) in [(point.key, point.value) for point in mlflow_content.iteration_points(record, 0)]
+assert tensorboard.tag_of("num_samples") == "runners/num_samples"
+column = RUN_COLUMNS["num_samples"]
+assert (column.dtype, column.meaning) == ("Int64", "Samples that arrived in this iteration. The largest.")
+assert ITERATION_COLUMNS["num_samples"].unit == "1"
+"""
+
+
+def test_a_metric_is_declared_in_one_file(tmp_path: Path) -> None:
+    """It is recorded, added up, mirrored, and a column of the table of trials and of the frames of analysis."""
+    file = tmp_path / "metrics.py"
+    file.write_text(Path(metrics.__file__).read_text().replace("METRICS: ", ADDED.lstrip(), 1))
+    done = subprocess.run([sys.executable, "-c", SHOWS_IT, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
-    metrics = iteration_metrics(step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))), MAIN)
-    assert list(metrics) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]
-    assert metrics == {
+    found = iteration_metrics(step((sample(1, 3.0), sample(2, 2.0, episode_return_sum=90.0, num_episodes=4))))
+    assert list(found) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]
+    assert found == {
         "iteration_time_s": 7.0,
         "sampling_time_s": 4.0,
         "slowest_runner_time_s": 3.0,
@@ -104,12 +145,12 @@ def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
 
 
 def test_rounds_add_up_per_runner_and_without_an_ended_episode_there_is_no_training_return() -> None:
-    metrics = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))), MAIN)
-    assert metrics["slowest_runner_time_s"] == 3.5
-    assert metrics["mean_runner_time_s"] == 3.0
-    assert metrics["num_sampling_rounds"] == 2
-    assert metrics["train_batch_size_actual"] == 400
-    assert metrics["peak_rss_mb"] == 1300.0
+    found = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))))
+    assert found["slowest_runner_time_s"] == 3.5
+    assert found["mean_runner_time_s"] == 3.0
+    assert found["num_sampling_rounds"] == 2
+    assert found["train_batch_size_actual"] == 400
+    assert found["peak_rss_mb"] == 1300.0
 
 
 def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
@@ -118,19 +159,19 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     spans = replace(
         step(arrived), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=4.5
     )
-    metrics = iteration_metrics(replace(spans, policy_lag=1.5), MAIN)
+    found = iteration_metrics(replace(spans, policy_lag=1.5))
     for name in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
-        assert metrics[name] is None
-    assert (metrics["mean_runner_time_s"], metrics["slowest_runner_time_s"]) == (4.0, 6.0)
-    assert (metrics["learner_busy_time_s"], metrics["policy_lag"]) == (4.5, 1.5)
-    assert metrics["overlap_time_s"] == 4.0 + 4.5 - 7.0
+        assert found[name] is None
+    assert (found["mean_runner_time_s"], found["slowest_runner_time_s"]) == (4.0, 6.0)
+    assert (found["learner_busy_time_s"], found["policy_lag"]) == (4.5, 1.5)
+    assert found["overlap_time_s"] == 4.0 + 4.5 - 7.0
     # A sample of 9 s and an update of 8 s began before the iteration of 7 s: neither can overlap it for longer.
-    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0), sample(2, 5.0)),)), MAIN)["overlap_time_s"] == 3.5
-    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0),),)), MAIN)["overlap_time_s"] == 4.5
-    assert iteration_metrics(replace(spans, learner_busy_time_s=8.0), MAIN)["overlap_time_s"] == 4.0
-    assert (metrics["num_healthy_env_runners"], metrics["train_batch_size_actual"]) == (2, 400)
-    assert metrics["peak_rss_mb"] == 500.0 + 460.0 + 400.0  # the last word of each runner
-    idle = iteration_metrics(replace(spans, learner_busy_time_s=1.0), MAIN)
+    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0), sample(2, 5.0)),)))["overlap_time_s"] == 3.5
+    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0),),)))["overlap_time_s"] == 4.5
+    assert iteration_metrics(replace(spans, learner_busy_time_s=8.0))["overlap_time_s"] == 4.0
+    assert (found["num_healthy_env_runners"], found["train_batch_size_actual"]) == (2, 400)
+    assert found["peak_rss_mb"] == 500.0 + 460.0 + 400.0  # the last word of each runner
+    idle = iteration_metrics(replace(spans, learner_busy_time_s=1.0))
     assert idle["overlap_time_s"] == 0.0  # they may have taken turns
 
 
@@ -139,46 +180,49 @@ def test_a_runner_that_has_yet_to_deliver_is_not_lost() -> None:
     earlier = sample(2, 2.0, peak_rss_mb=450.0)
     now = sample(1, 2.0, peak_rss_mb=430.0)
     spans = replace(step((now,)), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=1.0)
-    metrics = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)), MAIN)
-    assert metrics["num_healthy_env_runners"] == 3
-    assert metrics["peak_rss_mb"] == 500.0 + 430.0 + 450.0
-    assert (metrics["train_batch_size_actual"], metrics["mean_runner_time_s"]) == (100, 2.0)
+    found = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)))
+    assert found["num_healthy_env_runners"] == 3
+    assert found["peak_rss_mb"] == 500.0 + 430.0 + 450.0
+    assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 
 
 def test_an_iteration_without_an_update_has_diverged_only_where_there_are_phases() -> None:
     without = replace(step((sample(1, 1.0),)), num_gradient_updates=0)
     with pytest.raises(TrialError, match="diverged"):
-        iteration_metrics(without, MAIN)
+        iteration_metrics(without)
     spans = replace(without, sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner={})
-    metrics = iteration_metrics(spans, MAIN)
-    assert (metrics["num_gradient_updates"], metrics["policy_loss"]) == (0, None)
+    found = iteration_metrics(spans)
+    assert (found["num_gradient_updates"], found["policy_loss"]) == (0, None)
     quiet = sample(1, 1.0, episode_return_sum=0.0, num_episodes=0, episode_len_sum=0)
-    metrics = iteration_metrics(step((quiet,)), MAIN)
-    assert metrics["training_return"] is None
-    assert (metrics["num_episodes"], metrics["episode_return_sum"]) == (0, 0.0)
+    found = iteration_metrics(step((quiet,)))
+    assert found["training_return"] is None
+    assert (found["num_episodes"], found["episode_return_sum"]) == (0, 0.0)
 
 
 @pytest.mark.parametrize("name", ["kl", "entropy", "policy_loss", "vf_loss"])
 def test_a_loss_that_is_not_finite_ends_the_trial(name: str) -> None:
     for value in (math.nan, math.inf):
         with pytest.raises(TrialError, match=f"{name}={value}"):
-            iteration_metrics(step((sample(1, 1.0),), **{name: value}), MAIN)
-    constant_targets = iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan), MAIN)
+            iteration_metrics(step((sample(1, 1.0),), **{name: value}))
+    constant_targets = iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan))
     assert constant_targets["vf_explained_var"] is None
 
 
 def test_pressure_is_that_of_the_busiest_node_where_linux_tells_it() -> None:
+    def pressure(*samples: RunnerMeasurement, main: ProcessMeasurement = MAIN) -> float | None:
+        return metrics.cpu_pressure(replace(step(samples), used=main))
+
     remote = sample(2, 2.0, pressure_s=0.5)
-    assert cpu_pressure([sample(1, 3.0), remote], MAIN) == pytest.approx(0.25)
-    assert cpu_pressure([sample(1, 3.0)], MAIN) == pytest.approx(0.1)
+    assert pressure(sample(1, 3.0), remote) == pytest.approx(0.25)
+    assert pressure(sample(1, 3.0)) == pytest.approx(0.1)
     # Sampling counts by itself: a long quiet update must not hide that runners were disturbed.
-    assert cpu_pressure([sample(1, 1.0, pressure_s=0.6)], MAIN) == pytest.approx(0.6)
-    assert cpu_pressure([replace(remote, pressure_s=3.0)], MAIN) == 1.0
+    assert pressure(sample(1, 1.0, pressure_s=0.6)) == pytest.approx(0.6)
+    assert pressure(replace(remote, pressure_s=3.0)) == 1.0
     # A share of all of a runner's sampling, not of its worst moment: it waited 0.4 s of 2 s.
-    assert cpu_pressure([sample(1, 0.5, pressure_s=0.4), sample(1, 1.5, pressure_s=0.0)], MAIN) == pytest.approx(0.2)
+    assert pressure(sample(1, 0.5, pressure_s=0.4), sample(1, 1.5, pressure_s=0.0)) == pytest.approx(0.2)
     silent = replace(MAIN, pressure_s=None)
-    assert cpu_pressure([sample(1, 3.0, pressure_s=None)], silent) is None
-    assert cpu_pressure([sample(1, 2.0, pressure_s=0.5)], silent) == pytest.approx(0.25)
+    assert pressure(sample(1, 3.0, pressure_s=None), main=silent) is None
+    assert pressure(sample(1, 2.0, pressure_s=0.5), main=silent) == pytest.approx(0.25)
 
 
 def test_a_watch_tells_wall_from_cpu_time() -> None:

@@ -543,7 +543,7 @@ def test_every_row_that_is_left_out_is_counted_with_its_reason():
         "timing unknown": {"timing": None},
         "no learning_time_s": {"learning_time_s": None},
         "no slowest_runner_time_s": {"slowest_runner_time_s": None},
-        "ran beside other trials of its cell": {"baseline": "allocation 2 x 3"},
+        "ran beside other trials of its cell": {"stage": "throughput", "baseline": "allocation 2 x 3"},
     }
     selection = from_runs(frame({}, {"baseline": "allocation 1 x 8"}, *others.values()))
     assert selection.excluded == dict.fromkeys(others, 1)

@@ -65,7 +65,6 @@ def test_a_secret_among_a_script_s_arguments_is_not_published(folder, tmp_path, 
     folder.rewrite(replace(identity, spec={**identity.spec, **given}))
     with pytest.raises(RecordError, match="must hold no secret") as refused:
         pack(folder, tmp_path / "copy")
-    assert "***" in refused.value.got or "script" in given
     assert "s3cret" not in str(refused.value)
     assert not (tmp_path / "copy").exists()
 
@@ -114,17 +113,6 @@ def test_a_target_that_holds_something_is_refused(folder, tmp_path):
     pack(folder, tmp_path / "copy")
     with pytest.raises(RecordError, match="needs an empty folder"):
         pack(folder, tmp_path / "copy")
-
-
-def test_a_full_disk_is_a_sentence_and_leaves_nothing_in_the_way(folder, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("study.records.packing.write_table", full)
-        with pytest.raises(RecordError, match=r"could not be written \(No space left on device\)\. Fix: Free"):
-            pack(folder, tmp_path / "copy")
-    assert pack(folder, tmp_path / "copy").table.exists()
 
 
 def test_unpacking_brings_back_a_study_that_can_go_on(folder, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.scaling.blocks import contrast, ratio_of_totals
-from analysis.scaling.clock import PLACED_WIDER, Names, allocation, cells, phases, scaling, serial_fraction
+from analysis.scaling.clock import PLACED_WIDER, Names, cells, phases, scaling, serial_fraction
 from analysis.scaling.fingerprint import differing, labels
 from analysis.scaling.guard import cells_of, squares
 from analysis.scaling.selection import select
@@ -169,7 +169,7 @@ def test_every_other_run_is_counted_under_its_reason():
         "timing unknown": run(2, 1.0, timing=None),
         "no timed iterations": run(2, 1.0, timed_iterations=0),
         "running": run(2, 1.0, status="running", timing=None),
-        "ran beside other trials of its cell": run(2, 1.0, baseline="allocation 2 x 2"),
+        "ran beside other trials of its cell": run(2, 1.0, stage="throughput", baseline="allocation 2 x 2"),
         "no run of equal workload at another scale": run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     }
     result = strong(made(run(1, 2.0), run(2, 1.0), *others.values()))
@@ -633,48 +633,3 @@ def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_con
     assert one(result, "steps_to_target").n == 4 and not any("chosen by" in note for note in result.notes)
     assert result.excluded == {"on seeds that settings were chosen by": 2}
     assert targets_of(frame.assign(stage="race")).notes[0].startswith("Runs on seeds that settings were chosen by")
-
-
-# --- trials against runners ---------------------------------------------------------------------------------------
-
-
-def side_by_side(name, n, rates_, *, seed, start=0.0, **changes):
-    changes = {"baseline": name, "started": start, "ended": start + 10.0, **changes}
-    return [run(n, 1000 / rate, seed=seed, **changes) for rate in rates_]
-
-
-def test_a_block_gives_the_sum_of_its_trials_rates():
-    rows = []
-    for seed, factor in ((1, 1.0), (2, 2.0)):
-        rows += side_by_side("allocation 1 x 8", 8, [1000 * factor], seed=seed)
-        rows += side_by_side("allocation 2 x 3", 3, [700 * factor, 900 * factor], seed=seed)
-    found = allocation(made(*rows))
-    whole, halves = every(found, "side_by_side_env_steps_per_s")
-    assert [(row["arm"], row["num_env_runners"], row["num_cpus"]) for row in (whole, halves)] == [
-        ("1 trial side by side", 8, 9),
-        ("2 trials side by side", 3, 8),
-    ]
-    assert halves["estimate"].value == pytest.approx(1600 * np.sqrt(2)) and halves["estimate"].n == 2
-    assert values(found, "side_by_side_env_steps_per_s_per_cpu")[1] == pytest.approx(200 * np.sqrt(2))
-    gain = estimates(found, "side_by_side_gain")[1]
-    assert (gain.value, gain.low, gain.high) == pytest.approx((1.6, 1.6, 1.6))  # a block's speed cancels
-    # Trials that share the machine are no rows of strong scaling.
-    assert strong(made(*rows)).excluded["ran beside other trials of its cell"] == 4
-
-
-def test_an_incomplete_block_has_no_total():
-    rows = side_by_side("allocation 2 x 3", 3, [700, 900], seed=1)
-    rows += side_by_side("allocation 2 x 3", 3, [700], seed=2)
-    rows += side_by_side("allocation 2 x 3", 3, [900], seed=2, status="failed", timing="tainted")
-    rows += side_by_side("allocation 2 x 3", 3, [500], seed=3)
-    rows += side_by_side("allocation 2 x 3", 3, [500], seed=3, start=99.0)
-    found = allocation(made(*rows))
-    rate = one(found, "side_by_side_env_steps_per_s")
-    assert rate.value == pytest.approx(1600) and not rate.has_interval
-    assert (found.n, found.n_failed) == (2, 1)
-    assert found.excluded == {
-        "another trial of its block is not measured": 1,
-        "did not run beside the others of its block": 2,
-        "failed": 1,
-    }
-    assert allocation(planted()).rows == ()

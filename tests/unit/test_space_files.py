@@ -227,7 +227,7 @@ def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
 
 def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
     base = spec()
-    for changes in ({"search__num_trials": 60}, {"description": "x"}, {"budget__allow_larger_batch": True}):
+    for changes in ({"search__num_trials": 60}, {"description": "x"}):
         assert spec(**changes).digest() == base.digest()
     assert holdup.holdup_spec(holdup__cpu_hours=9).digest() == holdup.holdup_spec(holdup__cpu_hours=8).digest()
     for changes in (
@@ -265,7 +265,10 @@ def test_what_earlier_versions_recorded_is_read():
     old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}}
     del old["version"], old["search"]["baselines"]
     old["holdup"] = {**recorded["holdup"], "num_rounds": 2}
+    old["budget"] = {**recorded["budget"], "allow_larger_batch": True}  # which chose no trial
     assert gone_from(old) == ["holdup.num_rounds"] and gone_from(recorded) == []
+    assert gone_from({"throughput": {"allocation": None}}) == []
+    assert gone_from({"throughput": {"allocation": {"num_env_runners": 4}}}) == ["throughput.allocation"]
     assert as_of_now(old) == {**{key: each for key, each in recorded.items() if key != "version"}, "learner": "fused"}
 
 

@@ -26,11 +26,11 @@ from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
 from study.records.request import TrialRequest, digest_of
-from study.space.settings import SHARED, spec_of
+from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
 from tests.driven import ROOMY, Driven, records, rows
-from tests.reported import built, evaluation, iteration, report
+from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
 from tests.values import replace
 
@@ -488,7 +488,7 @@ def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reas
     assert "CPUs" in last.evidence["cancelled"]
 
 
-def test_trials_of_one_group_run_together_and_alone(tmp_path):
+def test_measured_trials_run_one_by_one_with_the_batch_or_the_share_of_a_runner_fixed(tmp_path):
     drive = Drive(tmp_path, space(holdup={"measure": MEASURE}))
     seen = []
     for started in drive.groups():
@@ -496,34 +496,11 @@ def test_trials_of_one_group_run_together_and_alone(tmp_path):
             seen.append([(one.anchor, one.setting["num_env_runners"]) for one in started])
         for one in started:
             drive.finish(one.trial)
-    assert all(len(set(together)) == 1 for together in seen)
-    assert [(SHARED, 1), (SHARED, 1)] in seen
-    # Tables of times leave these out by their name: it is given to no trial that runs alone.
-    assert all((len(together) > 1) == (together[0][0] == SHARED) for together in seen)
+    assert all(len(together) == 1 for together in seen)
     assert seen[0] == [("anchor", 1)]
     strong, weak = ([row for row in drive.rows.values() if row.anchor == name] for name in ("strong", "weak"))
     assert len({row.setting["train_batch_size"] for row in strong}) == 1
     assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
-
-
-def test_a_group_that_a_kill_tore_apart_is_tainted(tmp_path):
-    def outcome(row):
-        report(drive.conductor, row.trial, built(), progress=0)
-        return planted(row)
-
-    wanted = space(holdup={"measure": MEASURE})
-    drive = Drive(tmp_path, wanted)
-    for started in drive.groups():
-        for one in started[: 1 if started[0].anchor == SHARED else None]:
-            drive.finish(one.trial, outcome)
-        if started[0].anchor == SHARED:
-            torn = [one.trial for one in started]
-            break
-    drive.log.close()
-    drive = Drive(tmp_path, wanted)
-    assert drive.run(outcome).reason == "complete"
-    tainted = {trial for trial, row in drive.rows.items() if row.timing == "tainted"}
-    assert tainted == set(torn[1:])
 
 
 # --- what is seen of it ----------------------------------------------------------------------------------------------

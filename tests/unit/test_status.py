@@ -16,8 +16,8 @@ from study.cli.commands import app
 from study.cli.status import efficiency_so_far, show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.records import lock
 from study.records.ledger import fold
-from study.records.lock import is_locked
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
@@ -244,14 +244,12 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
     assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
 
 
-def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path, monkeypatch):
-    lock = tmp_path / ".lock"
-    assert not is_locked(lock) and not lock.exists()
+def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path):
+    assert not lock.at_work(tmp_path) and not [*tmp_path.iterdir()]
     for _ in range(2):
-        with FileLock(lock).acquire(timeout=0):
-            assert is_locked(lock)
-        assert not is_locked(lock)
-        monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")  # a lock that the kernel does not list
+        with FileLock(tmp_path / ".lock").acquire(timeout=0):
+            assert lock.at_work(tmp_path)
+        assert not lock.at_work(tmp_path)
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):

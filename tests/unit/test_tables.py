@@ -188,10 +188,10 @@ def test_html_can_be_read_without_a_screen():
 
 
 def test_a_table_without_rows_says_why_in_every_format():
-    empty = without_rows("T4", "Trials against runners", "Nothing ran side by side. Run: x", n_failed=2)
+    empty = without_rows("T5", "Phases", "No phases. Run: x", n_failed=2)
     assert empty.empty
     for text in (empty.to_csv(), empty.to_markdown(), empty.to_latex(), Outline(empty.to_html()).text):
-        assert "Nothing ran side by side" in text
+        assert "No phases" in text
         assert "2 failed" in text
     assert "tabular" not in empty.to_latex()
     assert "<table" not in empty.to_html()

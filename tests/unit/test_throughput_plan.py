@@ -1,4 +1,4 @@
-"""The plan of a throughput study: blocks, groups, legs, labels, and clocks that are refused."""
+"""The plan of a throughput study: blocks, labels, and clocks that are refused."""
 
 import itertools
 from collections import Counter
@@ -32,7 +32,7 @@ def blocks_of(spec):
 
 def test_every_block_runs_every_cell_once_between_two_anchors():
     spec = throughput_spec()
-    cells = {cell.name: cell.num_trials for cell in cells_of(spec)}
+    cells = {cell.name: 1 for cell in cells_of(spec)}
     blocks = blocks_of(spec)
     assert list(blocks) == [1, 2, 3]
     for requests in blocks.values():
@@ -47,7 +47,7 @@ def test_cells_of_equal_runners_follow_each_other_in_an_order_of_their_own_in_ev
     spec = throughput_spec(throughput__blocks=12)
     orders, of_scales = set(), set()
     for requests in blocks_of(spec).values():
-        inside = [request for request in requests[1:-1] if not request.name.startswith("allocation")]
+        inside = requests[1:-1]
         runs = tuple(scale for scale, _ in itertools.groupby(request.num_env_runners for request in inside))
         assert len(runs) == len(set(runs))
         orders.add(tuple(request.name for request in inside))
@@ -79,17 +79,15 @@ def test_environments_that_wait_are_measured_provisionally_on_few_cores():
     assert {label.timing for label in labels.values()} == {"measured"}
     assert not labels["n=1 k=1 B=400 m=100 E=4"].provisional
     assert labels["n=4 k=1 B=400 m=100 E=4"].provisional
-    assert labels["allocation 4 x 1"].provisional  # one of them would fit, four do not
-    assert labels["allocation 4 x 1"].reason == "environments wait 4 ms a step; 8 CPUs reserved, 2 cores"
 
 
 def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
     busy = {"environment__step_wait_ms": 0}
-    with pytest.raises(ClusterError, match="8 cells would share cores, got 2 runners with 3 CPUs reserved, 2 cores"):
+    with pytest.raises(ClusterError, match="5 cells would share cores, got 2 runners with 3 CPUs reserved, 2 cores"):
         make_plan(throughput_spec(**busy), machine(2))
     assert all(each.needs.execution == "real" for each in make_plan(throughput_spec(**busy), machine(8)).cells.values())
     asked = make_plan(throughput_spec(**busy, execution="real"), machine(2))
     labels = Counter(each.needs.label.timing for each in asked.cells.values())
-    assert labels == {"oversubscribed": 8, "measured": 4}
+    assert labels == {"oversubscribed": 5, "measured": 4}
     emulated = make_plan(throughput_spec(**busy, execution="emulated"), machine(2))
     assert {each.needs.label.timing for each in emulated.cells.values()} == {"emulated"}

@@ -4,7 +4,7 @@ import pytest
 
 from study.errors import SpaceError
 from study.space.spec import StudySpec
-from study.space.throughput import BASE_CELL, cells_of, shares, spec_of_cell
+from study.space.throughput import BASE_CELL, cells_of, spec_of_cell
 from tests.spaces import read_again
 from tests.throughput import throughput_spec
 
@@ -21,9 +21,6 @@ def test_cells_are_the_cross_products_around_the_base_each_once():
         "n=1 k=1 B=400 m=100 E=8": "epochs",
         "n=4 k=1 B=400 m=100 E=1": "epochs",
         "n=4 k=1 B=400 m=100 E=8": "epochs",
-        "allocation 1 x 7": "allocation",
-        "allocation 2 x 3": "allocation",
-        "allocation 4 x 1": "allocation",
     }
     assert cells["n=4 k=1 B=800 m=100 E=4"].setting["train_batch_size"] == 800
     assert "steps_per_env_runner" not in cells["n=4 k=1 B=800 m=100 E=4"].setting
@@ -43,28 +40,8 @@ def test_a_range_in_a_grid_stands_for_a_list():
     }
 
 
-def test_the_undivided_allocation_is_the_grid_s_cell_but_never_the_anchor():
-    small = {"num_env_runners": 4, "trials": [1, 2]}
-    names = {cell.name: cell.grids for cell in cells_of(throughput_spec(throughput__allocation=small))}
-    assert names["allocation 1 x 4"] == "strong, allocation"
-    assert "n=4 k=1 B=400 m=100 E=4" not in names
-    of_base = {"num_env_runners": 2, "trials": [1]}
-    names = {cell.name: cell.grids for cell in cells_of(throughput_spec(throughput__allocation=of_base))}
-    assert (names[BASE_CELL], names["allocation 1 x 2"]) == ("strong, weak", "allocation")
-
-
-@pytest.mark.parametrize(
-    ("cpus", "trials", "overhead", "each", "runners"),
-    [(47, 1, 1, 1, 46), (47, 4, 1, 1, 10), (7, 4, 1, 1, 0), (49, 2, 3, 2, 10)],
-)
-def test_divided_trials_take_no_more_cpus_than_the_undivided_one(cpus, trials, overhead, each, runners):
-    assert shares(cpus, trials, overhead=overhead, each=each) == runners
-    assert trials * (overhead + runners * each) <= cpus
-    assert trials * (overhead + (runners + 1) * each) > cpus  # nor any fewer than they could
-
-
 def test_learners_are_an_axis_and_part_of_a_cell():
-    learners = throughput_spec(throughput__grids={"learners": {"num_learners": [0, 2]}}, throughput__allocation=None)
+    learners = throughput_spec(throughput__grids={"learners": {"num_learners": [0, 2]}})
     assert [(cell.name, cell.num_learners) for cell in cells_of(learners)] == [
         (BASE_CELL, 0),
         ("n=2 k=1 B=400 m=100 E=4 L=2", 2),
@@ -82,7 +59,7 @@ def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
 
 
 def test_a_throughput_space_reads_back_what_it_writes():
-    written = throughput_spec(throughput__allocation__parameters={"train_batch_size": 700})
+    written = throughput_spec(throughput__grids__more={"train_batch_size": 700})
     assert read_again(written) == written
     assert StudySpec.model_validate(written.to_json()) == written  # as a trial's process does
     assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()

@@ -1,8 +1,7 @@
-"""The course of a throughput study without Ray: alone or side by side, killed and resumed, failed and told."""
+"""The course of a throughput study without Ray: killed and resumed, failed and told."""
 
 import itertools
 import re
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,10 +22,9 @@ CLUSTER = cluster(local=(8, 2))
 SMALL = {
     "throughput__blocks": 2,
     "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},
-    "throughput__allocation": {"num_env_runners": 3, "trials": [2]},
 }
-NUM_TRIALS = 2 * (2 + 2 + 2)
-"""Of `SMALL`: two anchors, two other cells and a pair side by side in each block."""
+NUM_TRIALS = 2 * (2 + 2)
+"""Of `SMALL`: two anchors and two other cells in each block."""
 
 
 class Drive(Driven):
@@ -52,7 +50,7 @@ class Drive(Driven):
         return super().run(finish or self.finish, most=most)
 
 
-def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tmp_path):
+def test_a_study_runs_to_its_end_one_trial_at_a_time(tmp_path):
     drive = Drive(tmp_path)
     together = []
     for started in drive.groups():
@@ -60,7 +58,7 @@ def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tm
         for one in started:
             drive.finish(one.trial)
     assert drive.conductor.close().reason == "complete"
-    assert sorted(together) == [1] * (NUM_TRIALS - 4) + [2, 2]
+    assert together == [1] * NUM_TRIALS
     found = rows(tmp_path)
     assert sorted(found) == list(range(NUM_TRIALS))
     for row in found.values():
@@ -75,18 +73,17 @@ def test_a_study_runs_to_its_end_one_trial_at_a_time_but_for_the_divided_ones(tm
         BASE_CELL,
         "n=1 k=1 B=400 m=100 E=4",
         "n=4 k=1 B=400 m=100 E=4",
-        "allocation 2 x 1",
     }
     assert best_per_scale(found.values()) == {}
 
 
-def test_processes_are_kept_while_runners_stay_as_many_and_never_side_by_side(tmp_path):
+def test_processes_are_kept_while_runners_stay_as_many(tmp_path):
     drive = Drive(tmp_path)
     drive.run()
     started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
-    keys = [None if record.anchor.startswith("all") else record.setting["num_env_runners"] for record in started]
+    keys = [record.setting["num_env_runners"] for record in started]
     runs = [key for key, _ in itertools.groupby(keys)]
-    assert drive.kept == [key is not None for key in runs][1:]  # the first part begins with the session
+    assert drive.kept == [True] * (len(runs) - 1)  # the first part begins with the session
     assert keys.count(2) == 4
     assert runs.count(2) == 3  # an anchor at the end of a block goes on into the next one
 
@@ -110,57 +107,6 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert {number: (row.anchor, row.seed, row.setting) for number, row in rows(path).items()} == undisturbed
 
 
-def first_of_a_group(drive):
-    """Run up to the first trial that is timed beside another; return it and all such trials."""
-    order = [slot.trial for slot in drive.conductor.plan.requests if slot.name.startswith("allocation")]
-    while True:
-        if drive.conductor.part_ended:
-            drive.conductor.begin_part()
-        trial = drive.conductor.next_trial().trial
-        if trial == order[0]:
-            return trial, order
-        drive.finish(trial)
-
-
-def test_a_trial_that_lost_its_node_beside_another_waits_for_nobody_when_it_is_back(tmp_path):
-    drive = Drive(tmp_path)
-    first, order = first_of_a_group(drive)
-    drive.conductor.next_trial()
-    drive.conductor.lose(first, "node", "its node died")
-    again = drive.conductor.next_trial()
-    assert (again.trial, drive.conductor.timing_group_of(first)[1]) == (first, 1)
-    for trial in order[:2]:
-        drive.finish(trial)
-    assert [drive.conductor.ledger.rows[trial].timing for trial in order[:2]] == ["tainted", "tainted"]
-
-
-def test_the_deadline_keeps_back_nobody_whom_a_running_trial_waits_for(tmp_path, monkeypatch):
-    drive = Drive(tmp_path)
-    _, order = first_of_a_group(drive)
-    queue = drive.conductor._queue
-    monkeypatch.setattr(queue.durations, "expected", lambda slot: 100.0)
-    queue.deadline = time.monotonic() + 10
-    monkeypatch.setattr(queue.durations, "known", lambda slot: True)
-    assert drive.conductor.next_trial().trial == order[1]
-
-
-def test_a_trial_that_was_to_run_beside_another_and_did_not_is_tainted(tmp_path):
-    drive = Drive(tmp_path)
-    trial, order = first_of_a_group(drive)
-    beside = drive.conductor.next_trial()
-    assert beside.trial == order[1]
-    assert drive.conductor.timing_group_of(trial) == drive.conductor.timing_group_of(beside.trial)
-    assert drive.conductor.timing_group_of(trial)[1] == 2
-    assert drive.conductor.next_trial() is None  # nothing else beside them
-    drive.finish(trial)
-    drive.log.close()  # killed
-    again = Drive(tmp_path)
-    assert again.conductor.timing_group_of(beside.trial)[1] == 1  # it has nobody to wait for
-    again.run()
-    labels = [rows(tmp_path)[number].timing for number in order]
-    assert labels == ["measured", "tainted", "measured", "measured"]
-
-
 def test_the_end_shows_rates_with_their_range_and_why_a_cell_has_none(tmp_path):
     drive, seconds = Drive(tmp_path), itertools.cycle((4.0, 5.0))
 
@@ -179,7 +125,6 @@ def test_the_end_shows_rates_with_their_range_and_why_a_cell_has_none(tmp_path):
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "Equal in all cells: envs 1, batch 400, minibatch 100, epochs 4" in lines
     assert "2 90 80 to 100 learning 60% 4 of 4" in lines  # without the first iteration
-    assert any(line.startswith("2 x 1 180 180 to 180 ") for line in lines)  # both trials of a pair together
     assert "1 - - 0 of 2" in lines
     assert re.search(r"FAILED, trials [\d, -]+: planted fault", text)
     assert "not measured: environments wait 4 ms a step; 5 CPUs reserved, 2 cores; CPU pressure 30.0%" in text

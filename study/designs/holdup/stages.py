@@ -38,9 +38,8 @@ from study.records.records import RESTORE, SettingsFrozen, StageDecided
 from study.records.request import TrialRequest, digest_of
 from study.space.parameters import SCALE
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, SHARED, WINNER, WINNER_STOCK, Variant, overlay, resolve
+from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK, Variant, overlay, resolve
 from study.space.spec import StudySpec
-from study.space.throughput import shares as split
 
 if TYPE_CHECKING:
     from study.designs.holdup.verdict import Run
@@ -500,12 +499,12 @@ class Measure(Stage):
         """Return the trials of all blocks."""
         sizes, count = holdup_of(spec).measure, Sizes()
         if sizes is not None:
-            for scale, number in [(n, 3) for n in sizes.scales] + shares(max(sizes.scales)) + [(min(sizes.scales), 2)]:
+            for scale, number in [*((n, 3) for n in sizes.scales), (min(sizes.scales), 2)]:
                 count[scale, "measured"] += number * sizes.repeats
         return count
 
     def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for blocks of short real trials: batch fixed, batch per runner fixed, the same CPUs for more trials.
+        """Ask for blocks of short real trials: batch fixed, or batch per runner fixed.
 
         For nothing where the verdict is lost.
         """
@@ -520,14 +519,13 @@ class Measure(Stage):
         )
         weak = overlay(strong, {"steps_per_env_runner": int(strong["train_batch_size"]) // target})
         kinds = {"strong": strong, "weak": weak, "reference": reference}
-        points = [(name, setting, n, 1) for name, setting in kinds.items() for n in sizes.scales]
-        points += [(SHARED, strong, n, trials) for n, trials in shares(max(sizes.scales))]
-        base = ("anchor", strong, min(sizes.scales), 1)
+        points = [(name, setting, n) for name, setting in kinds.items() for n in sizes.scales]
+        base = ("anchor", strong, min(sizes.scales))
         seeds, group = known.holdup.test_seeds.seeds, itertools.count()
         requests = []
         for block in range(sizes.repeats):
             rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
-            for name, setting, scale, trials in in_block(points, base, rng):
+            for name, setting, scale in in_block(points, base, rng):
                 request = TrialRequest(
                     stage=self.name,
                     num_env_runners=scale,
@@ -538,14 +536,8 @@ class Measure(Stage):
                     iterations=sizes.iterations,
                     group=next(group),
                 )
-                requests += [request] * trials
+                requests.append(request)
         return Outcome(requests=requests)
-
-
-def shares(largest: int) -> list[tuple[int, int]]:
-    """Return (runners, trials) that take the CPUs of one trial of `largest` runners, as two and as four trials."""
-    each = {trials: split(largest + 1, trials, overhead=1, each=1) for trials in (2, 4)}  # with a main process
-    return [(runners, trials) for trials, runners in each.items() if runners >= 1]
 
 
 STAGES: dict[str, Stage] = {each.name: each for each in (Calibrate(), Search(), Race(), Stress(), Confirm(), Measure())}

@@ -28,7 +28,7 @@ class Search(Design):
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the planned trials in their order.
 
-        Named settings (`search.baselines`) come first. Then come blocks with one trial of every scale (and length),
+        Named settings (`search.baselines`) come first. Then come blocks with one trial of every scale,
         shuffled within the block, all on the same seed, so that neither seed nor time of day is confounded with scale.
         A longer plan begins with the shorter one, whatever `num_trials` is.
         """
@@ -50,19 +50,15 @@ class Search(Design):
         return {request.num_env_runners: request for request in reversed(self.requests(spec))}
 
 
-def _cells(spec: StudySpec) -> list[tuple[int, int | None]]:
-    return list(itertools.product(spec.scales, spec.iterations_axis))
-
-
 def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
     for baseline in spec.search.baselines:
         given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned}
         scale = baseline.parameters.get(SCALE)
-        for num_env_runners, iterations in _cells(spec):
+        for num_env_runners in spec.scales:
             if scale in (None, num_env_runners):
                 yield TrialRequest(
                     num_env_runners=num_env_runners,
-                    iterations=iterations,
+                    iterations=spec.budget.iterations,
                     seed=spec.search.seeds[0],
                     name=baseline.name,
                     given=given,
@@ -70,23 +66,24 @@ def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
 
 
 def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
-    cells, seeds = _cells(spec), spec.search.seeds
+    scales, seeds = spec.scales, spec.search.seeds
     for block in itertools.count():
         rng = np.random.default_rng([spec.search.sampler_seed, block])
-        for cell in rng.permutation(len(cells)):
-            num_env_runners, iterations = cells[cell]
-            yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seeds[block % len(seeds)])
+        for index in rng.permutation(len(scales)):
+            yield TrialRequest(
+                num_env_runners=scales[index], iterations=spec.budget.iterations, seed=seeds[block % len(seeds)]
+            )
 
 
 def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
     names = list(spec.tuned)
     values = [grid_values(spec.tuned[name]) for name in names]
-    cells = list(itertools.product(_cells(spec), itertools.product(*values)))
+    cells = list(itertools.product(spec.scales, itertools.product(*values)))
     for block, seed in enumerate(spec.search.seeds):
         rng = np.random.default_rng([spec.search.sampler_seed, block])
         for index in rng.permutation(len(cells)):
-            (num_env_runners, iterations), point = cells[index]
-            given = dict(zip(names, point, strict=True))
+            num_env_runners, point = cells[index]
+            given, iterations = dict(zip(names, point, strict=True)), spec.budget.iterations
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
 
 

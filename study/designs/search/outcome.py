@@ -18,7 +18,6 @@ from study.records.ledger import TrialRow, result_of
 from study.records.request import TrialRequest
 from study.space.domains import Choices, Range
 from study.space.parameters import SCALE, Value
-from study.space.settings import ITERATIONS
 from study.space.spec import StudySpec
 
 TRIAL = "trial"
@@ -28,16 +27,9 @@ Direction = Literal["maximize", "minimize"]
 
 
 def distributions(spec: StudySpec) -> dict[str, BaseDistribution]:
-    """Return what Optuna knows of the space: the stratified axes and the tuned parameters."""
-    known: dict[str, BaseDistribution] = {SCALE: _integers(spec.scales)}
-    limits = [value for value in spec.iterations_axis if value is not None]
-    if len(limits) > 1:
-        known[ITERATIONS] = _integers(limits)
-    return known | {name: _distribution(domain) for name, domain in spec.tuned.items()}
-
-
-def _integers(values: tuple[int, ...] | list[int]) -> IntDistribution:
-    return IntDistribution(min(values), max(values), log=True)
+    """Return what Optuna knows of the space: the scale and the tuned parameters."""
+    scale = IntDistribution(min(spec.scales), max(spec.scales), log=True)
+    return {SCALE: scale} | {name: _distribution(domain) for name, domain in spec.tuned.items()}
 
 
 def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> BaseDistribution:
@@ -49,12 +41,9 @@ def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[flo
     return FloatDistribution(float(low), float(high), log=domain.log, step=None if step is None else float(step))
 
 
-def fixed_by(request: TrialRequest, spec: StudySpec) -> dict[str, Value]:
-    """Return what the sampler is not asked for: the stratified axes and a baseline's values."""
-    fixed: dict[str, Value] = {SCALE: request.num_env_runners, **request.given}
-    if len(spec.iterations_axis) > 1 and request.iterations is not None:
-        fixed[ITERATIONS] = request.iterations
-    return fixed
+def fixed_by(request: TrialRequest) -> dict[str, Value]:
+    """Return what the sampler is not asked for: the scale and a baseline's values."""
+    return {SCALE: request.num_env_runners, **request.given}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +88,6 @@ class Outcomes:
             RecordError: Its proposal does not lie in the space.
         """
         known: dict[str, Value] = {**row.proposed, SCALE: row.num_env_runners}
-        if ITERATIONS in self.distributions and row.iterations is not None:
-            known[ITERATIONS] = row.iterations
         outcome = self.of(row) if row.ended else None
         state, values = TrialState.RUNNING, None
         if outcome is not None:

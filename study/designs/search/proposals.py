@@ -78,7 +78,7 @@ class Proposer:
         earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
             return dict(earlier.proposed), earlier.optuna_number
-        sampler, fixed = self._spec.search.sampler, fixed_by(request, self._spec)
+        sampler, fixed = self._spec.search.sampler, fixed_by(request)
         tuned = {name: self._distributions[name] for name in self._spec.tuned}
         values = fixed | propose(
             sampler,

@@ -16,7 +16,7 @@ from study.errors import ClusterError
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import guess_iteration_seconds, guess_start_seconds
-from study.planning.needs import execution_of, label_at_start, num_cpus
+from study.planning.needs import execution_of, num_cpus
 from study.planning.plan import CellPlan, Plan, trial_needs
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
@@ -47,12 +47,12 @@ class Throughput(Design):
         """Return the trials, and what those of each cell need."""
         cells, requests = _cell_plans(spec, cluster), self.requests(spec)
         plan = Plan(requests=requests, scales=(), cluster=cluster, num_trials=len(requests), hours=0.0, cells=cells)
-        order = [(cells[each.name or ""], each.group, plan.processes_kept_for(each)) for each in requests]
+        order = [(cells[each.name or ""], plan.processes_kept_for(each)) for each in requests]
         return replace(plan, hours=_study_seconds(spec, cluster, order) / 3600)
 
     def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
-        """Return the CPUs of the largest cell: of all its trials that run side by side."""
-        return max(_num_cpus_of(spec, cell, cluster) for cell in cells_of(spec))
+        """Return the CPUs of the largest cell."""
+        return max(_num_cpus(spec, cell, cluster) for cell in cells_of(spec))
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
@@ -106,26 +106,25 @@ def _requests(spec: StudySpec) -> list[TrialRequest]:
                 group=next(group),
                 num_learners=cell.num_learners,
             )
-            requests += [request] * cell.num_trials
+            requests.append(request)
     return requests
 
 
 def _processes(cell: Cell) -> Hashable:
     """Return what cells that can keep their runner processes have in common."""
-    return cell.num_env_runners, cell.num_learners, cell.num_trials
+    return cell.num_env_runners, cell.num_learners
 
 
-def _num_cpus_of(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
-    """Return the CPUs that the trials of a cell reserve, all those together that run side by side."""
+def _num_cpus(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
-    return cell.num_trials * num_cpus(alone, scale, execution_of(alone, scale, cluster))
+    return num_cpus(alone, scale, execution_of(alone, scale, cluster))
 
 
 def _cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
     """Return name -> plan of every cell of a throughput study.
 
     Raises:
-        ClusterError: A cell can never fit, or `execution: auto` finds one whose clock cannot be measured.
+        ClusterError: `execution: auto` finds one whose clock cannot be measured.
     """
     plans = {cell.name: _cell_plan(spec, cell, cluster) for cell in cells_of(spec)}
     if spec.execution == "auto":
@@ -137,20 +136,10 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
     assert spec.throughput is not None  # the schema wants it
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
     iterations = WARMUP_ITERATIONS + spec.throughput.iterations
-    runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else cell.num_trials)
+    runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else 1)
     needs = trial_needs(alone, scale, cluster, num_trials=runs, iterations=iterations)
-    together = _num_cpus_of(spec, cell, cluster)
-    if together > cluster.num_cpus:
-        raise ClusterError(
-            where="throughput.allocation",
-            rule=f"{cell.num_trials} trials of {scale} runners need {together} CPUs at once, the cluster has "
-            f"{cluster.num_cpus}",
-            fix="Lower num_env_runners there, or add nodes.",
-        )
-    execution = needs.execution
-    label = label_at_start(alone, cluster, num_env_runners=scale, execution=execution, beside=together - needs.num_cpus)
-    seconds = iterations * guess_iteration_seconds(alone, scale, cluster, execution=execution)
-    return CellPlan(cell=cell, needs=replace(needs, label=label, hours=seconds / 3600))
+    seconds = iterations * guess_iteration_seconds(alone, scale, cluster, execution=needs.execution)
+    return CellPlan(cell=cell, needs=replace(needs, hours=seconds / 3600))
 
 
 def _check_clock(plans: Iterable[CellPlan]) -> None:
@@ -161,7 +150,7 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
     """
     sharing = [plan for plan in plans if plan.needs.label.timing != "measured"]
     if sharing:
-        first = min(sharing, key=lambda plan: (plan.cell.num_trials, plan.needs.num_cpus))
+        first = min(sharing, key=lambda plan: plan.needs.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
             where="execution",
@@ -173,24 +162,19 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
         )
 
 
-def _study_seconds(
-    spec: StudySpec, cluster: ClusterShape, order: Iterable[tuple[CellPlan, int | None, Hashable | None]]
-) -> float:
+def _study_seconds(spec: StudySpec, cluster: ClusterShape, order: Iterable[tuple[CellPlan, Hashable | None]]) -> float:
     """Return a guess, good to a factor of three, of the duration of a throughput study in seconds.
 
     Args:
         spec: The space.
         cluster: Where it runs.
-        order: For each trial its cell, its group, and what it has in common with trials that share its processes.
+        order: For each trial its cell, and what it has in common with trials that share its processes.
     """
-    total, last_group, last_kept = 0.0, -1, None
-    for plan, group, kept in order:
+    total, last_kept = 0.0, None
+    for plan, kept in order:
         cell, needs = plan.cell, plan.needs
         alone = spec_of_cell(spec, cell)
         start = guess_start_seconds(alone, cell.num_env_runners, cluster, execution=needs.execution)
-        if group == last_group:  # side by side: only their start-ups compete
-            total += start
-            continue
-        total += needs.hours * 3600 + (RENEWAL_S if kept is not None and kept == last_kept else start)
-        last_group, last_kept = -1 if group is None else group, kept
+        total += needs.hours * 3600 + (RENEWAL_S if kept == last_kept else start)
+        last_kept = kept
     return total
