@@ -102,24 +102,16 @@ class FusedPPOLearner(PPOTorchLearner):
     Weights and the optimizer's state stay in the module and its optimizer, so that checkpoints are those of RLlib's
     learner. `fused_obstacle` says which configurations it can serve. It differs from `PPOTorchLearner` in this:
 
-    - A minibatch holds environment steps only. RLlib's holds some of the rows that it appended behind each fragment
-      and masks them, so that its minibatches are smaller than asked for and its gradient steps more, the more so the
-      shorter the fragments.
-    - Advantages are standardised over environment steps. The attribute `standardization = "rllib"` of the
-      configuration includes RLlib's appended rows instead, so that full-batch updates equal RLlib's.
-    - Every epoch is shuffled, also the first one, which RLlib leaves in the order of the episodes; by a generator of
-      the learner's own, seeded with `config.seed`, which whatever else happens in the process cannot disturb.
+    - A minibatch holds environment steps only, none of the masked rows that RLlib appends behind each fragment.
+      Advantages are standardised over the same steps, unless the configuration's attribute `standardization` is
+      `rllib`, which includes RLlib's rows, or `none`. `vf_explained_var` is over these steps too.
+    - Every epoch is shuffled, also the first one, by a generator of the learner's own, seeded with `config.seed`.
     - The distributions before the update are computed anew, from the whole batch, instead of being taken from the
-      runners. The update then depends on observations, actions and rewards alone, and not on how many rows a runner's
-      forward pass had: a trial learns bit-equally in every layout of processes.
-    - With `optimizer = "rmsprop"` it is RMSprop instead of Adam, and with `standardization = "none"` advantages stay
-      as they are: A2C has both.
-    - `vf_explained_var` is over environment steps; RLlib includes its appended rows.
-    - `num_env_steps_trained` counts each environment step once an update; RLlib counts the whole batch once for every
-      minibatch.
-    - A minibatch whose gradient is not finite is not applied, with a warning; where its loss is not finite either, the
-      update ends there, and that loss and its statistics are what is reported. RLlib steps with zeros in place of what
-      is not finite. `torch_skip_nan_gradients` has no effect.
+      runners, whose forward passes round by their number of rows: a trial learns bit-equally in every layout.
+    - With the attribute `optimizer = "rmsprop"` it takes RMSprop instead of Adam, as A2C does.
+    - `num_env_steps_trained` counts each environment step once an update, RLlib once for every minibatch.
+    - A gradient that is not finite is not applied, with a warning; where the loss is not finite either, the update ends
+      there and reports it. RLlib steps with zeros in place of what is not finite.
     """
 
     standardization = "steps"
@@ -294,7 +286,7 @@ class FusedPPOLearner(PPOTorchLearner):
         count, skipped = int(result.count), int(result.skipped)
         if skipped:
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
-        logged = {name: float(value) for name, value in result.statistics._asdict().items()}
+        logged = {name: float(value) for name, value in result.statistics.items()}
         logged |= {self.TOTAL_LOSS_KEY: float(result.loss), WEIGHTS_SEQ_NO: self._weights_seq_no}
         if config.log_gradients or config.grad_clip:
             logged[f"gradients_{DEFAULT_OPTIMIZER}_global_norm"] = float(result.norm)
@@ -335,17 +327,17 @@ class FusedPPOLearner(PPOTorchLearner):
         return tuple(found)
 
     def _log_counts(self, *, num_minibatches: int, num_rows: int, num_steps: int) -> None:
-        log = self.metrics.log_value
-        log((DEFAULT_MODULE_ID, MODULE_TRAIN_BATCH_SIZE_MEAN), num_rows / num_minibatches, reduce="mean")
-        log((DEFAULT_MODULE_ID, NUM_MODULE_STEPS_TRAINED), num_rows, reduce="sum")
-        for key, value in (
-            ((DEFAULT_MODULE_ID, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows),
-            ((ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows),
-            ((ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME), num_steps),
+        module, every = DEFAULT_MODULE_ID, ALL_MODULES
+        self.metrics.log_value((module, MODULE_TRAIN_BATCH_SIZE_MEAN), num_rows / num_minibatches, reduce="mean")
+        for key, value, reduce in (
+            ((module, NUM_MODULE_STEPS_TRAINED), num_rows, "sum"),
+            ((every, NUM_MODULE_STEPS_TRAINED), num_rows, "sum"),
+            ((every, NUM_ENV_STEPS_TRAINED), num_steps, "sum"),
+            ((module, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows, "lifetime_sum"),
+            ((every, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows, "lifetime_sum"),
+            ((every, NUM_ENV_STEPS_TRAINED_LIFETIME), num_steps, "lifetime_sum"),
         ):
-            log(key, value, reduce="lifetime_sum", with_throughput=True)
-        log((ALL_MODULES, NUM_MODULE_STEPS_TRAINED), num_rows, reduce="sum", with_throughput=True)
-        log((ALL_MODULES, NUM_ENV_STEPS_TRAINED), num_steps, reduce="sum", with_throughput=True)
+            self.metrics.log_value(key, value, reduce=reduce, with_throughput=key != (module, NUM_MODULE_STEPS_TRAINED))
         self._metrics_all_modules_num_env_steps_trained.inc(value=num_steps)
         self._metrics_all_modules_num_module_steps_trained.inc(value=num_rows)
 

@@ -104,13 +104,10 @@ class Coefficients(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The train batch, single precision, one row for each environment step.
+    """The train batch, single precision, shape (steps, …) each.
 
-    Attributes:
-        observations: Shape (steps, numbers).
-        actions: Of a categorical policy the positions of the choices among the outputs; shape (steps, components).
-        outputs: Of the policy before the update, shape (steps, outputs).
-        rest: Advantage and value target; shape (steps, 2).
+    `actions` of a categorical policy are positions among the outputs, `outputs` are the policy's before the update, and
+    `rest` is (advantage, value target).
     """
 
     observations: Any
@@ -131,26 +128,11 @@ class Weights(NamedTuple):
     steps: Any
 
 
-class Statistics(NamedTuple):
-    """Means over the rows of a minibatch, as RLlib logs them, in the forward pass of its step; nats, return units."""
-
-    policy_loss: Any
-    vf_loss: Any
-    vf_loss_unclipped: Any
-    vf_explained_var: Any
-    entropy: Any
-    mean_kl_loss: Any
-
-
 class Result(NamedTuple):
     """What an update did, beside its weights.
 
-    Attributes:
-        count: Minibatches that were computed.
-        skipped: Those whose gradient was not finite, which were not applied.
-        loss: Of the last minibatch.
-        norm: Norm of its gradient before it was clipped.
-        statistics: Of the last minibatch.
+    `count` minibatches were computed, of which `skipped` had a gradient that is not finite. The others are of the last
+    minibatch: its loss, the norm of its gradient before that was clipped, and its statistics by RLlib's names.
     """
 
     count: Any
@@ -254,7 +236,8 @@ def _compiled(
     unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
     new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
     last = _Minibatch(*jnp.split(packed[order[result.count - 1]].T, cuts))
-    return new, result._replace(statistics=_statistics(architecture, last, *result.statistics, coefficients))
+    statistics = _statistics(architecture, last, *result.statistics, coefficients)
+    return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
 
 
 def _loss(
@@ -279,20 +262,21 @@ def _surrogate(architecture: Architecture, batch: _Minibatch, new: Array, coeffi
 
 def _statistics(
     architecture: Architecture, batch: _Minibatch, new: Array, values: Array, coefficients: Coefficients
-) -> Statistics:
+) -> dict[str, Array]:
+    """Return means over the rows of a minibatch; what `_loss` returned beside its loss is `new` and `values`."""
     targets = batch.rest[1]
     errors = (values - targets) ** 2
     explained = 1 - jnp.var(targets - values, ddof=1) / (jnp.var(targets, ddof=1) + _SMALL_VARIANCE)
     # RLlib reports no divergence either where the loss has none.
     kl = _divergence(architecture, batch.old, new).mean() if architecture.divergence else jnp.zeros(())
-    return Statistics(
-        policy_loss=-_surrogate(architecture, batch, new, coefficients).mean(),
-        vf_loss=jnp.clip(errors, 0.0, coefficients.vf_clip_param).mean(),
-        vf_loss_unclipped=errors.mean(),
-        vf_explained_var=jnp.maximum(-1.0, explained),
-        entropy=_entropy(architecture, new).mean(),
-        mean_kl_loss=kl,
-    )
+    return {
+        "policy_loss": -_surrogate(architecture, batch, new, coefficients).mean(),
+        "vf_loss": jnp.clip(errors, 0.0, coefficients.vf_clip_param).mean(),
+        "vf_loss_unclipped": errors.mean(),
+        "vf_explained_var": jnp.maximum(-1.0, explained),
+        "entropy": _entropy(architecture, new).mean(),
+        "mean_kl_loss": kl,
+    }
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
