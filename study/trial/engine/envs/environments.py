@@ -9,9 +9,7 @@ import copy
 import difflib
 import functools
 import importlib
-import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -27,12 +25,6 @@ from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observ
 ID = "environment.id"
 _ALIKE = 0.7
 """How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
-_PACKAGES = (
-    ("ale-py", "ale_py", r"ALE/|\w+NoFrameskip-v4|\w+Deterministic-v4"),
-    ("minigrid", "minigrid", r"MiniGrid-|BabyAI-"),
-    ("gymnasium-robotics", "gymnasium_robotics", r"Fetch|Hand|Adroit|Franka|PointMaze|AntMaze"),
-)
-"""Packages that register environments when they are imported: what pip calls them, their module, and their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +134,8 @@ def _find(env_id: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
-            fix = "Check the spelling; it is imported from the directory in which the study was started."
-            fix = _known_elsewhere(env_id) or fix
+            fix = "Check the spelling: it is imported from the directory in which the study was started, or installed."
+            fix = _procgen_meant(env_id) or fix
             raise Unusable(where=ID, rule="the module must exist", got=f"'{module_name}'", fix=fix) from error
         rule = f"module '{module_name}' needs '{missing}', which is not installed"
         raise Unusable(where=ID, rule=rule, fix=f"Install {missing} on every node.") from error
@@ -161,22 +153,12 @@ def _check_registered(env_id: str) -> None:
         gymnasium.spec(env_id)
     except gymnasium_error.Error as error:
         near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
-        fix = f"Did you mean '{near[0]}'?" if near else "Use an id of Gymnasium, or module:Class of your own."
-        if isinstance(error, gymnasium_error.NamespaceNotFound):
-            fix = "Check the spelling, or write module:Id, whose module registers it, and install that on every node."
-        fix = _known_elsewhere(env_id) or fix
+        fix = "Write module:Class of your own, or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."
+        fix = _procgen_meant(env_id) or (f"Did you mean '{near[0]}'?" if near else fix)
         raise Unusable(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix) from error
 
 
-def _known_elsewhere(env_id: str) -> str | None:
-    """Return how to get at an environment of a well-known package, or a game of Procgen as others write it."""
-    module, colon, _ = env_id.partition(":")
-    for name, own, ids in _PACKAGES:
-        if module == own if colon else re.match(ids, env_id):
-            install = f"Run `pip install '{name}'` on every node"
-            write = f"rite {own}:{env_id}, which imports the package first."
-            if colon:
-                return f"{install}."
-            return f"W{write}" if find_spec(own) else f"{install}, and w{write}"
+def _procgen_meant(env_id: str) -> str | None:
+    """Return the fix for an id that names a game of Procgen as others write it."""
     game = game_meant(env_id)
     return None if game is None else f"Did you mean '{game}'?"
