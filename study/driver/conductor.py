@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -47,7 +46,6 @@ from study.space.parameters import SCALE
 from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.messages import BuiltTrial
 
 Loss = Literal["node", "process"]
 """What died under a trial."""
@@ -191,7 +189,7 @@ class Conductor:
 
     # --- recording ---------------------------------------------------------------------------------------------
 
-    def report(self, trial: int, records: Iterable[BuiltTrial | Iteration | Evaluation], *, progress: float) -> None:
+    def report(self, trial: int, records: Iterable[TrialBuilt | Iteration | Evaluation], *, progress: float) -> None:
         """Record what a trial reported: with the label of its timing, and the rate of its steps so far."""
         row = self.ledger.rows[trial]
         for record in records:
@@ -201,7 +199,7 @@ class Conductor:
                     self._append(structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
                 case Evaluation():
                     self._append(record)
-                case BuiltTrial():
+                case TrialBuilt():
                     request = self._queue.requests[trial]
                     label = label_at_start(
                         spec_of(self.spec, request.variant, num_learners=request.num_learners),
@@ -210,16 +208,8 @@ class Conductor:
                         execution=row.execution,
                         processes_per_node=record.processes_per_node,
                     )
-                    self._append(
-                        TrialBuilt(
-                            trial=trial,
-                            attempt=row.attempt,
-                            **asdict(record),
-                            timing=label.timing,
-                            timing_reason=label.reason,
-                            provisional=label.provisional,
-                        )
-                    )
+                    timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+                    self._append(structs.replace(record, **timing))
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:

@@ -20,15 +20,13 @@ from study.mirrors.tracking_uri import (
     check_tracking_uri,
 )
 from study.records.files import write_atomically
-from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files, check_not_cut
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
 from study.records.ledger import Ledger, ledger_of
 from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
 from study.text import count
 from study.trial.engine.envs.probing import in_own_processes, sharing_of
-
-NAME_RULE = "must consist of letters, digits, '.', '_' and '-'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

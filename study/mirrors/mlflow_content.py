@@ -368,7 +368,7 @@ def built_tags(record: TrialBuilt) -> dict[str, str]:
     return without_empty(
         {
             "engine": engine_of(record.effective) or UNKNOWN,
-            "timing": record.timing,
+            "timing": record.timing or "",
             "timing_reason": record.timing_reason,
             "nodes": ", ".join(sorted(record.processes_per_node)),
             "placement": _placement(record.placement),
