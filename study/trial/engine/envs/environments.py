@@ -111,8 +111,9 @@ def _has_equal_spaces(env_id: str) -> bool:
     """Return whether both backends can make a task, with the same observations and actions."""
     spaces = set()
     for backend in ("gymnasium", "envpool"):
+        spec = EnvironmentSpec.model_validate({"id": env_id, "backend": backend})
         try:
-            with contextlib.closing(make_env(EnvironmentSpec(id=env_id, backend=backend))) as env:
+            with contextlib.closing(make_env(spec)) as env:
                 spaces.add((env.observation_space.shape, str(env.action_space)))
         except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
             return False

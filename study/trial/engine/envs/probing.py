@@ -269,7 +269,8 @@ def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit
 
     With `beside`, a second environment is made before, and stepped before each step.
     """
-    end, outcomes = time.monotonic() + limit_s, []
+    end = time.monotonic() + limit_s
+    outcomes: _Play = []
     envs: list[gymnasium.Env] = []
     try:
         envs.extend(make() for _ in range(1 + beside))

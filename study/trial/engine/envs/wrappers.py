@@ -79,7 +79,8 @@ def no_array(space: gymnasium.Space) -> Unusable:
 
 def scaled(images: Any) -> Floats:
     """Return bytes as numbers in [0, 1], in the same shape."""
-    return np.divide(images, _BRIGHTEST, dtype=np.float32)
+    numbers: Floats = np.divide(images, _BRIGHTEST, dtype=np.float32)
+    return numbers
 
 
 def layered(env: gymnasium.Env, spec: EnvironmentSpec) -> gymnasium.Env:

@@ -33,7 +33,8 @@ class RewardScale:
         """
         from scipy.signal import lfilter  # half a second of every process that starts, and few studies need it
 
-        before, now, returns = self._discounted, {}, []
+        before, returns = self._discounted, []
+        now: dict[str, float] = {}
         for name, piece in zip(episode_ids, rewards, strict=True):
             start = self._gamma * now.get(name, before.get(name, 0.0))
             discounted, _ = lfilter([1.0], [1.0, -self._gamma], piece, zi=[start])
