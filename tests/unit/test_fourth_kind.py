@@ -8,7 +8,7 @@ from rich.console import Console
 
 from analysis.status import read_status
 from study.adopted.loading import load_space
-from study.cli.display import live_view
+from study.cli.display import headline
 from study.cli.status import show
 from study.cli.tables import print_plan
 from study.designs import registry
@@ -115,8 +115,7 @@ def test_it_runs_to_its_end_through_a_kill_and_is_shown(space: StudySpec, tmp_pa
     killed.log.close()
 
     session = Session(folder.path, space)
-    view = live_view(session.conductor, width=80)
-    assert "1 of 3 trials ended" in str(view.renderables[0])
+    assert "1 of 3 trials ended" in headline(session.conductor)
     assert session.run_all().reason == "complete"
     assert_whole(folder.path, 3)
     rows = session.conductor.ledger.rows

@@ -522,7 +522,7 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
     assert drive.conductor.phase == "calibrate"
     drive.run(lambda row: None if row.trial == 6 else planted(row))
     console = Console(width=120, record=True, file=io.StringIO())
-    print_trials(console, [*drive.rows.values()], times=False, table_file=Path("trials.csv"))
+    print_trials(console, [*drive.rows.values()], table_file=Path("trials.csv"))
     assert f"n = {len(drive.rows)} trials, 1 failed." in console.export_text()
 
 
