@@ -76,7 +76,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # An id of another library is not taken for a slip.
     ("Nowhere/Maze-v0", {}, "or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."),
     ("Pong-v5", {}, "Write module:Class of your own"),  # no more like Ant-v5 than any other
-    ("Procgen:CoinRun", {}, "Did you mean 'procgen:coinrun'?"),
+    ("Procgen:CoinRun", {}, "Games of Procgen are written as 'procgen:coinrun'."),
 ]
 
 
