@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -88,7 +88,7 @@ class MeasuredAlgorithm(Algorithm):
         """
         answers = list(self.learner_group.foreach_learner(function).result_or_errors)
         for error in (answer.get() for answer in answers if not answer.ok):
-            raise named(error, "learners", self.config.num_learners) from error
+            fail(error, "learners", self.config.num_learners)
         self._check_learners(len(answers))
         return [answer.get() for answer in answers]
 
@@ -217,7 +217,7 @@ class Phases(MeasuredAlgorithm):
                 shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
             )
         except ray.exceptions.RayError as error:
-            raise named(error, "learners", self.config.num_learners) from error
+            fail(error, "learners", self.config.num_learners)
         self._check_learners(len(results))
         return results
 
@@ -252,7 +252,7 @@ class Phases(MeasuredAlgorithm):
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
             )
         except ray.exceptions.RayError as error:
-            raise named(error, "env runners", self.config.num_env_runners) from error
+            fail(error, "env runners", self.config.num_env_runners)
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             check_runner(measurement)
@@ -279,7 +279,7 @@ class Whole(MeasuredAlgorithm):
             else:  # in the thread that made the environments; RLlib sets no limit either
                 results = self.thread.within(threading.TIMEOUT_MAX, step, otherwise=late)
         except ray.exceptions.RayError as error:
-            raise named(error, "env runners or learners") from error
+            fail(error, "env runners or learners")
         latest = self._taken()
         self.last_step = self._step_measured(
             rounds=(latest,),
@@ -427,7 +427,7 @@ class Overlapping(MeasuredAlgorithm):
             try:
                 samples.append(ray.get(reference))
             except ray.exceptions.RayError as error:
-                raise named(error, f"env runner {number}") from error
+                fail(error, f"env runner {number}")
             if self._asks:
                 self._ask(number, actors[number])
         return samples
@@ -436,13 +436,13 @@ class Overlapping(MeasuredAlgorithm):
         self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
 
 
-def named(error: Exception, where: str, number: int = 0) -> Exception:
-    """Return the error that says what died, where a process or node did, one of `number`; else the error itself."""
+def fail(error: Exception, where: str, number: int = 0) -> NoReturn:
+    """Raise what says that a process or node died, one of `number`, where that is the error; else the error itself."""
     if not was_lost(error):
-        return error
+        raise error
     rule = f"all {number} must stay alive" if number else "must stay alive"
     fix = "Look for memory shortage, or a crash, on that node."
-    return TrialError(where=where, rule=rule, got=described(original(error)), fix=fix)
+    raise TrialError(where=where, rule=rule, got=described(original(error)), fix=fix) from error
 
 
 def check_runner(measurement: RunnerMeasurement) -> None:
