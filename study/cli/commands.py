@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,17 +20,14 @@ from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
 from study.options import Version
-from study.withdrawn import refuse_withdrawn
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
-    "status": ("study.cli.status", "Print where a study stands."),
+    "status": ("study.cli.status", "Print where a study stands, or list the studies of a folder."),
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
-    "studies": ("study.cli.status", "List the studies of a folder."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
-    "adopt": ("study.cli.spaces", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
-    "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
+    "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
@@ -78,12 +75,14 @@ def _main(
     pass
 
 
-def _guarded(command: Callable[[], Any], words: Sequence[str] = ()) -> NoReturn:
-    """Run a command, typed with `words`, to its exit code; a person's mistake is printed without a traceback."""
+def _guarded(command: Callable[[], Any]) -> NoReturn:
+    """Run a command to its exit code; a person's mistake is printed without a traceback."""
+    for name in ("stdout", "stderr"):  # Python has None for one that was closed at the start, as by `>&-`
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        refuse_withdrawn(words)
         with told_to_install():
             command()
     except StudyError as error:
@@ -110,9 +109,9 @@ def _report_fault() -> NoReturn:
 
 def main() -> NoReturn:
     """Run `python -m study …`."""
-    _guarded(app, sys.argv[1:])
+    _guarded(app)
 
 
 def main_run() -> NoReturn:
     """Run `python run_study.py …`: the command `run` alone."""
-    _guarded(lambda: load("run")(), ["run", *sys.argv[1:]])
+    _guarded(lambda: load("run")())

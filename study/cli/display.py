@@ -1,19 +1,18 @@
-"""What shows a study while it runs: a table that follows it on a terminal, plain lines elsewhere. Imports no engine."""
+"""What shows a study while it runs: a line for each change of a trial; on a terminal how far it is below them."""
 
 import contextlib
-import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from analysis.status.reader import time_left
-from study.cli.tables import trial_table
 from study.console import terminal
 from study.harmless import one_line
 from study.records.ledger import TrialRow
@@ -21,29 +20,26 @@ from study.text import clock, count, duration, number
 
 if TYPE_CHECKING:
     from study.designs.base import Design
-    from study.driver.conductor import Conductor, Display
-
-MAX_ROWS = 12
-"""Lines of trials in the live view; the table at the end has all."""
+    from study.driver.conductor import Conductor
 
 
-def make_display(console: Console) -> "Display":
-    """Return a live view for a terminal, plain lines otherwise."""
+def make_display(console: Console) -> "PlainDisplay":
+    """Return a display with a live line for a terminal, one of plain lines otherwise."""
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
 
 
 class PlainDisplay:
-    """One line for each end of a trial, and for progress now and then: for files and batch jobs."""
+    """One line for each change of a trial, and for progress now and then: for files and batch jobs."""
 
     INTERVAL_S = 30.0
+    """Seconds between two lines on how far the study is."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Write to `console`, or to standard error."""
         self._console = console or terminal(error=True)
         self._conductor: Conductor | None = None
-        self._num_seen = 0
-        self._open: dict[int, tuple[int, str]] = {}
-        """Trials that have not ended, as they were last seen: those that have ended are not looked at again."""
+        self._seen: dict[int, tuple[int, str]] = {}
+        """Trial -> its attempt and status, as they were last told."""
         self._last = 0.0
 
     def note(self, text: str) -> None:
@@ -61,9 +57,7 @@ class PlainDisplay:
     def live(self, conductor: "Conductor") -> Iterator[None]:
         """Print lines while the context is open."""
         self._conductor = conductor
-        rows = conductor.ledger.rows
-        self._num_seen = len(rows)
-        self._open = {number: (row.attempt, row.status) for number, row in rows.items() if not row.ended}
+        self._seen = {trial: (row.attempt, row.status) for trial, row in conductor.ledger.rows.items()}
         yield
         self.update()
 
@@ -71,59 +65,53 @@ class PlainDisplay:
         """Print what has changed."""
         if self._conductor is None:
             return
-        rows = self._conductor.ledger.rows
-        new = list(itertools.islice(reversed(rows), len(rows) - self._num_seen))  # rows are never removed
-        for trial in [*self._open, *reversed(new)]:
-            row = rows[trial]
+        for trial, row in self._conductor.ledger.rows.items():
             state = (row.attempt, row.status)
-            if self._open.get(trial) != state:
-                self._note_with_time(trial_line(row, self._conductor.design))
-            self._open[trial] = state
-            if row.ended:
-                del self._open[trial]
-        self._num_seen = len(rows)
+            if self._seen.get(trial) != state:
+                self._seen[trial] = state
+                self.note(f"{time.strftime('%H:%M:%S')} {trial_line(row, self._conductor.design)}")
         if time.monotonic() - self._last > self.INTERVAL_S:
             self._last = time.monotonic()
-            self._note_with_time(headline(self._conductor))
-
-    def _note_with_time(self, text: str) -> None:
-        self.note(f"{time.strftime('%H:%M:%S')} {text}")
+            self.note(f"{time.strftime('%H:%M:%S')} {headline(self._conductor)}")
 
 
-class LiveDisplay:
-    """A table that follows the study."""
+class LiveDisplay(PlainDisplay):
+    """The same lines, and below them how far the study is, redrawn twice a second."""
+
+    INTERVAL_S = math.inf
 
     def __init__(self, console: Console) -> None:
         """Draw on `console`; the time that the person has waited counts from now."""
-        self._console = console
+        super().__init__(console)
         self._began = time.monotonic()
 
-    def note(self, text: str) -> None:
-        """Print one line above the table, if it can be."""
-        with contextlib.suppress(OSError):
-            self._console.print(text, highlight=False, markup=False)
-
-    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
         """Show what is being done, and for how long, while the context is open."""
         began = time.monotonic()
-        return self._redrawn(lambda: Group(Text(f"{what} … {clock(time.monotonic() - began)}"), Text("")))
-
-    def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
-        """Show the study while the context is open."""
-        return self._redrawn(
-            lambda: live_view(
-                conductor,
-                width=self._console.width,
-                height=self._console.height,
-                elapsed_s=time.monotonic() - self._began,
-            )
-        )
+        with self._redrawn(lambda: Text(f"{what} … {clock(time.monotonic() - began)}")):
+            yield
 
     @contextlib.contextmanager
-    def _redrawn(self, view: Callable[[], Group]) -> Iterator[None]:
-        """Redraw twice a second, in a thread of rich's, while the context is open."""
+    def live(self, conductor: "Conductor") -> Iterator[None]:
+        """Show the study while the context is open."""
+
+        def view() -> Group:
+            rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
+            done = sum(1.0 if row.ended else row.progress for row in rows if row.status != "interrupted")
+            elapsed, width = clock(time.monotonic() - self._began), self._console.width
+            bar = progress_bar(done, conductor.plan.num_trials, width, after=elapsed)
+            return Group(bar, Text(headline(conductor), no_wrap=True, overflow="ellipsis"))
+
+        with self._redrawn(view), super().live(conductor):
+            yield
+
+    @contextlib.contextmanager
+    def _redrawn(self, view: Callable[[], Group | Text]) -> Iterator[None]:
+        """Redraw, in a thread of rich's, while the context is open."""
         with Live(
-            get_renderable=view,
+            # The last line stays empty: a terminal echoes ^C there, which behind a full line would begin another.
+            get_renderable=lambda: Group(view(), Text("")),
             console=self._console,
             refresh_per_second=2,
             transient=True,
@@ -132,43 +120,6 @@ class LiveDisplay:
         ):
             yield
 
-    def update(self) -> None:
-        """Do nothing: the view redraws itself."""
-
-
-def live_view(conductor: "Conductor", *, width: int, height: int = 24, elapsed_s: float = 0.0) -> Group:
-    """Return what a terminal shows of a running study.
-
-    Every line has its place and every column its width, so that nothing moves while values change.
-    """
-    now = time.time()
-    rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
-    running = [row for row in rows if row.status == "running"]
-    done = sum(row.ended for row in rows) + sum(row.progress for row in running)
-    parts: list[RenderableType] = [
-        one_of_lines(" · ".join(_results(conductor, rows))),
-        progress_bar(
-            done, conductor.plan.num_trials, width, after=f"{clock(elapsed_s)}{_outlook(conductor, rows, now)}"
-        ),
-        one_of_lines(" · ".join(_at_work(running)) or "Ray Tune starts"),
-        trial_table(
-            _shown(rows, max(min(MAX_ROWS, height - 8), 3)), width=width, times=conductor.design.times, now=now
-        ),
-    ]
-    # The last line stays empty: a terminal echoes ^C there, which at the end of a full line would begin another.
-    return Group(*parts, Text(""))
-
-
-def one_of_lines(text: str) -> Text:
-    """Return a text that stays on one line; where that is too short, an ellipsis shows it."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
-
-
-def _shown(rows: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """Return the trials under way and the last that ended, by number: a line keeps its place until it leaves."""
-    latest = sorted(rows, key=lambda row: (row.status == "running", row.ended_at or 0, row.trial))[-most:]
-    return sorted(latest, key=lambda row: row.trial)
-
 
 def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Table:
     """Return a bar of at most 60 columns with words behind it; blue while it grows, green at its end."""
@@ -176,39 +127,28 @@ def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Tab
         total=total, completed=done, width=min(width - 30, 60), complete_style="blue", finished_style="green"
     )
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, one_of_lines(after))
+    grid.add_row(bar, Text(after, no_wrap=True))
     return grid
 
 
 def headline(conductor: "Conductor") -> str:
-    """Return how far the study is, in one line: what stands in a log."""
+    """Return in one line how far the study is: what ended, the best, what runs, how long the rest should take."""
     rows = list(conductor.ledger.rows.values())
     running = [row for row in rows if row.status == "running"]
-    parts = [*_results(conductor, rows), *_at_work(running)]
-    return " · ".join(parts) + _outlook(conductor, rows, time.time())
-
-
-def _results(conductor: "Conductor", rows: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield how many trials ended, and the best of them."""
     counts, total, phase = conductor.ledger.counts(), conductor.plan.num_trials, conductor.phase
     ended = counts["finished"] + counts["failed"]
-    yield f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"
+    parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
     if counts["failed"]:
-        yield f"{counts['failed']} failed"
-    known = {row.trial: final for row in rows if (final := _final_return(row)) is not None}
-    if known:
-        best = max(known, key=known.__getitem__)
-        cut = " (of episodes that did not end)" if conductor.ledger.rows[best].all_cut else ""
-        yield f"best return {known[best]:.1f}{cut}"
-
-
-def _outlook(conductor: "Conductor", rows: Sequence[TrialRow], now: float) -> str:
-    """Return how long the rest should take, or why the study stops before: then nothing is left."""
+        parts.append(f"{counts['failed']} failed")
+    if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
+        final, best = max(known, key=lambda pair: pair[0])
+        parts.append(f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}")
+    parts += _at_work(running)
     if conductor.stop is not None:
-        return f" · stopping: {conductor.stop.detail}"
-    running = [row for row in rows if row.status == "running"]
-    left = time_left(rows, running, conductor.plan.num_trials, now)
-    return "" if left is None else f" · about {duration(left.seconds)} left"
+        parts.append(f"stopping: {conductor.stop.detail}")
+    elif (left := time_left(rows, running, total, time.time())) is not None:
+        parts.append(f"about {duration(left.seconds)} left")
+    return " · ".join(parts)
 
 
 def _final_return(row: TrialRow) -> float | None:
@@ -221,13 +161,11 @@ def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
     starting = [row for row in running if row.timing is None]
     if training:
         yield f"{len(training)} running"
-    runners = sum(row.num_env_runners for row in starting if row.execution == "real")
-    if runners:
+    if runners := sum(row.num_env_runners for row in starting if row.execution == "real"):
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:
         yield f"starting {count(len(starting), 'trial')}"
-    rates = [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]
-    if rates:
+    if rates := [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]:
         yield f"{sum(rates):,.0f} env steps/s"
 
 

@@ -29,12 +29,13 @@ from study.records.ledger import Ledger
 from study.records.records import RESTORE, Moment, Whole
 from study.records.table import read_table
 from study.space.parsing import parse_space
-from study.space.space_file import Source, unfit
+from study.space.space_file import Source
 from study.space.spec import StudySpec, as_of_now
 
 FORMAT = 1
 """Version of the folder's layout."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME_RULE = "must consist of letters, digits, '.', '_' and '-'"
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
 _FILES = (
     *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),
@@ -222,8 +223,6 @@ class StudyFolder:
                 rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
                 raise RecordError(where=where, rule=rule, got=found, fix=fix)
             identity = msgspec.convert(content, StudyIdentity)
-            if wrong := next((fault.problem for fault in unfit(identity.spec)), ""):
-                raise ValueError(f"spec: {wrong}")
         except RecordError:
             raise
         except (ValueError, RecursionError) as error:

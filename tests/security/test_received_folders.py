@@ -24,7 +24,7 @@ from analysis.report import make_report, write
 from analysis.scaling.guard import Rerun
 from analysis.status import StatusReader
 from study.cli.report import STUDIES, folder_of_experiment, report
-from study.cli.status import efficiency_so_far, show
+from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export
@@ -367,7 +367,7 @@ def test_no_escape_code_of_a_record_reaches_the_terminal(study):
     file = io.StringIO()
     console = SteadyConsole(file=file, force_terminal=True, width=300, color_system=None)
     reader = StatusReader(study.path)
-    show(console, reader.read(), efficiency_so_far(reader))
+    show(console, reader.read())
     text = file.getvalue()
     assert "HYPERLINK" in text, "the reason is not shown at all"
     assert printable(text) == text
@@ -441,7 +441,12 @@ MASKED = {
     r'--password "a\"b c" -n 2': "--password *** -n 2",
     '{"password": "x y"}': '{"password": ***}',
     "kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}": "kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
-    "Authorization: Bearer abcdefgh12345678": "Authorization: Bearer ***",
+    "Authorization: Bearer abcdefgh12345678": "Authorization: ***",
+    "refused (Bearer abcdefgh12345678)": "refused (Bearer ***)",
+    "https://h.blob.example/c?sv=1&sig=ab%2B1&se=2": "https://h.blob.example/c?sv=1&sig=***&se=2",
+    "AccountName=me;AccountKey=abc==;X=1": "AccountName=me;AccountKey=***;X=1",
+    "GET /x\nX-Api-Key: k1\nCookie: s=a b\nAccept: */*": "GET /x\nX-Api-Key: ***\nCookie: ***\nAccept: */*",
+    "  password: pw\n  user: me": "  password: ***\n  user: me",
 }  # fmt: skip
 SHOWN = (
     "http://host:5000/a@b",

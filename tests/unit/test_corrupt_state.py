@@ -23,7 +23,7 @@ from analysis.estimates.results import Results
 from analysis.status import StatusReader
 from analysis.tables.catalogue import hold_up
 from study.cli.commands import app
-from study.cli.status import efficiency_so_far, show
+from study.cli.status import show
 from study.cli.sync import sync_study
 from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
@@ -159,7 +159,7 @@ def recorded(path):
 def status(path):
     reader = StatusReader(path)
     now = reader.read()
-    show(Console(file=io.StringIO(), width=80), now, efficiency_so_far(reader))
+    show(Console(file=io.StringIO(), width=80), now)
     return now
 
 

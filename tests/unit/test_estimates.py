@@ -21,7 +21,6 @@ from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from study.withdrawn import NAMES
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit import tables_data
@@ -102,7 +101,6 @@ def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
         assert (row["value"], row["low"], row["n"]) == pytest.approx((kept["value"], kept["low"], kept["n"]))
         assert math.isinf(row["high"])
     assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
-    assert study.estimates("time_saved").empty  # no clock was measured
     for execution, basis in (("real", "measured"), ("emulated", "emulated")):  # of runners, not of clocks
         arms = {place: arm | {"execution": execution, "folded": False} for place, arm in certificate["arms"].items()}
         rows = certificate_rows(study.data, certificate | {"arms": arms})
@@ -231,15 +229,6 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
         ask(studies["example_throughput"])
-
-
-def test_a_name_that_is_gone_is_answered_with_what_to_ask_instead(studies):
-    study = studies["example_throughput"]
-    asks = {"table": study.table, "figure": study.plot, "quantity": study.estimates}
-    for words in NAMES:
-        what, name = words.split()
-        with pytest.raises(AnalysisError, match=r"withdrawn in version 0\.13\.0"):
-            asks[what](name)
 
 
 def test_a_study_is_one_value(studies):
