@@ -250,7 +250,6 @@ def _publish(console: Console, result: "StudyResult", answer: "Answer") -> None:
 def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
     """Yield what a person may do now, and how."""
     from study.mirrors.mlflow_mirror import MlflowMirror
-    from study.mirrors.mlflow_view import page_of
 
     folder, identity, reason = result.folder, result.identity, result.closed.reason
     if reason != "complete":
@@ -260,7 +259,7 @@ def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
         yield "Certificate, with every rule and interval", str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
     cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
-    page = page_of(cursor.experiment_id, identity.study_id) if cursor else ""
+    page = f"/#/experiments/{cursor.experiment_id}" if cursor else ""
     if uri.startswith("http"):
         yield "The trials in MLflow", f"{uri}{page}"
     else:

@@ -118,8 +118,8 @@ def sync_study(
         if address is None:
             continue
         try:
-            done = catch_up(kind(folder, kind.check(address)))
-            yield f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there."
+            sent, trials = catch_up(kind(folder, kind.check(address)))
+            yield f"{kind.name} is up to date: {sent} records sent, {trials} trials there."
             if kind is MlflowMirror and (problem := show_answer(folder, address)):
                 yield problem
         except StudyError as error:

@@ -12,9 +12,10 @@ from msgspec import structs
 
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.tracking_uri import (
+    DEFAULT_TRACKING_URI,
     absolute_uri,
     ask_mlflow,
-    check_asked_uri,
+    asked_uri,
     check_optuna_storage,
     check_tracking_uri,
 )
@@ -103,7 +104,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         study_id=uuid.uuid4().hex[:12],
         name=options.name,
         created=time.time(),
-        tracking_uri=check_asked_uri(options.tracking_uri),
+        tracking_uri=check_tracking_uri(asked_uri(options.tracking_uri) or DEFAULT_TRACKING_URI),
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),

@@ -1,10 +1,11 @@
-"""A mirror shows a study outside of its records: what each kind of place must answer, and the loop that follows.
+"""A mirror shows a study outside of its records: what each kind of place must answer, and the loops that follow.
 
-The records are the only truth. A mirror applies them in their order, each at least once and to the effect of exactly
+The records are the only truth. A mirror sends them in their order, each at least once and to the effect of exactly
 once: one that was killed goes on behind the last records that it is sure of, and a record that it meets again changes
 nothing. A place that is away is asked again, ever more rarely, and then gets what it lacks.
 """
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -13,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -34,7 +35,7 @@ LONGEST_DELAY_S = 15.0
 SYNC_TIMEOUT_S = 30.0
 """Seconds without progress after which `sync` gives up."""
 IMPORTING = threading.Lock()
-"""Held while an engine is imported: one mirror hides torch from its own, and mirrors may have threads."""
+"""Held while an engine is imported: mirrors have threads, and engines import each other."""
 
 
 class HeldError(TrackingError):
@@ -48,8 +49,7 @@ class Mirror(ABC):
         key: Identifies the kind, in file names and between processes.
         name: Of the kind, for people.
         place: What its address is called, for people.
-        option: Names another address on the command line.
-        chunk: Most records between two calls of `flush`, and so between two checks of the clock.
+        chunk: Most records that are sent at once.
         folder: The study.
         address: Of the place.
         opened: Whether the study was found or created there since the last failure.
@@ -58,7 +58,6 @@ class Mirror(ABC):
     key: ClassVar[str]
     name: ClassVar[str]
     place: ClassVar[str]
-    option: ClassVar[str]
     chunk: ClassVar[int] = 500
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
@@ -82,25 +81,21 @@ class Mirror(ABC):
 
     @abstractmethod
     def open(self) -> tuple[int, int]:
-        """Find or create the study in the place; return byte offset and number of the first record to apply.
+        """Find or create the study in the place; return byte offset and number of the first record to send.
 
-        Called again after every failure: nothing that was applied before is known to be there.
+        Called again after every failure: nothing that was sent before is known to be there.
         """
 
     @abstractmethod
-    def apply(self, line: Line) -> None:
-        """Apply one record. One that was applied before changes nothing."""
+    def send(self, lines: list[Line]) -> None:
+        """Show some records, perhaps none, so that the next mirror may go on behind them.
 
-    @abstractmethod
-    def flush(self, lines: list[Line]) -> None:
-        """Complete what was applied, `lines`, so that the next mirror may go on behind it. Called without, too."""
+        Those that were shown before change nothing.
+        """
 
     @abstractmethod
     def count_trials(self) -> int:
         """Return the number of the study's trials that the place shows."""
-
-    def forget(self) -> None:  # noqa: B027 (not every place has it)
-        """Forget how far the mirror has come: all records are applied again."""
 
     def show_running(self) -> None:  # noqa: B027 (not every place has it)
         """Show the study as running, where the place has a status for it."""
@@ -110,11 +105,6 @@ class Mirror(ABC):
 
     def close(self) -> None:  # noqa: B027 (not every place has it)
         """Close the connection to the place."""
-
-    @property
-    def lock(self) -> Path:
-        """The lock of the one mirror that may send to this address."""
-        return self.file(f".{self.key}-mirror.lock")
 
     def file(self, name: str) -> Path:
         """Return a file in the study's folder; every address other than the study's own has one of its own."""
@@ -126,16 +116,18 @@ class Mirror(ABC):
     @property
     def behind(self) -> int:
         """Complete records that the place has not got, as far as this is known: at most so many."""
-        records, behind = self.folder.records, 0
-        if records.exists():
-            with records.open("rb") as file:
-                file.seek(self._offset if self._offset <= records.stat().st_size else 0)
-                while block := file.read(1 << 20):
-                    behind += block.count(b"\n")
-        return behind
+        with contextlib.suppress(FileNotFoundError), self.folder.records.open("rb") as file:
+            file.seek(self._offset)
+            return sum(line.endswith(b"\n") for line in file)
+        return 0
+
+    @property
+    def lock(self) -> Path:
+        """The lock of the one mirror that may send to this address."""
+        return self.file(f".{self.key}-mirror.lock")
 
     def step(self) -> int:
-        """Apply some of the next records and return their number; 0 at the end of the records.
+        """Send some of the next records and return their number; 0 at the end of the records.
 
         Whatever the place raises when it is away passes through; nothing is lost by it, call again. Fewer records are
         then tried, so that a slow server can take them before the client times out.
@@ -147,10 +139,8 @@ class Mirror(ABC):
             if not self.opened:
                 self._offset, self._seq = self.open()
                 self.opened = True
-            lines = self._next_lines()
-            for line in lines:
-                self.apply(line)
-            self.flush(lines)
+            lines = list(islice(read_lines(self.folder.records, offset=self._offset, first_seq=self._seq), self._most))
+            self.send(lines)
         except Exception:
             self.opened = False
             self._most = max(self._most // 2, 1)
@@ -160,58 +150,46 @@ class Mirror(ABC):
             self._offset, self._seq = lines[-1].end, lines[-1].seq + 1
         return len(lines)
 
-    def _next_lines(self) -> list[Line]:
-        """Return the next records. A power cut can leave fewer than the place got: then all of them are next.
 
-        Raises:
-            RecordError: The records are damaged.
-        """
-        records = self.folder.records
-        try:
-            if self._offset > 0 and (not records.exists() or records.stat().st_size < self._offset):
-                raise RecordError(where=str(records), rule="must hold what was sent", got="less")
-            return list(islice(read_lines(records, offset=self._offset, first_seq=self._seq), self._most))
-        except RecordError as error:
-            if self._offset == 0:
-                raise
-            for _ in read_lines(records):  # damage, which all of them would lead to again, and again
-                pass
-            _log.warning("the records changed behind the mirror, all of them are sent again: %s", error)
-        self.forget()
-        self.open()
-        return list(islice(read_lines(records), self._most))
+def _hold(mirror: Mirror) -> int:
+    """Lock a mirror's file and return its handle; where the file system has no locks, it is not locked.
 
-    def refusal(self, error: Exception) -> StudyError:
-        """Return in one line what an error of the place means, and what to do."""
-        return refusal(error, self.address, place=self.place, name=self.name, option=self.option)
+    Raises:
+        HeldError: Another mirror sends to the place.
+    """
+    if (taken := take(mirror.lock)) is not None:
+        return taken[0]
+    raise HeldError(
+        where=f"{mirror.place} {mask_credentials(mirror.address)}",
+        rule="only one mirror may send to it",
+        got="another one at work: that of an earlier driver has not let go yet",
+        fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
+    )
 
 
-@dataclass(kw_only=True)
 class Orders:
     """When to stop following; may change meanwhile."""
 
-    study_over: Callable[[], bool] = lambda: True
-    """Whether no driver will write further records in this session."""
-    gives_up: Callable[[Exception], bool] = lambda error: False
-    """Whether to stop at an error, instead of trying again."""
-    finishing: bool = False
-    """Whether to stop at the end of the records."""
-    deadline: float = math.inf
-    """When to stop in any case, on the clock of `time.monotonic`."""
-    changed: threading.Event = field(default_factory=threading.Event)
-    """Ends a pause before its time."""
+    def __init__(self) -> None:
+        self.finishing = False
+        """Whether to stop at the end of the records."""
+        self.gone = False
+        """Whether the driver is gone: to stop at the first error, since a resume will go on."""
+        self.deadline = math.inf
+        """When to stop in any case, on the clock of `time.monotonic`."""
+        self._changed = threading.Event()
 
-    def finish(self, seconds: float) -> None:
+    def finish(self, seconds: float, *, gone: bool = False) -> None:
         """Order a stop at the end of the records, after so many seconds at the latest."""
-        self.finishing, self.deadline = True, time.monotonic() + seconds
-        self.changed.set()
+        self.finishing, self.gone, self.deadline = True, gone, time.monotonic() + seconds
+        self._changed.set()
 
     def pause(self, seconds: float) -> None:
         """Sleep, but not beyond the next order."""
         if self.finishing:
             time.sleep(max(min(seconds, self.deadline - time.monotonic()), 0.0))
         else:
-            self.changed.wait(seconds)
+            self._changed.wait(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,126 +209,75 @@ class MirrorReport:
         return self.behind == 0 and not self.reason
 
 
-def follow(
-    mirror: Mirror,
-    orders: Orders,
-    *,
-    on_ready: Callable[[], None] = lambda: None,
-    on_away: Callable[[str, Exception], None] = lambda reason, error: None,
-    on_sent: Callable[[int], None] = lambda number: None,
-) -> tuple[MirrorReport, Exception | None]:
+def follow(mirror: Mirror, orders: Orders, tell: Callable[[Exception | None], None]) -> MirrorReport:
     """Send records to a place, and wait for further ones, until the orders say to stop.
 
     Args:
         mirror: Of the place.
         orders: When to stop.
-        on_ready: Called when the study is in the place.
-        on_away: Called once for each reason why it is not, with the error.
-        on_sent: Called with the number of records that were sent.
-
-    Returns:
-        How it ended, and the last failure; None when the place has answered since.
+        tell: Called with None when the study is in the place, and once for each reason why it is not, with the error.
     """
     lock: int | None = None
-    failures, delay, reason, last = 0, 0.0, "", None
-    done = False
+    failures, delay, reason, done = 0, 0.0, "", False
     try:
         while not done and time.monotonic() < orders.deadline:
             orders.pause(delay)
             try:
-                lock = _locked(mirror, orders) if lock is None else lock
-                sent, done = _turn(mirror, orders, on_ready)
-                on_sent(sent)
+                lock = _hold(mirror) if lock is None else lock
+                was_open, finishing = mirror.opened, orders.finishing
+                sent = mirror.step()
+                if not was_open:
+                    if not finishing:
+                        mirror.show_running()
+                    tell(None)
+                if done := finishing and not sent:
+                    mirror.show_ended()
+                failures, delay, reason = 0, 0.0 if sent else POLL_S, ""
             except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
-                failures, last = failures + 1, error
                 waits = not orders.finishing and not isinstance(error, HeldError)
-                delay = min(2.0 ** (failures - 1), LONGEST_DELAY_S) if waits else POLL_S
-                done = isinstance(error, RecordError) or orders.gives_up(error)
+                delay = min(2.0**failures, LONGEST_DELAY_S) if waits else POLL_S
+                failures += 1
+                done = orders.gone or isinstance(error, RecordError)
                 if reason != (now := reason_of(error)):
                     reason = now
                     _log.warning("%s", reason, exc_info=None if isinstance(error, StudyError) else error)
-                    on_away(reason, error)
-            else:
-                if reason:
-                    _log.info("%s answers again", mirror.name)
-                failures, reason, last = 0, "", None
-                delay = 0.0 if sent else POLL_S
+                    tell(error)
     finally:
         mirror.close()
         if lock is not None:
             os.close(lock)
-    return MirrorReport(name=mirror.name, behind=mirror.behind, reason=reason), last
+    return MirrorReport(name=mirror.name, behind=mirror.behind, reason=reason)
 
 
-def _turn(mirror: Mirror, orders: Orders, on_ready: Callable[[], None]) -> tuple[int, bool]:
-    """Send the next records; return their number, and whether that was the end, which was asked for before."""
-    was_open, finishing = mirror.opened, orders.finishing
-    sent = mirror.step()
-    if not was_open:
-        if not finishing:
-            mirror.show_running()
-        on_ready()
-    done = finishing and not sent
-    if done and orders.study_over():
-        mirror.show_ended()
-    return sent, done
-
-
-def _locked(mirror: Mirror, orders: Orders) -> int:
-    """Lock the mirror's file and return its handle; a file system without locks will do where no driver works.
-
-    Raises:
-        HeldError: Another mirror sends to the place, or may do so.
-    """
-    if (taken := take(mirror.lock)) is not None:
-        handle, is_locked = taken
-        if is_locked or orders.study_over():
-            return handle
-        os.close(handle)
-    raise HeldError(
-        where=f"{mirror.place} {mask_credentials(mirror.address)}",
-        rule="only one mirror may send to it",
-        got="another one at work: that of an earlier driver has not let go yet",
-        fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
-    """What `sync` did."""
-
-    records: int
-    """Records sent now."""
-    trials: int
-    """Trials of the study that the place shows."""
-    behind: int
-    """Records not sent, because a driver wrote them meanwhile."""
-
-
-def sync(mirror: Mirror) -> Synced:
+def sync(mirror: Mirror) -> tuple[int, int]:
     """Send to a place what it has not got, in the foreground.
+
+    Returns:
+        Records that were sent, and trials that the place shows.
 
     Raises:
         TrackingError: The place has not answered for `SYNC_TIMEOUT_S` seconds, or another mirror is at work.
         RecordError: The records cannot be trusted, or the place knows trials that they do not.
     """
-    orders = Orders(
-        study_over=lambda: not at_work(mirror.folder.path),
-        gives_up=lambda error: isinstance(error, StudyError) and not isinstance(error, HeldError),
-    )
-    orders.finish(SYNC_TIMEOUT_S)
-    total = 0
-
-    def note(number: int) -> None:
-        nonlocal total
-        total += number
-        orders.finish(SYNC_TIMEOUT_S)
-
-    report, error = follow(mirror, orders, on_sent=note)
-    if isinstance(error, StudyError):
-        raise error
-    if error is not None:
-        refused = mirror.refusal(error)
-        got = f"{refused.got} for {SYNC_TIMEOUT_S:g} s; {report.behind} records are behind"
-        raise TrackingError(where=refused.where, rule=refused.rule, got=got, fix=refused.fix) from error
-    return Synced(records=total, trials=mirror.count_trials(), behind=report.behind)
+    lock: int | None = None
+    total, deadline = 0, time.monotonic() + SYNC_TIMEOUT_S
+    try:
+        while True:
+            try:
+                lock = _hold(mirror) if lock is None else lock
+                sent = mirror.step()
+                if not sent:
+                    if not at_work(mirror.folder.path):
+                        mirror.show_ended()
+                    return total, mirror.count_trials()
+                total, deadline = total + sent, time.monotonic() + SYNC_TIMEOUT_S
+            except Exception as error:
+                if isinstance(error, StudyError) and not isinstance(error, HeldError):
+                    raise
+                if time.monotonic() > deadline:
+                    raise refusal(error, mirror.address, mirror.place) from error
+                time.sleep(POLL_S)
+    finally:
+        mirror.close()
+        if lock is not None:
+            os.close(lock)

@@ -304,7 +304,7 @@ def test_a_cut_archive_is_refused(study, tmp_path):
     packed = pack(study, tmp_path / "packed")
     raw = packed.records.read_bytes()
     packed.records.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete file that can be read.*Fix: .*copy it again"):
+    with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete file.*Fix: .*copy it again"):
         load.from_folder(packed.path)
 
 
