@@ -79,7 +79,7 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
         return None
     try:
         mirror = MlflowMirror(folder, identity.tracking_uri)
-        behind, begun = mirror.behind, mirror.read_cursor() is not None
+        behind, begun = mirror.behind, mirror.state.experiment_id != ""
     except (OSError, RecordError):
         return None
     return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=begun)

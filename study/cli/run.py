@@ -258,8 +258,8 @@ def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
     if result.certificate is not None:
         yield "Certificate, with every rule and interval", str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
-    cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
-    page = f"/#/experiments/{cursor.experiment_id}" if cursor else ""
+    experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
+    page = f"/#/experiments/{experiment}" if experiment else ""
     if uri.startswith("http"):
         yield "The trials in MLflow", f"{uri}{page}"
     else:

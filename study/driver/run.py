@@ -38,9 +38,8 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.follower import MirrorReport
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
+from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
 from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
@@ -180,8 +179,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    cursor = MlflowMirror(folder, folder.identity().tracking_uri).read_cursor()
-    check_not_cut(folder, ledger, num_mirrored=0 if cursor is None else cursor.seq)
+    check_not_cut(folder, ledger, num_mirrored=MlflowMirror(folder, folder.identity().tracking_uri).state.seq)
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})

@@ -1,4 +1,4 @@
-"""A mirror shows a study outside of its records: what each kind of place must answer, and the loops that follow.
+"""A mirror shows a study outside of its records: what each kind of place must answer, and the loop that follows.
 
 The records are the only truth. A mirror sends them in their order, each at least once and to the effect of exactly
 once: one that was killed goes on behind the last records that it is sure of, and a record that it meets again changes
@@ -13,18 +13,19 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct, structs
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import reason_of, refusal
+from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.lock import at_work, take
-from study.records.records import Line, read_lines
+from study.records.records import Line, Whole, read_lines
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,22 @@ IMPORTING = threading.Lock()
 
 class HeldError(TrackingError):
     """Another mirror sends to the place."""
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """How far a mirror has come: its file in the study's folder."""
+
+    offset: Whole = 0
+    """Byte of the records file at which the next record begins."""
+    seq: Whole = 0
+    """Number of the next record."""
+    pid: Whole = 0
+    """Process of the mirror that wrote it."""
+    error: str = ""
+    """Why the place does not take the study now."""
+    experiment_id: str = ""
+    parent_run_id: str = ""
+    """The study's run in MLflow."""
 
 
 class Mirror(ABC):
@@ -63,7 +80,14 @@ class Mirror(ABC):
     def __init__(self, folder: StudyFolder, address: str) -> None:
         self.folder, self.address = folder, address
         self.opened = False
-        self._offset, self._seq, self._most = 0, 0, self.chunk
+        self._most = self.chunk
+        own = address == self.address_of(folder)
+        digest = "" if own else f"-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+        # Every address other than the study's own has files of its own.
+        self.state_file = folder.path / f"mirror{'' if self.key == 'mlflow' else f'-{self.key}'}{digest}.json"
+        self.lock = folder.path / f".{self.key}-mirror{digest}.lock"
+        self._offset, self._seq = 0, 0
+        self._offset = self.state.offset
 
     @classmethod
     @abstractmethod
@@ -88,10 +112,7 @@ class Mirror(ABC):
 
     @abstractmethod
     def send(self, lines: list[Line]) -> None:
-        """Show some records, perhaps none, so that the next mirror may go on behind them.
-
-        Those that were shown before change nothing.
-        """
+        """Show some records; those that were shown before change nothing."""
 
     @abstractmethod
     def count_trials(self) -> int:
@@ -106,25 +127,26 @@ class Mirror(ABC):
     def close(self) -> None:  # noqa: B027 (not every place has it)
         """Close the connection to the place."""
 
-    def file(self, name: str) -> Path:
-        """Return a file in the study's folder; every address other than the study's own has one of its own."""
-        path = self.folder.path / name
-        if self.address == self.address_of(self.folder):
-            return path
-        return path.with_stem(f"{path.stem}-{hashlib.sha256(self.address.encode()).hexdigest()[:12]}")
+    @property
+    def state(self) -> State:
+        """How far the mirrors of this address have come; nowhere where the file is damaged: all is sent again."""
+        try:
+            return msgspec.json.decode(self.state_file.read_bytes(), type=State)
+        except (OSError, ValueError, RecursionError):
+            return State()
+
+    def note(self, **changes: Any) -> None:
+        """Write down how far this mirror has come."""
+        changes = {"pid": os.getpid(), "error": "", **changes}
+        write_atomically(self.state_file, msgspec.json.encode(structs.replace(self.state, **changes)))
 
     @property
     def behind(self) -> int:
         """Complete records that the place has not got, as far as this is known: at most so many."""
         with contextlib.suppress(FileNotFoundError), self.folder.records.open("rb") as file:
-            file.seek(self._offset)
+            file.seek(max(self._offset, 0))
             return sum(line.endswith(b"\n") for line in file)
         return 0
-
-    @property
-    def lock(self) -> Path:
-        """The lock of the one mirror that may send to this address."""
-        return self.file(f".{self.key}-mirror.lock")
 
     def step(self) -> int:
         """Send some of the next records and return their number; 0 at the end of the records.
@@ -135,36 +157,22 @@ class Mirror(ABC):
         Raises:
             RecordError: The records cannot be trusted.
         """
+        was_open = self.opened
         try:
-            if not self.opened:
+            if not was_open:
                 self._offset, self._seq = self.open()
                 self.opened = True
             lines = list(islice(read_lines(self.folder.records, offset=self._offset, first_seq=self._seq), self._most))
             self.send(lines)
+            if lines or not was_open:
+                self._offset, self._seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
+                self.note(offset=self._offset, seq=self._seq)
         except Exception:
             self.opened = False
             self._most = max(self._most // 2, 1)
             raise
         self._most = min(self._most * 2, self.chunk)
-        if lines:
-            self._offset, self._seq = lines[-1].end, lines[-1].seq + 1
         return len(lines)
-
-
-def _hold(mirror: Mirror) -> int:
-    """Lock a mirror's file and return its handle; where the file system has no locks, it is not locked.
-
-    Raises:
-        HeldError: Another mirror sends to the place.
-    """
-    if (taken := take(mirror.lock)) is not None:
-        return taken[0]
-    raise HeldError(
-        where=f"{mirror.place} {mask_credentials(mirror.address)}",
-        rule="only one mirror may send to it",
-        got="another one at work: that of an earlier driver has not let go yet",
-        fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
-    )
 
 
 class Orders:
@@ -173,15 +181,15 @@ class Orders:
     def __init__(self) -> None:
         self.finishing = False
         """Whether to stop at the end of the records."""
-        self.gone = False
-        """Whether the driver is gone: to stop at the first error, since a resume will go on."""
+        self.patient = True
+        """Whether to try again after an error; else a later mirror will."""
         self.deadline = math.inf
         """When to stop in any case, on the clock of `time.monotonic`."""
         self._changed = threading.Event()
 
-    def finish(self, seconds: float, *, gone: bool = False) -> None:
+    def finish(self, seconds: float, *, patient: bool = True) -> None:
         """Order a stop at the end of the records, after so many seconds at the latest."""
-        self.finishing, self.gone, self.deadline = True, gone, time.monotonic() + seconds
+        self.finishing, self.patient, self.deadline = True, patient, time.monotonic() + seconds
         self._changed.set()
 
     def pause(self, seconds: float) -> None:
@@ -192,33 +200,10 @@ class Orders:
             self._changed.wait(seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorReport:
-    """How the mirroring of a study to a place ended."""
-
-    name: str
-    """Of the place, for people."""
-    behind: int
-    """Records that the place has not got, at most."""
-    reason: str
-    """Why; empty when nothing is missing."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether the place has got everything."""
-        return self.behind == 0 and not self.reason
-
-
-def follow(mirror: Mirror, orders: Orders, tell: Callable[[Exception | None], None]) -> MirrorReport:
-    """Send records to a place, and wait for further ones, until the orders say to stop.
-
-    Args:
-        mirror: Of the place.
-        orders: When to stop.
-        tell: Called with None when the study is in the place, and once for each reason why it is not, with the error.
-    """
+def follow(mirror: Mirror, orders: Orders) -> None:
+    """Send records to a place, and wait for further ones, until the orders say to stop; the state says how it went."""
     lock: int | None = None
-    failures, delay, reason, done = 0, 0.0, "", False
+    failures, delay, done = 0, 0.0, False
     try:
         while not done and time.monotonic() < orders.deadline:
             orders.pause(delay)
@@ -226,27 +211,24 @@ def follow(mirror: Mirror, orders: Orders, tell: Callable[[Exception | None], No
                 lock = _hold(mirror) if lock is None else lock
                 was_open, finishing = mirror.opened, orders.finishing
                 sent = mirror.step()
-                if not was_open:
-                    if not finishing:
-                        mirror.show_running()
-                    tell(None)
+                if not was_open and not finishing:
+                    mirror.show_running()
                 if done := finishing and not sent:
                     mirror.show_ended()
-                failures, delay, reason = 0, 0.0 if sent else POLL_S, ""
+                failures, delay = 0, 0.0 if sent else POLL_S
             except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
                 waits = not orders.finishing and not isinstance(error, HeldError)
                 delay = min(2.0**failures, LONGEST_DELAY_S) if waits else POLL_S
                 failures += 1
-                done = orders.gone or isinstance(error, RecordError)
-                if reason != (now := reason_of(error)):
-                    reason = now
-                    _log.warning("%s", reason, exc_info=None if isinstance(error, StudyError) else error)
-                    tell(error)
+                done = not orders.patient or isinstance(error, RecordError)
+                said = mask_credentials(str(refusal(error, mirror.address, mirror.place)))
+                if said != mirror.state.error:
+                    _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
+                    mirror.note(error=said)
     finally:
         mirror.close()
         if lock is not None:
             os.close(lock)
-    return MirrorReport(name=mirror.name, behind=mirror.behind, reason=reason)
 
 
 def sync(mirror: Mirror) -> tuple[int, int]:
@@ -272,12 +254,26 @@ def sync(mirror: Mirror) -> tuple[int, int]:
                     return total, mirror.count_trials()
                 total, deadline = total + sent, time.monotonic() + SYNC_TIMEOUT_S
             except Exception as error:
-                if isinstance(error, StudyError) and not isinstance(error, HeldError):
-                    raise
-                if time.monotonic() > deadline:
+                if (isinstance(error, StudyError) and not isinstance(error, HeldError)) or time.monotonic() > deadline:
                     raise refusal(error, mirror.address, mirror.place) from error
                 time.sleep(POLL_S)
     finally:
         mirror.close()
         if lock is not None:
             os.close(lock)
+
+
+def _hold(mirror: Mirror) -> int:
+    """Lock a mirror's file and return its handle; where the file system has no locks, it is not locked.
+
+    Raises:
+        HeldError: Another mirror sends to the place.
+    """
+    if (taken := take(mirror.lock)) is not None:
+        return taken[0]
+    raise HeldError(
+        where=f"{mirror.place} {mask_credentials(mirror.address)}",
+        rule="only one mirror may send to it",
+        got="another one at work: that of an earlier driver has not let go yet",
+        fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
+    )

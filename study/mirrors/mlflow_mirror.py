@@ -1,9 +1,8 @@
 """MLflow: one experiment for the name of a study, one run for the study, one below it for each attempt of a trial.
 
-How far MLflow has caught up stands in a file of the study's folder. It is written after MLflow has taken the records
-before it; what a kill leaves in between is sent again, and leaves the same state: MLflow stores a point of equal key,
-time, step and value once, and runs are known by their tags. The records themselves go along as an artifact of the
-study's run, by which `analysis` reads the study from MLflow.
+What a kill leaves between MLflow and the state of its mirror is sent again, and leaves the same: MLflow stores a point
+of equal key, time, step and value once, and runs are known by their tags. The records themselves go along as an
+artifact of the study's run, by which `analysis` reads the study from MLflow.
 
 A trial's run that somebody deletes stays deleted. Without the study's own run, or its experiment, MLflow gets nothing
 until it is restored there.
@@ -20,19 +19,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct, structs
-
 from study.errors import TrackingError
 from study.harmless import mask_arguments, mask_credentials
 from study.mirrors import mlflow_content as content
 from study.mirrors.follower import IMPORTING, Mirror
 from study.mirrors.mlflow_content import STUDY, Key, Point, milliseconds
 from study.mirrors.tracking_uri import check_tracking_uri, reach, set_client_defaults, sqlite_path, with_time_limits
-from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, fold_lines
-from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted, Whole, read_lines
+from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted, read_lines
 
 _log = logging.getLogger(__name__)
 
@@ -41,20 +36,9 @@ UPLOAD_S = 60.0
 _UPLOAD_SHARE = 0.05
 """Share of the time that uploads of the records may take."""
 _MOST_POINTS = 800
-"""Of a batch: MLflow takes 1000 values at once, params and tags included."""
-
-
-class Cursor(Struct, frozen=True, kw_only=True):
-    """The next record to send, and where to."""
-
-    tracking_uri: str = ""
-    """Without a password."""
-    experiment_id: str
-    parent_run_id: str
-    offset: Whole = 0
-    """Byte of the records file at which the next record begins."""
-    seq: Whole = 0
-    """Number of the next record."""
+"""Of a batch: MLflow takes 1000."""
+_MOST_RUNS = 50_000
+"""Of a study: MLflow's limit of one answer."""
 
 
 class MlflowMirror(Mirror):
@@ -65,8 +49,6 @@ class MlflowMirror(Mirror):
     def __init__(self, folder: StudyFolder, address: str) -> None:
         super().__init__(folder, address)
         self._identity = folder.identity()
-        cursor = self.read_cursor()
-        self._offset = cursor.offset if cursor else 0
         self._runs: dict[Key, str | None] = {}
         """The run of each attempt, and of the study; None where it was deleted, and its records are passed over."""
         self._uploaded, self._next_upload = 0, 0.0
@@ -103,19 +85,21 @@ class MlflowMirror(Mirror):
             self._create(STUDY)
         if self._runs[STUDY] is None:
             raise self._deleted("the study's run")
-        cursor, end, seq = self.read_cursor(), 0, 0
-        if cursor is not None and (cursor.experiment_id, cursor.parent_run_id) == (self._experiment, self._study_run):
+        state, end, seq = self.state, 0, 0
+        place = {"experiment_id": self._experiment, "parent_run_id": self._runs[STUDY]}
+        if (state.experiment_id, state.parent_run_id) == tuple(place.values()):
             for line in read_lines(self.folder.records):
-                if line.end > cursor.offset:
+                if line.end > state.offset:
                     break
                 fold_lines([line], self.folder.records, self._ledger)
                 self._time, end, seq = line.time, line.end, line.seq + 1
-        if cursor is None or (end, seq) != (cursor.offset, cursor.seq):  # a power cut has taken what MLflow has
+        if (end, seq) != (state.offset, state.seq):  # a power cut has taken what MLflow has
             self._ledger, end, seq = Ledger(), 0, 0
+        self.note(**place, offset=end, seq=seq)
         return end, seq
 
     def send(self, lines: list[Line]) -> None:
-        """Send records, note in the folder how far MLflow has come, and upload the records, if it is time.
+        """Send records, and upload the file of them, if it is time.
 
         A session's beginning is uploaded at once, so that who reads a study that goes on does not take it for ended.
         """
@@ -144,10 +128,7 @@ class MlflowMirror(Mirror):
             self._time = line.time
         self._deliver(points, changed)
         if lines:
-            end, seq = lines[-1].end, lines[-1].seq + 1
-            place = {"experiment_id": self._experiment, "parent_run_id": self._study_run}
-            self.write_cursor(Cursor(**place, offset=end, seq=seq))
-            self._upload_records(end, seq, at_once=begins)
+            self._upload_records(lines[-1].end, lines[-1].seq + 1, at_once=begins)
 
     def show_running(self) -> None:
         """Show the study as running: its driver is alive."""
@@ -158,8 +139,8 @@ class MlflowMirror(Mirror):
         running = {(row.trial, row.attempt) for row in self._ledger.rows.values() if row.status == "running"}
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
-        if (cursor := self.read_cursor()) is not None:
-            self._upload_records(cursor.offset, cursor.seq, at_once=True)
+        for _ in range(2):  # a store that fails once
+            self._upload_records(self._offset, self._seq, at_once=True)
         folder = self.folder
         for file in (folder.table, folder.certificate, folder.certificate_page):
             self._upload(file)
@@ -169,30 +150,6 @@ class MlflowMirror(Mirror):
     def count_trials(self) -> int:
         """Return the number of the study's trials that MLflow shows."""
         return sum(run_id is not None for key, run_id in self._runs.items() if key != STUDY)
-
-    # --- how far MLflow has come ---------------------------------------------------------------------------------
-
-    def read_cursor(self) -> Cursor | None:
-        """Return the cursor; None if there is none for this tracking URI, or it is damaged: then all is sent again."""
-        try:
-            cursor = msgspec.json.decode(self._cursor_file.read_bytes(), type=Cursor)
-        except (OSError, ValueError, RecursionError):
-            return None
-        sound = cursor.tracking_uri == mask_credentials(self.address) and cursor.offset >= 0 and cursor.seq >= 0
-        return cursor if sound else None
-
-    def write_cursor(self, cursor: Cursor) -> None:
-        """Replace the cursor."""
-        own = structs.replace(cursor, tracking_uri=mask_credentials(self.address))
-        write_atomically(self._cursor_file, msgspec.json.encode(own))
-
-    def forget(self) -> None:
-        """Remove the cursor, so that everything is sent again."""
-        self._cursor_file.unlink(missing_ok=True)
-
-    @property
-    def _cursor_file(self) -> Path:
-        return self.file(self.folder.mirror_state.name)
 
     # --- MLflow --------------------------------------------------------------------------------------------------
 
@@ -224,11 +181,8 @@ class MlflowMirror(Mirror):
         """
         from mlflow.entities import ViewType
 
-        text, token = content.search_text({content.STUDY_ID: self._identity.study_id}), ""
-        runs: list[Any] = []
-        while token is not None:
-            page = self._client.search_runs([self._experiment], text, ViewType.ALL, 1000, page_token=token or None)
-            runs, token = [*runs, *page], page.token
+        text = content.search_text({content.STUDY_ID: self._identity.study_id})
+        runs = [*self._client.search_runs([self._experiment], text, ViewType.ALL, max_results=_MOST_RUNS)]
         runs.sort(key=lambda run: (not run.data.params, run.info.run_id))
         self._runs = {}
         for run in runs:
@@ -266,21 +220,18 @@ class MlflowMirror(Mirror):
 
     def _deliver(self, points: dict[Key, list[Point]], changed: Iterable[Key], *, ended: bool = False) -> None:
         """Send points, and of changed runs all that describes them; nothing to a run that was deleted."""
+        from mlflow.entities import Metric
+
         for key in dict.fromkeys((*changed, *points)):
             if key not in self._runs:
                 self._create(key)
             if (run_id := self._runs[key]) is None:
                 continue
-            self._log_points(run_id, points.get(key, []))
+            metrics = [Metric(each.key, each.value, each.time_ms, each.step) for each in points.get(key, ())]
+            for start in range(0, len(metrics), _MOST_POINTS):
+                self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
             if key in changed:
                 self._describe(key, run_id, ended=ended)
-
-    def _log_points(self, run_id: str, points: list[Point]) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [Metric(point.key, point.value, point.time_ms, point.step) for point in points]
-        for start in range(0, len(metrics), _MOST_POINTS):
-            self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
 
     def _describe(self, key: Key, run_id: str, *, ended: bool) -> None:
         """Send the params, the tags and the status of a run."""

@@ -38,7 +38,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
 _FILES = (
     *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),
-    *("mirror.json", "mirror.log", "optuna.journal", "optuna.journal.lock"),
+    *(
+        "mirror.json",
+        "mirror-optuna.json",
+        "mirror-tensorboard.json",
+        "mirror.log",
+        "optuna.journal",
+        "optuna.journal.lock",
+    ),
     *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
     *(lock.LOCK, lock.OWNER),
 )
@@ -98,8 +105,6 @@ class StudyFolder:
     """The records of a packed study without its training iterations."""
     optuna_journal = _Entry("optuna.journal")
     """Where `optuna-dashboard` finds the trials of a study without a database for them."""
-    mirror_state = _Entry("mirror.json")
-    """How far MLflow has caught up."""
     mirror_log = _Entry("mirror.log")
     """What the mirror process had to say."""
     tensorboard = _Entry("tensorboard")

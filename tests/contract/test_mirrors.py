@@ -206,7 +206,7 @@ def test_a_study_is_shown_completely_and_a_repetition_changes_nothing(study):
     mirror = mirror_of(folder, place)
     assert sync(mirror)[1] == 4
     if place.kind is MlflowMirror:
-        mirror.forget()
+        mirror.state_file.unlink()
     assert sync(mirror_of(folder, place)) == (len(STORY), 4)
     assert place.shown(folder) == before
 
@@ -256,7 +256,7 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
             except fault:
                 kills += 1
     mirror.close()
-    assert kills >= (5 if place.kind is OptunaMirror else 70)
+    assert kills >= (5 if place.kind is OptunaMirror else 60)
     place.assert_follows(folder)
     assert place.shown(folder) == undisturbed.shown(other)
 

@@ -31,7 +31,7 @@ from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity
 from study.driver.run import take_up
 from study.errors import StudyError
-from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.lock import Owner
@@ -78,13 +78,7 @@ def whole(tmp_path_factory):
     conductor.write_table()
     session.log.close()
     lines = list(read_lines(folder.records))
-    cursor = Cursor(
-        experiment_id="1",
-        parent_run_id="p",
-        offset=lines[-2].end,
-        seq=lines[-2].seq + 1,
-    )
-    MlflowMirror(folder, uri).write_cursor(cursor)
+    MlflowMirror(folder, uri).note(experiment_id="1", parent_run_id="p", offset=lines[-2].end, seq=lines[-2].seq + 1)
     folder.mirror_log.write_text("MLflow was away\n")
     folder.optuna_journal.write_text("made anew by the mirror\n")
     gone = replace(Owner.of_this_process(), began=1.0)
@@ -132,7 +126,7 @@ class Resumed(Session):
             )
             assert self.run_all().reason == "complete"
             self.conductor.write_table()
-            mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="p"))
+            mirror.note(experiment_id="1", parent_run_id="p")
 
 
 def resume(path):

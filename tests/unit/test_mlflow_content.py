@@ -3,10 +3,8 @@
 import json
 import math
 
-import pytest
-
 from study.mirrors import mlflow_content as content
-from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.ledger import Ledger
 from study.records.records import Line
 from tests.spaces import spec
@@ -98,22 +96,17 @@ def test_a_study_says_what_it_is_and_who_works_on_it(tmp_path):
     assert content.study_tags(identity, spec(), ledger(opened()), ended=True)["status"] == "killed"
 
 
-CURSOR = Cursor(experiment_id="1", parent_run_id="abc", offset=12, seq=3)
-
-
-@pytest.fixture
-def mirror(tmp_path) -> MlflowMirror:
-    return MlflowMirror(make_folder(tmp_path, URI), URI)
-
-
-def test_a_cursor_that_is_written_is_read_without_the_password(mirror):
-    assert mirror.read_cursor() is None
-    mirror.write_cursor(CURSOR)
-    assert mirror.read_cursor() == replace(CURSOR, tracking_uri="postgresql://***@db/mlflow")
-    assert "secret" not in mirror.folder.mirror_state.read_text()
-    assert MlflowMirror(mirror.folder, "http://elsewhere").read_cursor() is None
-    mirror.forget()
-    assert mirror.read_cursor() is None
+def test_how_far_mlflow_has_come_is_known_of_each_address_and_without_a_password(tmp_path):
+    mirror = MlflowMirror(make_folder(tmp_path, URI), URI)
+    assert mirror.state.offset == 0
+    mirror.note(experiment_id="1", parent_run_id="abc", offset=12, seq=3, error="away")
+    mirror.note(offset=15)
+    found = MlflowMirror(mirror.folder, URI).state
+    assert (found.experiment_id, found.parent_run_id, found.offset, found.seq, found.error) == ("1", "abc", 15, 3, "")
+    assert "secret" not in mirror.state_file.read_text()
+    assert MlflowMirror(mirror.folder, "http://elsewhere").state.offset == 0
+    mirror.state_file.write_text('{"offset": -1')
+    assert mirror.state.offset == 0
 
 
 def test_the_identity_shows_no_secret_of_a_script(tmp_path):
