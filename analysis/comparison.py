@@ -8,9 +8,8 @@ import pandas as pd
 from analysis.estimates.frame import estimate_of
 from analysis.opened import Study
 from analysis.quantity import QUANTITIES, unknown
-from analysis.scaling.blocks import in_frame
+from analysis.scaling.blocks import in_frame, product_of
 from analysis.scaling.fingerprint import BATCH, differing, text_of
-from analysis.scaling.targets import product_of
 from study.errors import AnalysisError
 from study.text import listed
 

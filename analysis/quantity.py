@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 
 from study.errors import AnalysisError
 from study.statistics import Estimate
-from study.withdrawn import NAMES
 
 Basis = Literal["measured", "predicted", "extrapolated", "emulated"]
 """From runs of these runners; by a model, between measured scales; by a model, beyond them; from emulated runners."""
@@ -117,8 +116,6 @@ class Part:
 
 def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant."""
-    if (instead := NAMES.get(f"{what} {name}")) is not None:
-        return AnalysisError(where=what, rule="was withdrawn in version 0.13.0", got=f"{name!r}", fix=instead)
     choices = list(known)
     near = [each for each in choices if str(name) and each.startswith(str(name))]
     near += difflib.get_close_matches(str(name), choices, n=1)

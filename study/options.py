@@ -5,7 +5,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 from study.adopted.loading import load_space, with_script, words
 from study.console import say, terminal, write
 from study.errors import SpaceError
-from study.records.folder import NAME
+from study.records.folder import NAME, NAME_RULE
 from study.space.space_file import NOTE, NOTE_CHANGE, NOTE_MORE, SHIPPED, read_space
 from study.space.spec import StudySpec
 
@@ -51,8 +51,7 @@ def study_folders(incomplete: str) -> list[str]:
 
 
 _SPACE = "Space file: a path, or the name of one in search_spaces/."
-Space = Annotated[list[str] | None, typer.Option("--space", metavar="SPACE", help=_SPACE, autocompletion=space_names)]
-"""As often as it is typed, so that a second one is refused, see `one_space`."""
+Space = Annotated[str | None, typer.Option("--space", metavar="SPACE", help=_SPACE, autocompletion=space_names)]
 SpaceArgument = Annotated[
     str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.", autocompletion=space_names)
 ]
@@ -118,29 +117,24 @@ def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> Space
     return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)
 
 
-def one_space(argument: str | None, options: Sequence[str] | None) -> str:
+def one_space(argument: str | None, option: str | None) -> str:
     """Return the space that the command line names, by its place or by `--space`.
 
     Raises:
-        SpaceError: It names none, or several.
+        SpaceError: It names none, or two.
     """
-    named = _spaces(argument, options)
-    if len(named) > 1:
-        got = " and ".join(f"'{each}'" for each in named)
+    if argument and option and argument != option:
+        got = f"'{argument}' and '{option}'"
         raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.")
-    if named:
-        return named[0]
+    if named := argument or option:
+        return named
     fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
     raise wrong_option("--space", "must be given", got="none", fix=fix)
 
 
-def _spaces(argument: str | None, options: Sequence[str] | None) -> list[str]:
-    return list(dict.fromkeys(filter(None, (argument, *(options or ())))))
-
-
 def asked_space(
     argument: str | None,
-    options: Sequence[str] | None,
+    option: str | None,
     config: str | None,
     *,
     runners: str | None,
@@ -148,7 +142,7 @@ def asked_space(
     timeout: str,
     trials: int | None,
 ) -> str:
-    """Return the space that the command line names; one around a script is written into a file of its own.
+    """Return the space that the command line names; one around the script of `--config` is written into a file.
 
     Raises:
         SpaceError: It names none, or two, or a script that cannot be studied.
@@ -158,47 +152,22 @@ def asked_space(
             name = "--config-args" if runners is None else "--runners"
             fix = "In a space write parameters.num_env_runners, and config_args."
             raise wrong_option(name, "belongs to --config", fix=fix)
-        return one_space(argument, options)
-    if named := _spaces(argument, options):
-        got, fix = f"'{named[0]}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        return one_space(argument, option)
+    if named := argument or option:
+        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
         raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
-    text = asked_script(config, arguments=arguments, timeout=timeout, runners=runners, trials=trials)
-    folder = Path(tempfile.mkdtemp(prefix="study-space-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
-    file.write_text(text, encoding="utf-8")
-    return str(file)
-
-
-def asked_script(
-    config: str,
-    *,
-    arguments: str = "",
-    timeout: str = "60s",
-    runners: str | None = None,
-    trials: int | None = None,
-) -> str:
-    """Return the space around the values of a person's script, as YAML.
-
-    Args:
-        config: The script, as `--config` names it.
-        arguments: Of the script.
-        timeout: How long it may take.
-        runners: The scales, as `1,10,46`.
-        trials: Number of trials.
-
-    Raises:
-        SpaceError: It cannot be studied; says why.
-    """
     from study.adopted.reading import read_script, script_file
     from study.adopted.writing import not_varied, space_text
 
-    console = terminal(error=True)
-    given, limit, scales = words(arguments, "--config-args"), seconds(timeout, "--config-timeout"), _scales(runners)
+    scales = sorted({int(part) for part in (runners or "").split(",") if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
+    if len(scales) < len(runners.split(",") if runners is not None else ()):
+        rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
+        raise wrong_option("--runners", rule, got=f"'{runners}'", fix=fix)
+    given, limit = words(arguments, "--config-args"), seconds(timeout, "--config-timeout")
     script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
     adopted = read_script(config, args=given, timeout_s=limit, where="--config")
-    facts = adopted.facts
+    facts, console = adopted.facts, terminal(error=True)
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     if settings := ", ".join(facts.settings):
         say(console, f"Beside the parameters of a study it sets {settings}.")
@@ -208,7 +177,12 @@ def asked_script(
         say(console, f"It sets {variables} in its environment: so do the trials.")
     for remark in not_varied(facts):
         say(console, remark)
-    return space_text(facts, config=config, args=arguments, runners=scales, trials=trials)
+    folder = Path(tempfile.mkdtemp(prefix="study-space-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
+    text = space_text(facts, config=config, args=arguments, runners=tuple(scales), trials=trials)
+    file.write_text(text, encoding="utf-8")
+    return str(file)
 
 
 _SAID: set[str] = set()
@@ -221,17 +195,6 @@ def say_that_it_runs(script: str) -> None:
         _SAID.add(script)
         text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
         say(terminal(error=True), text)
-
-
-def _scales(text: str | None) -> tuple[int, ...]:
-    """Return the numbers of runners that the command line names."""
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,10}", part) and int(part) > 0 for part in parts) or len(set(parts)) < len(parts):
-        rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
-        raise wrong_option("--runners", rule, got=f"'{text}'", fix=fix)
-    return tuple(sorted(map(int, parts)))
 
 
 @contextlib.contextmanager
@@ -296,8 +259,7 @@ def checked_name(name: str) -> str:
         SpaceError: It cannot be one.
     """
     if not NAME.fullmatch(name):
-        rule = "must consist of letters, digits, '.', '_' and '-'"
-        raise wrong_option("--name", rule, got=f"'{name}'", fix="Choose another name.")
+        raise wrong_option("--name", NAME_RULE, got=f"'{name}'", fix="Choose another name.")
     return name
 
 

@@ -5,20 +5,25 @@ from typing import Any
 
 from study.driver.conductor import Conductor
 from study.machine.load import NodeLoad
-from study.records.records import Evaluation, Iteration
-from study.trial.messages import BuiltTrial, TrialResult
+from study.records.records import Evaluation, Iteration, TrialBuilt
+from study.trial.messages import TrialResult
 from tests.values import replace
 
-Reported = BuiltTrial | Iteration | Evaluation
+Reported = TrialBuilt | Iteration | Evaluation
 Content = Mapping[str, Any]
 """Plain fields with their `kind`."""
 
 
-def built(*placement: dict[str, Any], startup_time_s: float | None = 1.0) -> BuiltTrial:
+def built(*placement: dict[str, Any], startup_time_s: float | None = 1.0) -> TrialBuilt:
     """Return what a trial says as it comes up, of two processes where no placement is given."""
     processes = {"n0": len(placement) or 2}
-    return BuiltTrial(
-        startup_time_s=startup_time_s, effective={}, processes_per_node=processes, placement=list(placement)
+    return TrialBuilt(
+        trial=0,
+        attempt=0,
+        startup_time_s=startup_time_s,
+        effective={},
+        processes_per_node=processes,
+        placement=list(placement),
     )
 
 
@@ -52,7 +57,7 @@ def evaluation(after: Iteration, *returns: float, progress: float) -> Evaluation
 def report(conductor: Conductor, trial: int, *values: Reported, progress: float) -> None:
     """Let a conductor hear of it."""
     attempt = conductor.ledger.rows[trial].attempt
-    named = [each if isinstance(each, BuiltTrial) else replace(each, trial=trial, attempt=attempt) for each in values]
+    named = [replace(each, trial=trial, attempt=attempt) for each in values]
     conductor.report(trial, named, progress=progress)
 
 
@@ -62,21 +67,18 @@ def packed(
     trial: int,
     attempt: int,
     progress: float,
-    done: bool,
     policy: bytes | None,
     loads: Sequence[Content] = (),
 ) -> dict[str, Any]:
     """Return it as Tune gets it."""
-    kinds = {"trial_built": BuiltTrial, "iteration": Iteration, "evaluation": Evaluation}
+    kinds = {"trial_built": TrialBuilt, "iteration": Iteration, "evaluation": Evaluation}
     records = []
     for content in contents:
         kind, fields = kinds[content["kind"]], {name: value for name, value in content.items() if name != "kind"}
-        own = {"placement": []} if kind is BuiltTrial else {"trial": trial, "attempt": attempt}
-        records.append(kind(**{**own, **fields}))
+        records.append(kind(**{"trial": trial, "attempt": attempt, **fields}))
     return TrialResult(
         records=tuple(records),
         progress=progress,
-        done=done,
         policy=policy,
         node_loads=tuple(NodeLoad(**load) for load in loads),
     ).packed()

@@ -1,6 +1,6 @@
 """The parts of a study's long frame, each computed once when it is first needed."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -8,19 +8,14 @@ import pandas as pd
 
 from analysis.estimates.certificate import certificate_of, certificate_rows
 from analysis.estimates.frame import frame_of
-from analysis.estimates.settings import Setting, arms_of_trials, setting_rows, settings_of, small_scale
+from analysis.estimates.settings import Setting, setting_rows, settings_of, small_scale
+from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import Models, attempt, model_rows, rows_at
+from analysis.models.study import Models, model_rows, rows_at
 from analysis.quantity import Part
 from analysis.scaling.clock import Names, cells, phases, prices_of, scaling
 from analysis.scaling.selection import select
-from analysis.scaling.targets import targets_of, watched
 from study.engine import engines_in_words
-
-
-def _part(compute: Callable[[], Part]) -> Part:
-    found = attempt(compute)
-    return Part(why=found) if isinstance(found, str) else found
 
 
 class Results:
@@ -43,37 +38,32 @@ class Results:
     @cached_property
     def strong(self) -> Part:
         """Strong scaling, batch fixed."""
-        return _part(lambda: scaling(self.data.runs, "strong", self.names, space=self.data.space_file))
+        return scaling(self.data.runs, "strong", self.names, space=self.data.space_file)
 
     @cached_property
     def weak(self) -> Part:
         """Weak scaling, steps per runner fixed."""
-        return _part(lambda: scaling(self.data.runs, "weak", self.names, space=self.data.space_file))
+        return scaling(self.data.runs, "weak", self.names, space=self.data.space_file)
 
     @cached_property
     def phases(self) -> Part:
         """Phases of an iteration."""
-        return _part(lambda: phases(self.data.runs, self.names))
+        return phases(self.data.runs, self.names)
 
     @cached_property
     def targets(self) -> Part:
         """Steps, time and cost to target, as well as the evaluations know them."""
-        spec, small = self.data.spec, small_scale(self.data)
-        budget = spec.budget.env_steps if spec else None
-        return _part(lambda: targets_of(self.watched, arms=arms_of_trials(self.data.runs, small=small), budget=budget))
-
-    @cached_property
-    def watched(self) -> pd.DataFrame:
-        """The runs, and since when each is known to be at the target; as they are where none got there."""
-        runs, spec = self.data.runs, self.data.spec
-        if runs["env_steps_to_target"].isna().all():
-            return runs
-        return watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+        budget = self.data.spec.budget.env_steps if self.data.spec else None
+        part = targets_of(self.settings, self.measured, num_trials=len(self.data.runs), budget=budget)
+        return replace(part, n_failed=self.num_failed)
 
     @cached_property
     def settings(self) -> list[Setting]:
         """The settings that runs are judged by (`analysis.estimates.settings`)."""
-        return settings_of(self.data.runs, small=small_scale(self.data))
+        runs, spec = self.data.runs, self.data.spec
+        if runs["env_steps_to_target"].notna().any():
+            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+        return settings_of(runs, small=small_scale(self.data))
 
     @cached_property
     def models(self) -> Models:
@@ -88,10 +78,9 @@ class Results:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The long frame: every estimate of the study."""
-        rates = [*cells(self.measured, self.names)] if not self.strong.why else []
-        models = [*model_rows(self.models, self.measured, self.names)]
+        rates = [*cells(self.measured, self.names), *model_rows(self.models, self.measured, self.names)]
         parts = (self.strong, self.weak, self.phases, self.targets)
-        rows = [*rates, *models, *prices_of([*rates, *models]), *(row for part in parts for row in part.rows)]
+        rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
         rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
         return frame_of(rows, kind=self.data.kind, engine=self.engine)

@@ -1,9 +1,10 @@
 """The settings of a study: what they are called in plain words, and what they learnt.
 
-Runs of one setting at one number of runners are replicates: they differ in nothing but their seeds. Settings are
-judged by the runs of the confirmation, once a hold-up study has any: the other stages ran on seeds that settings were
-chosen by. A failed run counts: as not solved, with a score of 0 and the return of the environment's floor. Where the
-space gives no floor and reference there are no scores, since 0 may be a good return there.
+Runs of one setting at one number of runners are replicates: they differ in nothing but their seeds, and two of one seed
+are one. Settings are judged by the runs of the confirmation, once a hold-up study has any: the other stages ran on
+seeds that settings were chosen by. A failed run counts: as not solved, with a score of 0 and the return of the
+environment's floor. Where the space gives no floor and reference there are no scores, since 0 may be a good return
+there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,14 +17,15 @@ import pandas as pd
 
 from analysis.load import StudyData
 from analysis.quantity import Row, quantity, rows_of
-from analysis.scaling.fingerprint import in_words, value_in_words
+from analysis.scaling.fingerprint import fields, in_words, value_in_words
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
-from analysis.scaling.targets import ENDED, LIMIT, emulated, environment_of, judged
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 
+LIMIT = "max_iterations"
+"""Column that tells settings apart too: runs that were given less training are no replicates of the others."""
 _FIRST = (
     "train_batch_size",
     "minibatch_size",
@@ -54,6 +56,8 @@ ARMS: Mapping[str, str] = MappingProxyType(
 """Arm or baseline in the records -> its name in plain words; `{small}` is the small scale of a hold-up study."""
 MOST_SETTINGS = 1_000
 """Settings that are looked at, those with the most runs first and of these the best; `Study.trials` has every run."""
+CHOSEN_BY = "Runs on seeds that settings were chosen by: the best ones look better than they are."
+"""What must be said where there is no confirmation yet."""
 NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
 """Stages whose runs are cut short for the clock: they say nothing about the return."""
 
@@ -65,7 +69,7 @@ class Setting:
     Attributes:
         name: In plain words.
         num_env_runners: Runners, or those that the lanes stand for.
-        runs: One row per run, the failed ones included.
+        runs: One row per seed, the failed ones included.
     """
 
     name: str
@@ -90,6 +94,23 @@ class Setting:
         worst = [np.inf if pd.isna(each) else float(each) for each in (-returns, steps)]
         return first, worst[0], worst[1], self.num_env_runners, self.name
 
+    def row(self) -> dict[str, Any]:
+        """Return the columns of its rows in the long frame."""
+        runs = self.runs
+        environments = {fields(str(each)).get("environment.id") for each in runs["fingerprint"].unique()}
+        emulated = bool((runs["execution"].eq("emulated") | runs["stands_for_runners"].notna()).any())
+        return {
+            "workload": str(environments.pop()) if len(environments) == 1 else "",
+            "arm": self.name,
+            "num_env_runners": self.num_env_runners,
+            "num_cpus": None if emulated else as_int(runs, "num_cpus"),
+            "train_batch_size": as_int(runs, "train_batch_size"),
+            "basis": "emulated" if emulated else "measured",
+            "engine": as_text(runs, "engine") or "",
+            "fingerprint": as_text(runs, "fingerprint") or "",
+            "n_failed": int(self.failed.sum()),
+        }
+
 
 def arm_in_words(name: str, small: int | None, *, folded: bool = False, unnamed: str | None = None) -> str:
     """Return what an arm or baseline is called, without its scale.
@@ -112,20 +133,31 @@ def small_scale(data: StudyData) -> int | None:
 
 
 def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the ended runs that had their whole budget and that settings may be judged by, at their scale."""
-    here = judged(runs[runs["status"].isin(ENDED)])
-    stages = texts(here, "stage")
-    return at_their_scale(here[~np.isin(stages, NOT_TRAINED_OUT)]).dropna(subset=["num_env_runners"])
+    """Return the ended runs that had their whole budget and that settings may be judged by, at their scale.
+
+    The column `setting` says which of them learn by one setting. Of runs of one setting and scale those of the longest
+    training are taken, and of these one of each seed: a failed one, else the first.
+    """
+    confirmed = runs["stage"].eq("confirm").fillna(False).astype(bool)
+    here = runs[confirmed] if confirmed.any() else runs[~np.isin(texts(runs, "stage"), NOT_TRAINED_OUT)]
+    here = at_their_scale(here[here["status"].isin(["finished", "failed"])]).dropna(subset=["num_env_runners"])
+    if here.empty:
+        return here.assign(setting=pd.Series(dtype=object))
+    here = here.assign(setting=_keys(here))
+    longest = here.groupby(["setting", "num_env_runners"])[LIMIT].transform("max")
+    here = here[here[LIMIT].eq(longest).fillna(False) | here[LIMIT].isna()]
+    first = here.assign(_ended=here["status"].eq("finished")).sort_values(["_ended", "trial"], kind="stable")
+    again = first.duplicated(["setting", "num_env_runners", "seed"]) & first["seed"].notna()
+    return here.loc[~again.sort_index()]
 
 
 def runs_per_setting(runs: pd.DataFrame) -> list[int]:
-    """Return how many of `learning_runs` each setting has at each number of runners."""
-    here = learning_runs(runs)
-    return [] if here.empty else here.groupby([_keys(here), here["num_env_runners"]]).size().tolist()
+    """Return how many seeds each setting has at each number of runners, of `learning_runs`."""
+    return learning_runs(runs).groupby(["setting", "num_env_runners"]).size().tolist()
 
 
 def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting]:
-    """Return the settings of `learning_runs`: most runs first, of equally many the best score, then the best return.
+    """Return the settings of `learning_runs`: most seeds first, of equally many the best score, then the best return.
 
     Args:
         runs: One row per trial (`analysis.load`).
@@ -137,54 +169,19 @@ def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting
     here = learning_runs(runs)
     if here.empty:
         return []
-    keys = _keys(here)
-    names = names_of(here, keys, small=small)
-    scores = here["score"].astype("Float64").where(here["status"].ne("failed"), 0.0).fillna(0.0)
-    cells = pd.DataFrame({"key": keys, "scale": here["num_env_runners"].astype(int), "score": scores.astype(float)})
-    cells["return"] = here["final_return"].astype(float)  # alone tells settings apart where nothing is scored
-    grouped = cells.groupby(["key", "scale"], sort=True)
-    order = grouped.agg(size=("score", "size"), score=("score", "mean"), final=("return", "mean")).reset_index()
-    by = ["size", "score", "final", "scale", "key"]
+    names = _names(here, small)
+    scores = here["score"].astype("Float64").where(here["status"].ne("failed"), 0.0).fillna(0.0).astype(float)
+    # The return alone tells settings apart where nothing is scored.
+    cells = here.assign(score=scores, final=here["final_return"].astype(float))
+    grouped = cells.groupby(["setting", "num_env_runners"], sort=True)
+    order = grouped.agg(size=("score", "size"), score=("score", "mean"), final=("final", "mean")).reset_index()
+    by = ["size", "score", "final", "num_env_runners", "setting"]
     order = order.sort_values(by, ascending=[False] * 3 + [True] * 2).head(MOST_SETTINGS)
     places = grouped.indices
     return [
         Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]])
-        for key, scale in zip(order["key"], order["scale"], strict=True)
+        for key, scale in zip(order["setting"], order["num_env_runners"], strict=True)
     ]
-
-
-def names_of(runs: pd.DataFrame, keys: "pd.Series[Any]", *, small: int | None) -> dict[tuple[str, int], str]:
-    """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings."""
-    by_key = runs.assign(_key=keys, _per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("_key")
-    varying = [name for name in TOLD if runs[name].nunique() > 1]
-    same = {name: _shared(by_key[name]) for name in (*varying, "_per_runner")}
-    places = runs.assign(_key=keys).groupby(["_key", "num_env_runners"])
-    arms = _shared(places["baseline"])
-    folded = places["stands_for_runners"].count() > 0
-    names: dict[tuple[str, int], str] = {}
-    taken: dict[str, list[str]] = {}
-    for key, scale in places.size().index.tolist():
-        arm = arm_in_words(str(arms.get((key, scale))), small, folded=bool(folded[key, scale]), unnamed="")
-        name = arm or _in_words(key, varying, same) or "the only setting"
-        if arm and key in same.get(LIMIT, {}):
-            name += f", {_in_words(key, [LIMIT], same)}"
-        others = taken.setdefault(name, [])
-        if key not in others:
-            others.append(key)
-        number_ = others.index(key) + 1
-        names[str(key), int(scale)] = name if number_ == 1 else f"{name} (no. {number_})"
-    return names
-
-
-def arms_of_trials(runs: pd.DataFrame, *, small: int | None = None) -> dict[int, str]:
-    """Return trial -> name of its setting, of `learning_runs`."""
-    here = learning_runs(runs)
-    if here.empty:
-        return {}
-    keys = _keys(here)
-    names = names_of(here, keys, small=small)
-    trials = zip(here["trial"], keys, here["num_env_runners"], strict=True)
-    return {int(trial): names[str(key), int(scale)] for trial, key, scale in trials}
 
 
 def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
@@ -196,18 +193,38 @@ def _keys(runs: pd.DataFrame) -> "pd.Series[Any]":
     return written.where(known == "", known)
 
 
-def _in_words(key: str, varying: Iterable[str], same: Mapping[str, Mapping[str, Any]]) -> str:
-    words = [f"{in_words(name)} {value_in_words(same[name][key])}" for name in varying if key in same[name]]
-    grows = "train_batch_size" in varying and key not in same["train_batch_size"]
-    if grows and key in same["_per_runner"]:
-        words.insert(0, f"batch {value_in_words(same['_per_runner'][key])} per runner")
-    return ", ".join(words)
+def _names(runs: pd.DataFrame, small: int | None) -> dict[tuple[str, int], str]:
+    """Return a name for each setting and scale: that of its arm, else the values that tell it from other settings."""
 
+    def shared(groups: Any) -> dict[Any, Any]:
+        """Return group -> the value that all its rows share, for the groups that have one."""
+        return dict(groups.first()[groups.nunique() == 1].items())
 
-def _shared(column: Any) -> dict[Any, Any]:
-    """Return group -> the value that all its rows share, for the groups that have one."""
-    first, same = column.first(), column.nunique() == 1
-    return dict(first[same].items())
+    by_key = runs.assign(_per_runner=runs["train_batch_size"] / runs["num_env_runners"]).groupby("setting")
+    varying = [name for name in TOLD if runs[name].nunique() > 1]
+    same = {name: shared(by_key[name]) for name in (*varying, "_per_runner")}
+
+    def written(key: str, told: Iterable[str]) -> str:
+        words = [f"{in_words(name)} {value_in_words(same[name][key])}" for name in told if key in same[name]]
+        if "train_batch_size" in told and key not in same["train_batch_size"] and key in same["_per_runner"]:
+            words.insert(0, f"batch {value_in_words(same['_per_runner'][key])} per runner")
+        return ", ".join(words)
+
+    places = runs.groupby(["setting", "num_env_runners"])
+    arms, folded = shared(places["baseline"]), places["stands_for_runners"].count() > 0
+    names: dict[tuple[str, int], str] = {}
+    taken: dict[str, list[str]] = {}
+    for key, scale in places.size().index.tolist():
+        arm = arm_in_words(str(arms.get((key, scale))), small, folded=bool(folded[key, scale]), unnamed="")
+        name = arm or written(key, varying) or "the only setting"
+        if arm and LIMIT in varying and key in same[LIMIT]:
+            name += f", {written(key, [LIMIT])}"
+        others = taken.setdefault(name, [])
+        if key not in others:
+            others.append(key)
+        number = others.index(key) + 1
+        names[str(key), int(scale)] = name if number == 1 else f"{name} (no. {number})"
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,16 +286,4 @@ def setting_rows(data: StudyData, settings: Iterable[Setting]) -> Iterator[Row]:
     scored = data.spec.is_scored if data.spec else bool(data.runs["score"].notna().any())
     target, floor = (environment.target, environment.floor) if environment else (None, None)
     for setting in settings:
-        runs = setting.runs
-        place = {
-            "workload": environment_of(runs),
-            "arm": setting.name,
-            "num_env_runners": setting.num_env_runners,
-            "num_cpus": None if emulated(runs) else as_int(runs, "num_cpus"),
-            "train_batch_size": as_int(runs, "train_batch_size"),
-            "basis": "emulated" if emulated(runs) else "measured",
-            "engine": as_text(runs, "engine") or "",
-            "fingerprint": as_text(runs, "fingerprint") or "",
-            "n_failed": int(setting.failed.sum()),
-        }
-        yield from rows_of("setting", Judged(setting=setting, target=target, floor=floor, scored=scored), place)
+        yield from rows_of("setting", Judged(setting=setting, target=target, floor=floor, scored=scored), setting.row())

@@ -1,50 +1,44 @@
-"""Laws of n runners at a fixed batch: Amdahl's, and Gunther's with its peak, fitted by scipy's `curve_fit`.
+"""Laws of n runners at a fixed batch: Amdahl's, and Gunther's with its peak, fitted by SciPy's `curve_fit`.
 
-Errors are relative: the logarithm of the throughput is fitted. What the runs of a block have in common is a factor
-whose geometric mean over the blocks is 1, fitted with the law. Intervals are asymptotic (Student's t); how often they
-hold the truth: `study/statistics/README.md`.
+Errors are relative: the logarithm of the throughput is fitted, within blocks, so that what a block does to all of its
+runs cancels. Intervals are asymptotic (Student's t); how often they hold the truth: `study/statistics/README.md`.
 """
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
+from analysis.scaling.blocks import LEVEL, exponential
 from study.errors import AnalysisError
-from study.statistics import Estimate, FloatArray, t_quantile
+from study.statistics import Estimate, FloatArray, t_estimate
 
 LEAST_SCALES = 6
-"""Distinct scales below which the three unknowns of the USL count as unidentified."""
+"""Distinct scales below which the unknowns of the USL count as unidentified."""
 MOST_OFF = 0.1
 """Median relative error on its own runs above which a model does not describe them."""
-_MOST_CONDITION = 1e8
-"""Condition of the standard errors' matrix above which the runs do not tell the unknowns apart."""
+METHOD = "asymptotic, Student's t"
 Law = Callable[..., FloatArray]
+"""n and its unknowns -> throughput relative to one runner."""
 
 
-def amdahl(n: FloatArray, log_single: float, serial: float) -> FloatArray:
-    """Return X1 / (f + (1 - f) / n), env steps per second.
+def amdahl(n: FloatArray, serial: float) -> FloatArray:
+    """Return 1 / (f + (1 - f) / n).
 
     Source: Amdahl, AFIPS Spring Joint Computer Conference 30 (1967).
     """
-    return np.asarray(np.exp(log_single) / (serial + (1 - serial) / n), dtype=np.float64)
+    return np.asarray(1 / (serial + (1 - serial) / n), dtype=np.float64)
 
 
-def usl(n: FloatArray, log_single: float, contention: float, coherency: float) -> FloatArray:
-    """Return g n / (1 + a (n - 1) + b n (n - 1)), env steps per second.
+def usl(n: FloatArray, contention: float, coherency: float) -> FloatArray:
+    """Return n / (1 + a (n - 1) + b n (n - 1)).
 
     Source: Gunther, Guerrilla Capacity Planning (2007); the R package usl (Moeding) for the published coefficients.
     """
-    below = 1 + contention * (n - 1) + coherency * n * (n - 1)
-    return np.asarray(np.exp(log_single) * n / below, dtype=np.float64)
-
-
-def usl_peak(contention: float, coherency: float) -> float:
-    """Return the n of the highest throughput, sqrt((1 - a) / b); nan where there is none."""
-    return float(np.sqrt((1 - contention) / coherency)) if contention < 1 and coherency > 0 else float("nan")
+    return np.asarray(n / (1 + contention * (n - 1) + coherency * n * (n - 1)), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,42 +47,43 @@ class LawFit:
 
     Attributes:
         law: What was fitted.
-        theta: Its unknowns, shape (unknowns,).
-        covariance: Of the unknowns, within blocks, shape (unknowns, unknowns); infinite where the runs do not tell.
-        n: Runs behind them.
+        single: Throughput of one runner, env steps per second.
+        unknowns: Of the law, shape (unknowns,).
+        covariance: Of these, shape (unknowns, unknowns); infinite where the runs do not tell.
+        n: Blocks behind them.
         num_scales: Distinct numbers of runners.
         degrees: Runs beyond the unknowns and the blocks.
         off: Median over the runs of |predicted - observed| / observed throughput.
-        level: Nominal coverage of the intervals.
     """
 
     law: Law
-    theta: FloatArray
+    single: float
+    unknowns: FloatArray
     covariance: FloatArray
     n: int
     num_scales: int
     degrees: int
     off: float
-    level: float
 
     def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
         """Return env steps per second, in the shape of `num_env_runners`."""
-        return self.law(np.asarray(num_env_runners, dtype=np.float64), *self.theta)
+        return self.single * self.law(np.asarray(num_env_runners, dtype=np.float64), *self.unknowns)
 
     def unknown(self, place: int, *, most: float = np.inf) -> Estimate:
-        """Return one of the unknowns that lie in [0, most]."""
-        half = self._half(np.eye(self.theta.size)[place])
-        return self._estimate(float(self.theta[place]), half, low=0.0, high=most)
+        """Return one of the unknowns, which lie in [0, most]."""
+        found = self._estimate(float(self.unknowns[place]), np.eye(self.unknowns.size)[place])
+        if not found.has_interval:
+            return found
+        value = found.value
+        return replace(found, low=min(max(found.low, 0.0), value), high=max(min(found.high, most), value))
 
     @property
     def peak(self) -> Estimate | None:
-        """Of the USL, the n of the highest throughput, by the delta method on its logarithm; None where `no_peak`."""
+        """Of the USL, the n of the highest throughput, sqrt((1 - a) / b), by the delta method; None where `no_peak`."""
         if self.no_peak:
             return None
-        _, contention, coherency = self.theta
-        value = usl_peak(contention, coherency)
-        half = self._half(np.array([0.0, -0.5 / (1 - contention), -0.5 / coherency]))
-        return self._estimate(value, value * (np.exp(half) - 1), below=value * (1 - np.exp(-half)))
+        a, b = self.unknowns
+        return exponential(self._estimate(0.5 * float(np.log((1 - a) / b)), np.array([-0.5 / (1 - a), -0.5 / b])))
 
     @property
     def no_peak(self) -> str:
@@ -97,35 +92,19 @@ class LawFit:
             return f"{self.num_scales} distinct numbers of runners, fewer than {LEAST_SCALES}"
         if self.off > MOST_OFF:
             return f"the law does not describe these runs, off by {self.off:.0%} at their median"
-        if self.theta[1] >= 1:
+        if self.unknowns[0] >= 1:
             return "the contention leaves no growth"
-        return "" if self.unknown(2).low > 0 else "the interval of b holds 0: the runs show no retrograde part"
+        return "" if self.unknown(1).low > 0 else "the interval of b holds 0: the runs show no retrograde part"
 
-    def _half(self, slope: FloatArray) -> float:
-        """Return half the width of the interval of a combination of the unknowns; infinite where nothing tells it."""
-        if self.degrees < 1 or not np.isfinite(self.covariance).all():
-            return float("inf")
-        spread = float(np.sqrt(max(float(slope @ self.covariance @ slope), 0.0)))
-        return t_quantile((1 + self.level) / 2, self.degrees) * spread
-
-    def _estimate(
-        self, value: float, above: float, *, below: float | None = None, low: float = -np.inf, high: float = np.inf
-    ) -> Estimate:
-        below = above if below is None else below
-        ends = (-np.inf, np.inf)
-        if np.isfinite(above):
-            ends = min(max(value - below, low), value), max(min(value + above, high), value)
-        method = "asymptotic, Student's t"
-        return Estimate(value=value, low=ends[0], high=ends[1], n=self.n, level=self.level, method=method)
+    def _estimate(self, value: float, slope: FloatArray) -> Estimate:
+        """Return a combination of the unknowns, given its value and its derivatives."""
+        known = np.isfinite(self.covariance).all()
+        spread = max(float(slope @ self.covariance @ slope), 0.0) if known else 0.0
+        return t_estimate(value, spread, self.degrees if known else 0, n=self.n, level=LEVEL, method=METHOD)
 
 
 def fit_law(
-    law: Law,
-    num_env_runners: npt.ArrayLike,
-    env_steps_per_s: npt.ArrayLike,
-    *,
-    blocks: npt.ArrayLike | None = None,
-    level: float = 0.95,
+    law: Law, num_env_runners: npt.ArrayLike, env_steps_per_s: npt.ArrayLike, blocks: Sequence[object]
 ) -> LawFit:
     """Fit a law by least squares of relative errors; its unknowns stay in their bounds.
 
@@ -133,81 +112,60 @@ def fit_law(
         law: `amdahl` or `usl`.
         num_env_runners: n of each run, shape (runs,).
         env_steps_per_s: Throughput of each run, shape (runs,), > 0, at one batch.
-        blocks: Number of each run's block, shape (runs,); None: each is a block of its own. Blocks that hold one scale
-            each cannot be told from the law: their runs then count as independent.
-        level: Nominal coverage of the intervals.
+        blocks: Block of each run. Blocks that hold one scale each cannot be told from the law: their runs then count
+            as independent.
 
     Raises:
         AnalysisError: There are fewer distinct scales than unknowns.
     """
     scales, logs = np.asarray(num_env_runners, dtype=np.float64), np.log(np.asarray(env_steps_per_s, dtype=np.float64))
+    start, most = ((0.1,), 1.0) if law is amdahl else ((0.05, 1e-4), np.inf)
     distinct = np.unique(scales).size
-    start, most = ((0.1,), (1.0,)) if law is amdahl else ((0.05, 1e-4), (np.inf, np.inf))
     if distinct < len(start) + 1:
         rule = f"needs at least {len(start) + 1} different numbers of runners"
         raise AnalysisError(where="num_env_runners", rule=rule, got=distinct, fix="Measure more scales.")
-    effects = _effects(scales, blocks)
-    unknowns = len(start) + 1
+    number = {block: at for at, block in enumerate(dict.fromkeys(blocks))}
+    block = np.array([number[each] for each in blocks])
+    if not any(np.unique(scales[block == each]).size > 1 for each in range(len(number))):
+        block = np.zeros_like(block)
+    sizes = np.bincount(block)
 
-    def predicted(n: FloatArray, *theta: float) -> FloatArray:
-        return np.asarray(np.log(law(n, *theta[:unknowns])) + effects @ np.array(theta[unknowns:]))
+    def means(values: FloatArray) -> FloatArray:
+        """Return the mean of each block, shape (blocks,)."""
+        return np.asarray(np.bincount(block, weights=values) / sizes)
 
-    def slopes(n: FloatArray, *theta: float) -> FloatArray:
-        return np.column_stack([_slopes(law, n, theta[:unknowns]), effects])
+    def within(n: FloatArray, *unknowns: float) -> FloatArray:
+        relative = np.log(law(n, *unknowns))
+        return np.asarray(relative - means(relative)[block])
 
-    zeros, open_ = np.zeros(effects.shape[1]), np.full(effects.shape[1], np.inf)
-    first = float(np.max(logs - np.log(scales))) if law is usl else float(logs[scales.argmin()])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optimize.OptimizeWarning)  # no covariance: the interval is open
-        theta, covariance = optimize.curve_fit(
-            predicted,
+        unknowns, covariance = optimize.curve_fit(
+            within,
             scales,
-            logs,
-            p0=[first, *start, *zeros],
-            bounds=([-np.inf, *np.zeros(len(start)), *-open_], [np.inf, *most, *open_]),
-            jac=slopes,
-            x_scale="jac",
-            ftol=1e-12,
-            xtol=1e-12,
-            gtol=1e-12,
+            logs - means(logs)[block],
+            p0=start,
+            bounds=(0.0, most),
+            jac="3-point",
+            x_scale=(0.1,) if law is amdahl else (0.1, 1e-3),
+            absolute_sigma=True,
+            sigma=np.ones_like(scales),
+            ftol=1e-14,
+            xtol=1e-14,
+            gtol=1e-14,
             max_nfev=2_000,
         )
-    found = np.asarray(theta[:unknowns], dtype=np.float64)
-    own = covariance[:unknowns, :unknowns]
-    if np.linalg.cond(_scaled(slopes(scales, *theta))) > _MOST_CONDITION:
-        own = np.full_like(own, np.inf)
-    off = np.median(np.abs(np.exp(np.log(law(scales, *found)) - logs) - 1))
+    relative = np.log(law(scales, *unknowns))
+    residuals = logs - means(logs)[block] - within(scales, *unknowns)
+    degrees = scales.size - len(start) - sizes.size
+    level = float(means(logs - relative).mean())  # of the average block
     return LawFit(
         law=law,
-        theta=found,
-        covariance=own,
-        n=scales.size,
+        single=float(np.exp(level)),
+        unknowns=np.asarray(unknowns, dtype=np.float64),
+        covariance=np.asarray(covariance) * float(residuals @ residuals) / max(degrees, 1),
+        n=len(number),
         num_scales=distinct,
-        degrees=scales.size - unknowns - effects.shape[1],
-        off=float(off),
-        level=level,
+        degrees=degrees,
+        off=float(np.median(np.abs(np.exp(level + relative - logs) - 1))),
     )
-
-
-def _slopes(law: Law, n: FloatArray, theta: tuple[float, ...]) -> FloatArray:
-    """Return d ln X / d theta, shape (runs, unknowns)."""
-    if law is amdahl:
-        return np.column_stack([np.ones_like(n), -(1 - 1 / n) / (theta[1] + (1 - theta[1]) / n)])
-    below = 1 + theta[1] * (n - 1) + theta[2] * n * (n - 1)
-    return np.column_stack([np.ones_like(n), -(n - 1) / below, -n * (n - 1) / below])
-
-
-def _scaled(jacobian: FloatArray) -> FloatArray:
-    size = np.linalg.norm(jacobian, axis=0)
-    return jacobian / np.where(size > 0, size, 1.0)
-
-
-def _effects(scales: FloatArray, blocks: npt.ArrayLike | None) -> FloatArray:
-    """Return what the logarithms of the blocks' factors multiply, shape (runs, blocks - 1): they add up to 0."""
-    if blocks is None:
-        return np.zeros((scales.size, 0))
-    numbers = np.unique(np.asarray(blocks), return_inverse=True)[1]
-    count = int(numbers.max()) + 1
-    if count < 2 or not any(np.unique(scales[numbers == number]).size > 1 for number in range(count)):
-        return np.zeros((scales.size, 0))
-    return np.vstack([np.eye(count - 1), -np.ones(count - 1)])[numbers]

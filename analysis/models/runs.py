@@ -26,20 +26,10 @@ TIMES = (
     "slowest_runner_time_s",
     "mean_runner_time_s",
 )
-FACTORS = (
-    "num_env_runners",
-    "num_envs_per_env_runner",
-    "train_batch_size",
-    "minibatch_size",
-    "num_epochs",
-    "num_learners",
-    "learner_threads",
-)
-"""What tells one cell from another, each >= 1: n, k, B (over all learners), m (per learner), E, L, h."""
-KEY = (*FACTORS, "step_wait_s")
-"""The same with the known wait of one step of one environment, in seconds."""
-CELL = (*KEY, "episode_len")
-"""The same with the mean length of episodes in env steps; NaN where none ended."""
+SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
+"""k, B (over all learners), m (per learner), E, L, and the known wait of one step of one environment in seconds."""
+CELL = ("num_env_runners", *SETTING, "learner_threads", "episode_len")
+"""n, the setting, h, and the mean length of episodes in env steps; NaN where none ended."""
 CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
@@ -50,8 +40,6 @@ CLOCK_FREE = frozenset(
     )
 )
 """Keys of a fingerprint that the models take as numbers, or that leave the clock alone."""
-MOST_RUNS = 400
-"""Runs that the models are fitted to: their intervals would be narrower than what the models leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,35 +61,28 @@ def from_runs(runs: pd.DataFrame) -> Fitting:
         runs: One row per trial (`analysis.load`).
     """
     selection = select(runs)
-    excluded = Counter(selection.excluded)
-    chosen = runs.loc[selection.runs.index]
-    frame = pd.DataFrame(
-        {
-            name: chosen[name].to_numpy(dtype=np.float64, na_value=np.nan)
-            for name in (*FACTORS, "episode_len", *TIMES, "seed")
-        }
-    )
+    excluded, chosen = Counter(selection.excluded), selection.runs
+    numbers = [name for name in (*CELL, *TIMES) if name != "step_wait_s"]
+    frame = pd.DataFrame({name: chosen[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in numbers})
     found = [_workload(str(text)) for text in chosen["fingerprint"]]
     frame["workload"], frame["step_wait_s"] = [text for text, _ in found], [wait for _, wait in found]
-    frame["fingerprint"] = chosen["fingerprint"].astype(str).to_numpy()
+    frame["fingerprint"], frame["block"] = chosen["fingerprint"].astype(str).to_numpy(), chosen["block"].to_numpy()
     for name in ("num_learners", "learner_threads"):
         frame[name] = np.maximum(np.nan_to_num(frame[name], nan=1.0), 1.0)
-    # Runs with one seed are a block; one without a seed is a block of its own (as `analysis.scaling.selection`).
-    frame["block"] = frame.pop("seed").fillna(pd.Series(-1.0 - frame.index, frame.index)).astype(np.int64)
-    known = np.ones(len(frame), dtype=bool)
-    for name in (*FACTORS[:5], *TIMES):
-        here = known & ~np.isfinite(frame[name].to_numpy())
-        if here.any():
-            excluded[f"no {name}"] += int(here.sum())
-        known &= ~here
-    frame = frame[known]
     # A setting's minibatch is what all learners take together.
-    share = np.floor(frame["minibatch_size"] / frame["num_learners"])
-    frame = frame.assign(minibatch_size=np.maximum(share, 1.0))
+    frame["minibatch_size"] = np.maximum(np.floor(frame["minibatch_size"] / frame["num_learners"]), 1.0)
+    for name in numbers:
+        if name != "episode_len":
+            known = np.isfinite(frame[name].to_numpy())
+            excluded[f"no {name}"] += int((~known).sum())
+            frame = frame[known]
     groups = [
         group.drop(columns="workload").reset_index(drop=True) for _, group in frame.groupby("workload", sort=True)
     ]
-    return Fitting(groups=tuple(sorted(groups, key=lambda group: -len(group))), excluded=dict(excluded))
+    return Fitting(
+        groups=tuple(sorted(groups, key=lambda group: -len(group))),
+        excluded={reason: number for reason, number in excluded.items() if number},
+    )
 
 
 def _workload(fingerprint: str) -> tuple[str, float]:
@@ -121,27 +102,7 @@ def column(frame: pd.DataFrame, name: str) -> FloatArray:
     return np.asarray(frame[name].to_numpy(dtype=np.float64))
 
 
-def rates(runs: pd.DataFrame) -> FloatArray:
-    """Return the env steps per second of each run, shape (runs,)."""
-    return column(runs, "train_batch_size") / column(runs, "iteration_time_s")
-
-
-def numbered(frame: pd.DataFrame, names: Sequence[str] = KEY) -> npt.NDArray[np.int64]:
+def numbered(frame: pd.DataFrame, names: Sequence[str] = SETTING) -> npt.NDArray[np.int64]:
     """Return the number of each row's group, from 0: rows that agree in all columns are one group."""
     table = frame[list(names)].to_numpy(dtype=np.float64)
     return np.asarray(np.unique(table, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
-
-
-def thinned(runs: pd.DataFrame, *, most: int = MOST_RUNS) -> pd.DataFrame:
-    """Return at most about `most` runs, equally many of each cell, the first ones; all where there are no more.
-
-    Of more cells than that, those come first that were run most often.
-    """
-    if len(runs) <= most:
-        return runs
-    numbers = numbered(runs)
-    cells, counts = np.unique(numbers, return_counts=True)
-    kept = cells[np.argsort(-counts, kind="stable")[:most]]
-    each = max(most // kept.size, 1)
-    rows = np.concatenate([np.flatnonzero(numbers == cell)[:each] for cell in kept])
-    return runs.iloc[np.sort(rows)].reset_index(drop=True)

@@ -7,27 +7,22 @@ measured scale, nor by a model that does not describe its own runs.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
-from analysis.models.holdout import ModelError, held_out
 from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
-from analysis.models.laws import MOST_OFF, LawFit, amdahl, fit_law, usl
-from analysis.models.runs import CELL, Fitting, column, from_runs, numbered, rates, thinned
+from analysis.models.laws import MOST_OFF, Law, LawFit, amdahl, fit_law, usl
+from analysis.models.runs import CELL, Fitting, column, from_runs, numbered
 from analysis.quantity import Basis, Row, declare, quantity, row, rows_of
-from analysis.scaling.blocks import exponential
-from analysis.scaling.clock import LEVEL, Names, engine_in, prices_of
+from analysis.scaling.blocks import LEVEL, ratio_of_totals
+from analysis.scaling.clock import Names, engine_in, prices_of
 from study.errors import AnalysisError
-from study.statistics import Estimate, FloatArray, t_estimate, variance
+from study.statistics import Estimate, FloatArray, without_interval
 
 T = TypeVar("T")
-SEED = 20_251_121
-"""Of the resamples: the same study gives the same digits."""
-SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
 MOST_EXTRAPOLATED = 2
 """Times the largest measured scale up to which a number of runners has a prediction."""
 ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -59,22 +54,20 @@ class Models:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """Those of the workload with most runs; of very many, equally many of each cell."""
+        """Those of the workload with most runs."""
         if not self.selection.groups:
             rule = "need finished runs with a measured clock and timed phases"
             raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
-        return thinned(self.selection.groups[0])
+        return self.selection.groups[0]
 
     @cached_property
     def setting(self) -> pd.DataFrame:
         """Of these, the runs of the setting that ran at most scales; on a tie that with most runs."""
-        numbers, scales = numbered(self.runs, SETTING), column(self.runs, "num_env_runners")
-
-        def weight(number: int) -> tuple[int, int, int]:
-            here = numbers == number
-            return int(np.unique(scales[here]).size), int(here.sum()), -number
-
-        return self.runs.iloc[np.flatnonzero(numbers == max((int(each) for each in np.unique(numbers)), key=weight))]
+        grouped = self.runs.groupby(numbered(self.runs), sort=True)["num_env_runners"]
+        weights = pd.DataFrame({"scales": grouped.nunique(), "runs": grouped.size()})
+        most = weights.sort_values(["scales", "runs"], ascending=False, kind="stable").index[0]
+        mine: pd.DataFrame = self.runs[numbered(self.runs) == most]
+        return mine
 
     @property
     def cell(self) -> pd.DataFrame:
@@ -90,7 +83,7 @@ class Models:
     @cached_property
     def fit(self) -> IterationTimeFit:
         """The iteration-time model."""
-        return fit_iteration_time(self.runs, rng=np.random.default_rng(SEED))
+        return fit_iteration_time(self.runs)
 
     @property
     def described(self) -> IterationTimeFit:
@@ -105,23 +98,14 @@ class Models:
         return self.fit
 
     @cached_property
-    def errors(self) -> tuple[ModelError, ...]:
-        """Errors of every model on held-out cells."""
-        return held_out(self.runs, rng=np.random.default_rng(SEED))
-
-    @cached_property
     def amdahl(self) -> LawFit:
         """Amdahl's law, fitted to the setting."""
-        return self._law(amdahl)
+        return _fit(amdahl, self.setting)
 
     @cached_property
     def usl(self) -> LawFit:
         """The universal scalability law, fitted to the setting."""
-        return self._law(usl)
-
-    def _law(self, law: Callable[..., FloatArray]) -> LawFit:
-        mine = self.setting
-        return fit_law(law, column(mine, "num_env_runners"), rates(mine), blocks=mine["block"], level=LEVEL)
+        return _fit(usl, self.setting)
 
     @cached_property
     def bound(self) -> "Bound":
@@ -129,7 +113,9 @@ class Models:
         return Bound(self.setting)
 
 
-# --- bounds from measured phases ----------------------------------------------------------------------------------
+def _fit(law: Law, runs: pd.DataFrame) -> LawFit:
+    rates = column(runs, "train_batch_size") / column(runs, "iteration_time_s")
+    return fit_law(law, column(runs, "num_env_runners"), rates, runs["block"].tolist())
 
 
 class Bound:
@@ -143,15 +129,10 @@ class Bound:
         """Take the runs of one setting.
 
         Raises:
-            AnalysisError: Those at the largest n differ in their setting, or one has no time or no learning.
+            AnalysisError: In one of those at the largest n an iteration or its learning took no time.
         """
-        most = runs["num_env_runners"].max()
-        self.runs = runs[runs["num_env_runners"] == most]
-        self.num_env_runners = int(most)
-        if np.unique(numbered(self.runs)).size > 1:
-            rule = "the runs at the largest number of runners must share one setting"
-            fix = "Ask for one batch, minibatch and epochs at a time."
-            raise AnalysisError(where="bound", rule=rule, got="several", fix=fix)
+        self.runs = runs[runs["num_env_runners"] == runs["num_env_runners"].max()]
+        self.num_env_runners = int(self.runs["num_env_runners"].iloc[0])
         for name in ("iteration_time_s", "learning_time_s"):
             if not (times := column(self.runs, name)).min() > 0:
                 rule = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
@@ -162,17 +143,8 @@ class Bound:
         self.fixed = sum(parts) + np.maximum(collecting, 0.0)
 
     def ratio(self, above: FloatArray, below: FloatArray) -> Estimate:
-        """Return the ratio of the sums with a t interval of the blocks' mean log ratios.
-
-        The runs of a block, such as the two of an anchor, share what the block does to them: they count once: with 3
-        blocks of one run and 3 % noise a nominal 90 % covers 93 %.
-        """
-        value = float(above.sum() / below.sum())
-        place = np.unique(self.runs["block"], return_inverse=True)[1].reshape(-1)
-        logs = np.bincount(place, weights=np.log(above / below)) / np.bincount(place)
-        spread, method = variance(logs) / logs.size, "Student's t of the logarithm"
-        found = t_estimate(float(np.log(value)), spread, logs.size - 1, n=logs.size, level=LEVEL, method=method)
-        return replace(exponential(found), value=value)
+        """Return the ratio of two times of the runs, total over total."""
+        return ratio_of_totals(above, below, self.runs["block"].tolist())
 
 
 @quantity("bound", "1", "most that runners can give")
@@ -200,6 +172,25 @@ def fixed_share(at: Bound) -> Estimate:
 def limit_num_env_runners(found: Models) -> Estimate | None:
     """Runners beyond which a CPU more gives less than half its share."""
     return found.described.runner_limit(found.cell)
+
+
+@quantity("limit", "1", "error of the model")
+def prediction_error(found: Models) -> Estimate | None:
+    """Median |predicted - measured| / measured iteration time where each number of runners in turn is held out.
+
+    By the iteration-time model, of the setting that ran at most scales; None below three scales.
+    """
+    runs, mine, errors = found.runs, found.setting, list[FloatArray]()
+    if len(found.scales) < 3:
+        return None
+    for scale in found.scales:
+        held = mine[mine["num_env_runners"] == scale]
+        # What is handed over is where, not what: an episode's length is measured there, and is taken away too.
+        where = held[list(CELL)].assign(episode_len=np.nan)
+        predicted = fit_iteration_time(runs[runs["num_env_runners"] != scale]).times(where)[0]
+        errors.append(np.abs(predicted / column(held, "iteration_time_s") - 1))
+    value, n = float(np.median(np.concatenate(errors))), mine["block"].nunique()
+    return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
 
 
 for _name, _label, _definition in (
@@ -247,7 +238,7 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         measured: Runs whose times may be used (`scaling.selection`).
         names: What workloads are called.
     """
-    if isinstance(attempt(lambda: found.runs), str):
+    if not found.selection.groups:
         return
     place = _Place(found, measured, names)
     largest = max(place.scales)
@@ -256,9 +247,9 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         yield from rows_of("bound", bound, place.at(bound.num_env_runners, "extrapolated"))
     unknowns: dict[str, Estimate | None] = {}
     if not isinstance(one := attempt(lambda: found.amdahl), str):
-        unknowns["amdahl_serial_fraction"] = one.unknown(1, most=1.0)
+        unknowns["amdahl_serial_fraction"] = one.unknown(0, most=1.0)
     if not isinstance(other := attempt(lambda: found.usl), str):
-        unknowns |= {"usl_contention": other.unknown(1), "usl_coherency": other.unknown(2)}
+        unknowns |= {"usl_contention": other.unknown(0), "usl_coherency": other.unknown(1)}
         unknowns["usl_peak_num_env_runners"] = other.peak
     for name, estimate in unknowns.items():
         if estimate is not None:
@@ -268,6 +259,8 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
     most = MOST_EXTRAPOLATED * largest
     asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
     yield from _predicted(found, place, asked)
+    if (error := prediction_error(found)) is not None:
+        yield row("prediction_error", error, place.at(largest, "predicted"))
     limit = limit_num_env_runners(found)
     if limit is not None and limit.value <= most:
         yield row("limit_num_env_runners", limit, place.at(largest, place.basis(limit.value)))
@@ -300,7 +293,6 @@ def rows_at(found: Models, measured: pd.DataFrame, names: Names, num_env_runners
 
 def _predicted(found: Models, place: _Place, scales: Iterable[int]) -> Iterator[Row]:
     """Yield the throughput at each number of runners by the iteration-time model, in the models' setting."""
-    numbers = list(scales)
-    rates = found.described.predict(at_scales(found.cell, numbers)) if numbers else ()
-    for n, rate in zip(numbers, rates, strict=True):
-        yield row("env_steps_per_s", replace(rate, method="iteration-time model"), place.at(n, place.basis(n)))
+    if numbers := list(scales):
+        for n, rate in zip(numbers, found.described.predict(at_scales(found.cell, numbers)), strict=True):
+            yield row("env_steps_per_s", rate, place.at(n, place.basis(n)))

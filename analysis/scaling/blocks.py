@@ -1,27 +1,24 @@
 """Ratios of times paired by block, and rates as totals over totals, with intervals. Imports NumPy.
 
-Every ratio here is estimated on logarithms: a disturbance of a shared machine multiplies a time, and a ratio and its
-inverse then say the same.
+A block is all runs with one seed. Every ratio is estimated on logarithms: a disturbance of a shared machine multiplies
+a time, and a ratio and its inverse then say the same.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from study.statistics import Estimate, FloatArray, t_estimate, t_quantile, variance, without_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
+from study.statistics import Estimate, t_estimate, t_quantile, variance, without_interval
 
 Block = Hashable
 Logs = Mapping[Block, float]
 """Mean logarithm of a cell's runs by block."""
 
-LARGEST_LOG = 700.0
-"""Logarithm of about the largest double: beyond, an upper end is open."""
+LEVEL = 0.95
+"""Nominal coverage of every interval of times."""
 PAIRED = "paired t on logs"
 WELCH = "Welch t on logs"
 BY_DEFINITION = "by definition"
@@ -41,7 +38,7 @@ def block_means(values: npt.ArrayLike, blocks: Sequence[Block]) -> dict[Block, f
     return {block: float(np.mean(np.sort(each))) for block, each in sorted(collected.items(), key=lambda i: str(i[0]))}
 
 
-def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 0.95) -> Estimate:
+def contrast(cells: Sequence[Logs], weights: Sequence[float]) -> Estimate:
     """Return sum(weight x mean log of the cell), on the log scale, with a Student t interval.
 
     Weights (1, -1) make the log of a ratio. Where all cells share two blocks or more, the contrast is taken within
@@ -60,10 +57,9 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 
     Args:
         cells: Mean logarithms by block, one mapping per cell.
         weights: One number per cell.
-        level: Nominal coverage, in (0, 1).
 
     Returns:
-        The contrast of logarithms, dimensionless; `n` counts blocks where paired, else block means of all cells.
+        The contrast of logarithms, dimensionless; `n` counts the blocks behind it.
 
     Source:
         Satterthwaite, Biometrics Bulletin 2 (1946), for the unpaired case.
@@ -75,30 +71,22 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float], *, level: float = 
         differences = np.array(
             [sum(weight * cell[block] for cell, weight in zip(cells, weights, strict=True)) for block in common]
         )
-        return mean_of(differences, level=level, method=PAIRED)
+        n, spread = len(common), variance(differences) / len(common)
+        return t_estimate(float(differences.mean()), spread, n - 1, n=n, level=LEVEL, method=PAIRED)
     samples = [np.array(list(cell.values())) for cell in cells]
     value = float(sum(weight * sample.mean() for sample, weight in zip(samples, weights, strict=True)))
-    n = sum(sample.size for sample in samples)
     degrees = np.array([sample.size - 1 for sample in samples])
     if degrees.min() < 1:
-        return without_interval(value, n=n, level=level, method=WELCH)
+        return without_interval(value, n=len(every), level=LEVEL, method=WELCH)
     parts = np.array(
         [weight**2 * variance(sample) / sample.size for sample, weight in zip(samples, weights, strict=True)]
     )
     squared, spread = float(parts.sum()), float(np.sum(parts**2 / degrees))
     pooled = max(squared**2 / spread, 1.0) if spread > 0 else float(degrees.min())
-    return t_estimate(value, squared, pooled, n=n, level=level, method=WELCH)
+    return t_estimate(value, squared, pooled, n=len(every), level=LEVEL, method=WELCH)
 
 
-def mean_of(values: FloatArray, *, level: float, method: str) -> Estimate:
-    """Return the mean with Student's t interval; none from one value."""
-    n = values.size
-    return t_estimate(float(values.mean()), variance(values) / n, n - 1, n=n, level=level, method=method)
-
-
-def ratio_of_totals(
-    numerators: npt.ArrayLike, denominators: npt.ArrayLike, blocks: Sequence[Block], *, level: float = 0.95
-) -> Estimate:
+def ratio_of_totals(numerators: npt.ArrayLike, denominators: npt.ArrayLike, blocks: Sequence[Block]) -> Estimate:
     """Return sum(numerators) / sum(denominators), total over total, with an interval over the blocks.
 
     The ratio estimator of survey sampling: with block totals y and x and r = sum(y) / sum(x), the error of r is
@@ -109,10 +97,9 @@ def ratio_of_totals(
         numerators: Totals per run, such as env steps, shape (runs,), >= 0.
         denominators: Totals per run, such as seconds, shape (runs,), > 0.
         blocks: The block of each run.
-        level: Nominal coverage, in (0, 1).
 
     Returns:
-        A rate in the unit of the quotient; `n` counts runs. No interval with one block, or where the rate is 0.
+        A rate in the unit of the quotient; `n` counts blocks. No interval with one block, or where the rate is 0.
 
     Source:
         Cochran, Sampling Techniques (1977), section 6.4.
@@ -125,69 +112,52 @@ def ratio_of_totals(
     y_sums, x_sums = np.array(sorted(totals.values())).T
     value, m, method = float(y_sums.sum() / x_sums.sum()), y_sums.size, "ratio of totals, t on the log"
     if m < 2 or value <= 0:
-        return without_interval(value, n=above.size, level=level, method=method)
+        return without_interval(value, n=m, level=LEVEL, method=method)
     residuals = y_sums - value * x_sums
     error = float(np.sqrt(m / (m - 1) * np.sum(residuals**2)) / x_sums.sum()) / value
-    half = t_quantile((1 + level) / 2, m - 1) * error
-    return Estimate(
-        value=value,
-        low=value * float(np.exp(-half)),
-        high=value * float(np.exp(half)) if half < LARGEST_LOG else float("inf"),
-        n=above.size,
-        level=level,
-        method=method,
-    )
-
-
-def rate_of(runs: "pd.DataFrame", *, level: float) -> Estimate:
-    """Return the env steps per second of some measured runs (`selection.select`), total over total."""
-    steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
-    return ratio_of_totals(steps, seconds, runs["block"].tolist(), level=level)
-
-
-def transformed(estimate: Estimate, function: Callable[[float], float], *, method: str = "") -> Estimate:
-    """Return the estimate of a monotone function of the quantity: value and ends are transformed.
-
-    An unknown end stays unknown. A decreasing function exchanges the ends.
-    """
-    value = function(estimate.value)
-    ends = [function(end) if np.isfinite(end) else None for end in (estimate.low, estimate.high)]
-    method = method or estimate.method
-    known = [end for end in ends if end is not None]
-    if len(known) < 2:
-        return without_interval(value, n=estimate.n, level=estimate.level, method=method)
-    return Estimate(value=value, low=min(known), high=max(known), n=estimate.n, level=estimate.level, method=method)
-
-
-def logarithm(estimate: Estimate, *, power: int = 1) -> Estimate:
-    """Return `power` times the logarithm of a positive quantity; an end at 0 or at infinity stays open."""
-    ends = [
-        power * (float(np.log(end)) if end > 0 else float("-inf")) if estimate.has_interval else sign * float("inf")
-        for end, sign in ((estimate.low, -1), (estimate.high, 1))
-    ]
-    return replace(estimate, value=power * float(np.log(estimate.value)), low=min(ends), high=max(ends))
+    factor = _exp(t_quantile((1 + LEVEL) / 2, m - 1) * error)
+    return Estimate(value=value, low=value / factor, high=value * factor, n=m, level=LEVEL, method=method)
 
 
 def exponential(estimate: Estimate) -> Estimate:
     """Return the factor that a logarithm stands for; without a lower end, one above 0, unless nothing is known."""
+    value, low, high = (_exp(each) for each in (estimate.value, estimate.low, estimate.high))
     if not estimate.has_interval:
-        return replace(estimate, value=float(np.exp(estimate.value)))
-    value, low, high = (float(np.exp(each)) for each in (estimate.value, estimate.low, estimate.high))
+        return replace(estimate, value=value)
     return replace(estimate, value=value, low=low, high=high)
 
 
-def sum_of(first: Estimate, second: Estimate) -> Estimate:
-    """Return the sum of two independent estimates on the log scale, with the interval of recovered variances.
+def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate:
+    """Return first * second ** power of two independent positive estimates, with the interval of recovered variances.
 
-    low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; an end that one does not have stays open.
+    On logarithms: low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; an end that one does not have
+    stays open.
 
     Source:
         Zou and Donner, Statistics in Medicine 27 (2008), MOVER.
     """
-    value, n = first.value + second.value, min(first.n, second.n)
-    below = float(np.hypot(first.value - first.low, second.value - second.low))
-    above = float(np.hypot(first.high - first.value, second.high - second.value))
-    return Estimate(value=value, low=value - below, high=value + above, n=n, level=first.level, method="MOVER")
+    if second.method == BY_DEFINITION:
+        return first
+    (a, low_a, high_a), (b, *ends) = _logs(first, 1), _logs(second, power)
+    value = a + b
+    low, high = value - math.hypot(a - low_a, b - min(ends)), value + math.hypot(high_a - a, max(ends) - b)
+    n = min(first.n, second.n)
+    return exponential(Estimate(value=value, low=low, high=high, n=n, level=first.level, method="MOVER"))
+
+
+def _logs(estimate: Estimate, power: int) -> tuple[float, float, float]:
+    """Return `power` times the logarithm of value and ends; an end at 0 or at infinity is open."""
+    known = estimate.has_interval
+    low = math.log(estimate.low) if known and estimate.low > 0 else -math.inf
+    high = math.log(estimate.high) if known and math.isfinite(estimate.high) else math.inf
+    return power * math.log(estimate.value), power * low, power * high
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
@@ -195,9 +165,27 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor)
 
 
-def exact(value: float, *, n: int, level: float) -> Estimate:
+def falling(
+    estimate: Estimate, function: Callable[[float], float], *, above: float = 0.0, method: str = ""
+) -> Estimate:
+    """Return a decreasing function of a quantity: its ends change places, an open one stays open.
+
+    Args:
+        estimate: Of the quantity, its value > `above`.
+        function: Decreasing, of numbers > `above`.
+        above: An end that is not above this is open.
+        method: Of the new estimate; empty: the same.
+    """
+    low, high = (
+        function(end) if math.isfinite(end) and end > above else open_
+        for end, open_ in ((estimate.high, -math.inf), (estimate.low, math.inf))
+    )
+    return replace(estimate, value=function(estimate.value), low=low, high=high, method=method or estimate.method)
+
+
+def exact(value: float) -> Estimate:
     """Return a value that holds by definition, such as the reference's efficiency of 1."""
-    return Estimate(value=value, low=value, high=value, n=n, level=level, method=BY_DEFINITION)
+    return Estimate(value=value, low=value, high=value, n=1, level=LEVEL, method=BY_DEFINITION)
 
 
 def in_frame(estimate: Estimate) -> tuple[float, float | None, float | None, int | None]:

@@ -6,7 +6,8 @@ scaling those with equal env steps per runner and equal fingerprints but for the
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -22,28 +23,23 @@ from analysis.scaling.blocks import (
     contrast,
     exact,
     exponential,
-    mean_of,
-    rate_of,
+    falling,
     ratio_of_totals,
     scaled,
-    transformed,
 )
 from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels, replaced
 from analysis.scaling.selection import as_int, select
-from study.statistics import Estimate
+from study.statistics import Estimate, FloatArray
 from study.text import count
 
 Kind = Literal["strong", "weak"]
-LEVEL = 0.95
 MILLION_STEPS_IN_HOURS = 1_000_000 / 3600
 ALONE = "no run of equal workload at another scale"
 MOST_CELLS = 500
 """More rows than that are no table: the cells with the most runs are kept, the other runs counted."""
 BEYOND = f"beyond the {MOST_CELLS} cells with the most runs"
 NO_PHASES = "no phase times"
-PLACED_WIDER = "on more CPUs or nodes than others of their number of runners"
-CELL = ["fingerprint", "num_env_runners"]
-PLACED = ["num_cpus", "num_nodes"]
+PLACE = ["num_env_runners", "num_cpus", "num_nodes"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,20 +51,23 @@ class Place:
         base: The place that ratios are relative to: the first one at the smallest scale of the workload.
         before: The next smaller scale, on as many nodes if it ran so, else on the nearest number of nodes.
         first: Whether it is the first place of its scale: that on the fewest CPUs and nodes.
-        level: Nominal coverage of intervals, in (0, 1).
     """
 
     runs: pd.DataFrame = field(repr=False)
     base: "Place | None" = None
     before: "Place | None" = None
     first: bool = True
-    level: float = LEVEL
 
     def __post_init__(self) -> None:
         self.num_env_runners = int(self.runs["num_env_runners"].iloc[0])
         self.num_cpus, self.num_nodes = as_int(self.runs, "num_cpus"), as_int(self.runs, "num_nodes")
         self.fingerprint = str(self.runs["fingerprint"].iloc[0])
         self.blocks = self.runs["block"].tolist()
+
+    @property
+    def reference(self) -> "Place":
+        """The place that ratios are relative to; itself where there is no other."""
+        return self.base or self
 
     @cached_property
     def times(self) -> Logs:
@@ -88,22 +87,31 @@ class Place:
     @cached_property
     def time_ratio(self) -> Estimate:
         """T(n_ref) / T(n), paired by block."""
-        if self.base is None or self.base is self:
-            return exact(1.0, n=len(self.runs), level=self.level)
-        return exponential(contrast((self.base.times, self.times), (1.0, -1.0), level=self.level))
+        if self.reference is self:
+            return exact(1.0)
+        return exponential(contrast((self.reference.times, self.times), (1.0, -1.0)))
 
-    def totals(self, name: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        """Return a time of each run summed over its timed iterations, shape (runs,), in seconds."""
-        counts = self.runs["timed_iterations"].to_numpy(dtype=np.float64)
-        return counts if name == "timed_iterations" else self.runs[name].to_numpy(dtype=np.float64) * counts
+    @property
+    def steps(self) -> float:
+        """Env steps of an iteration, on average."""
+        steps, iterations = (self.runs[name].astype(float).sum() for name in ("timed_env_steps", "timed_iterations"))
+        return float(steps / iterations)
 
     def over(self, above: str, below: str) -> Estimate:
-        """Return total over total of two columns, each a sum of columns such as `sampling_time_s - sync_time_s`."""
-        return ratio_of_totals(self._sum(above), self._sum(below), self.blocks, level=self.level)
+        """Return total over total of two times, each a column or a difference such as `sampling_time_s - sync_time_s`.
 
-    def _sum(self, terms: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        first, *others = (self.totals(each) for each in terms.split(" - "))
-        return first - sum(others) if others else first
+        A column holds the mean of a run's timed iterations; `timed_iterations` is their number.
+        """
+
+        def total(terms: str) -> FloatArray:
+            counts = self.runs["timed_iterations"].to_numpy(dtype=np.float64)
+            first, *others = (
+                counts if each == "timed_iterations" else self.runs[each].to_numpy(dtype=np.float64) * counts
+                for each in terms.split(" - ")
+            )
+            return first - sum(others) if others else first
+
+        return ratio_of_totals(total(above), total(below), self.blocks)
 
     @property
     def in_words(self) -> str:
@@ -147,17 +155,42 @@ class Names:
 # --- throughput and prices ----------------------------------------------------------------------------------------
 
 
+def rate_of(runs: pd.DataFrame) -> Estimate:
+    """Return the env steps per second of some measured runs (`selection.select`), total over total."""
+    steps, seconds = runs["timed_env_steps"].astype(float), runs["timed_s"].astype(float)
+    return ratio_of_totals(steps, seconds, runs["block"].tolist())
+
+
 @quantity("cell", "env steps/s", "throughput")
 def env_steps_per_s(at: Place) -> Estimate:
     """Env steps over wall seconds after the warm-up, total over total."""
-    return rate_of(at.runs, level=at.level)
+    return rate_of(at.runs)
 
 
 @quantity("cell", "s", "iteration time")
 def iteration_time_s(at: Place) -> Estimate:
     """Seconds per training iteration, total over total."""
     seconds, iterations = (at.runs[name].astype(float) for name in ("timed_s", "timed_iterations"))
-    return ratio_of_totals(seconds, iterations, at.blocks, level=at.level)
+    return ratio_of_totals(seconds, iterations, at.blocks)
+
+
+@quantity("price", "h", "hours per million steps")
+def hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate:
+    """Wall hours of training for a million env steps."""
+    return falling(priced[0], lambda rate: MILLION_STEPS_IN_HOURS / rate)
+
+
+@quantity("price", "CPU h", "CPU-hours per million steps")
+def cpu_hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate | None:
+    """Those hours times the CPUs allocated."""
+    return None if priced[1] is None else scaled(hours_per_million_steps(priced), priced[1])
+
+
+def prices_of(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield hours and CPU-hours for a million steps of every throughput among some rows."""
+    for each in rows:
+        if each["quantity"] == "env_steps_per_s":
+            yield from rows_of("price", (each["estimate"], each["num_cpus"]), each)
 
 
 # --- strong scaling -----------------------------------------------------------------------------------------------
@@ -177,13 +210,13 @@ def over_growth(ratio: Estimate, resources: float | None, reference: float | Non
 @quantity("strong", "1", "efficiency", to="base")
 def efficiency_per_runner(at: Place) -> Estimate | None:
     """Speed-up over the growth of the runners: 1 is ideal."""
-    return over_growth(at.time_ratio, at.num_env_runners, _base(at).num_env_runners)
+    return over_growth(at.time_ratio, at.num_env_runners, at.reference.num_env_runners)
 
 
 @quantity("strong", "1", "efficiency per CPU", to="base")
 def efficiency_per_cpu(at: Place) -> Estimate | None:
     """Speed-up over the growth of the CPUs allocated; none where environments wait and processes share cores."""
-    return None if at.waits else over_growth(at.time_ratio, at.num_cpus, _base(at).num_cpus)
+    return None if at.waits else over_growth(at.time_ratio, at.num_cpus, at.reference.num_cpus)
 
 
 @quantity("strong", "1", "marginal efficiency", to="before")
@@ -192,14 +225,7 @@ def marginal_efficiency(at: Place) -> Estimate | None:
     cpus = (at.num_cpus or 0, at.before.num_cpus or 0) if at.before else (0, 0)
     if at.before is None or at.waits or not 0 < cpus[1] < cpus[0]:
         return None
-    return scaled(
-        contrast((at.rates, at.before.rates), (1.0, -1.0), level=at.level), 1 / float(np.log(cpus[0] / cpus[1]))
-    )
-
-
-def serial_fraction(ratio: float, p: float) -> float:
-    """Return (1/S - 1/p) / (1 - 1/p) for a speed-up S > 0 on p > 1 times the resources."""
-    return (1 / ratio - 1 / p) / (1 - 1 / p)
+    return scaled(contrast((at.rates, at.before.rates), (1.0, -1.0)), 1 / math.log(cpus[0] / cpus[1]))
 
 
 @quantity("strong", "1", "Karp-Flatt fraction", to="base")
@@ -212,11 +238,16 @@ def karp_flatt(at: Place) -> Estimate | None:
     Source:
         Karp and Flatt, Communications of the ACM 33 (1990), equation 1.
     """
-    p = at.num_env_runners / _base(at).num_env_runners
+    p = at.num_env_runners / at.reference.num_env_runners
     if p <= 1:
         return None
     ratio = at.time_ratio
-    return transformed(ratio, lambda value: serial_fraction(value, p), method=f"Karp-Flatt of {ratio.method}")
+    return falling(ratio, lambda value: serial_fraction(value, p), method=f"Karp-Flatt of {ratio.method}")
+
+
+def serial_fraction(ratio: float, p: float) -> float:
+    """Return (1/S - 1/p) / (1 - 1/p) for a speed-up S > 0 on p > 1 times the resources."""
+    return (1 / ratio - 1 / p) / (1 - 1 / p)
 
 
 @quantity("strong", "1", "gain", to="before")
@@ -224,7 +255,7 @@ def gain(at: Place) -> Estimate | None:
     """Throughput over that at the next smaller scale of the workload, on as many nodes if it ran so."""
     if at.before is None:
         return None
-    return exponential(contrast((at.rates, at.before.rates), (1.0, -1.0), level=at.level))
+    return exponential(contrast((at.rates, at.before.rates), (1.0, -1.0)))
 
 
 @quantity("strong", "CPU h/h", "CPU-hours per hour saved", to="before")
@@ -233,16 +264,10 @@ def cpu_hours_per_hour_saved(at: Place) -> Estimate | None:
 
     Of several placements of a scale that of the first one.
     """
-    if at.before is None or not at.first or at.num_cpus is None or at.before.num_cpus is None:
-        return None
     faster = gain(at)
-    return None if faster is None else price_of_an_hour(faster, at.before.num_cpus, at.num_cpus)
-
-
-@quantity("strong", "1", "work of an iteration", to="base")
-def work_ratio(at: Place) -> Estimate:
-    """Env steps of an iteration over those at the reference: a runner that cannot divide the batch oversteps it."""
-    return exact(_steps(at) / _steps(_base(at)), n=len(at.runs), level=at.level)
+    if faster is None or at.before is None or not at.first or at.num_cpus is None or at.before.num_cpus is None:
+        return None
+    return price_of_an_hour(faster, at.before.num_cpus, at.num_cpus)
 
 
 def price_of_an_hour(faster: Estimate, cpus_before: int, cpus: int) -> Estimate | None:
@@ -254,46 +279,13 @@ def price_of_an_hour(faster: Estimate, cpus_before: int, cpus: int) -> Estimate 
     """
     if faster.value <= 1 or cpus < cpus_before:
         return None
-
-    def price(ratio: float) -> float:
-        return (cpus - cpus_before * ratio) / (ratio - 1)
-
-    low = price(faster.high) if math.isfinite(faster.high) and faster.high > 1 else -math.inf
-    high = price(faster.low) if faster.low > 1 else math.inf
-    return replace(faster, value=price(faster.value), low=low, high=high)
+    return falling(faster, lambda ratio: (cpus - cpus_before * ratio) / (ratio - 1), above=1.0)
 
 
-def _base(at: Place) -> Place:
-    return at.base or at
-
-
-def _steps(at: Place) -> float:
-    return float(at.runs["timed_env_steps"].astype(float).sum() / at.runs["timed_iterations"].astype(float).sum())
-
-
-def karp_flatt_change(places: Sequence[Place], *, level: float = LEVEL) -> Estimate | None:
-    """Return the serial fraction at the largest scale less that at the smallest above the reference.
-
-    Taken within each block that has all three cells; None below three distinct scales or without such a block.
-
-    Args:
-        places: Of one workload, by scale, ascending.
-        level: Nominal coverage of the interval.
-    """
-    base, *above = [places[0], *(each for each in places if each.num_env_runners > places[0].num_env_runners)]
-    if len(above) < 2 or above[0].num_env_runners == above[-1].num_env_runners:
-        return None
-    small, large = above[0], above[-1]
-    common = [block for block in base.times if block in small.times and block in large.times]
-    if not common:
-        return None
-
-    def fraction(at: Place, block: object) -> float:
-        ratio = float(np.exp(base.times[block] - at.times[block]))
-        return serial_fraction(ratio, at.num_env_runners / base.num_env_runners)
-
-    differences = np.array([fraction(large, block) - fraction(small, block) for block in common])
-    return mean_of(differences, level=level, method="paired t")
+@quantity("strong", "1", "work of an iteration", to="base")
+def work_ratio(at: Place) -> Estimate:
+    """Env steps of an iteration over those at the reference: a runner that cannot divide the batch oversteps it."""
+    return exact(at.steps / at.reference.steps)
 
 
 # --- weak scaling -------------------------------------------------------------------------------------------------
@@ -302,23 +294,19 @@ def karp_flatt_change(places: Sequence[Place], *, level: float = LEVEL) -> Estim
 @quantity("weak", "1", "scaled speed-up", to="base")
 def weak_speed_up(at: Place) -> Estimate:
     """X(n) / X(n_ref) with the env steps per runner fixed."""
-    return (
-        at.time_ratio
-        if at.base in (None, at)
-        else scaled(at.time_ratio, at.num_env_runners / _base(at).num_env_runners)
-    )
+    return scaled(at.time_ratio, at.num_env_runners / at.reference.num_env_runners)
 
 
 @quantity("weak", "1", "weak efficiency", to="base")
 def weak_efficiency(at: Place) -> Estimate | None:
     """T(n_ref) / T(n) with the env steps per runner fixed."""
-    return over_growth(weak_speed_up(at), at.num_env_runners, _base(at).num_env_runners)
+    return at.time_ratio
 
 
 @quantity("weak", "1", "weak efficiency per CPU", to="base")
 def weak_efficiency_per_cpu(at: Place) -> Estimate | None:
     """Scaled speed-up over the growth of the CPUs."""
-    return None if at.waits else over_growth(weak_speed_up(at), at.num_cpus, _base(at).num_cpus)
+    return None if at.waits else over_growth(weak_speed_up(at), at.num_cpus, at.reference.num_cpus)
 
 
 @quantity("weak", "1", "marginal efficiency", to="before")
@@ -330,32 +318,7 @@ def weak_marginal_efficiency(at: Place) -> Estimate | None:
 @quantity("weak", "1", "work of a runner", to="base")
 def weak_work_ratio(at: Place) -> Estimate:
     """Env steps of an iteration and runner over those at the reference."""
-    return scaled(work_ratio(at), _base(at).num_env_runners / at.num_env_runners)
-
-
-# --- prices of throughput -----------------------------------------------------------------------------------------
-
-
-@quantity("price", "h", "hours per million steps")
-def hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate:
-    """Wall hours of training for a million env steps."""
-    rate, _ = priced
-    low = MILLION_STEPS_IN_HOURS / rate.high if rate.high > 0 and math.isfinite(rate.high) else -math.inf
-    high = MILLION_STEPS_IN_HOURS / rate.low if rate.low > 0 and math.isfinite(rate.low) else math.inf
-    return replace(rate, value=MILLION_STEPS_IN_HOURS / rate.value, low=low, high=high)
-
-
-@quantity("price", "CPU h", "CPU-hours per million steps")
-def cpu_hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate | None:
-    """Those hours times the CPUs allocated."""
-    return None if priced[1] is None else scaled(hours_per_million_steps(priced), priced[1])
-
-
-def prices_of(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield hours and CPU-hours for a million steps of every throughput among some rows."""
-    for each in rows:
-        if each["quantity"] == "env_steps_per_s":
-            yield from rows_of("price", (each["estimate"], each["num_cpus"]), each)
+    return scaled(work_ratio(at), at.reference.num_env_runners / at.num_env_runners)
 
 
 # --- phases of an iteration ---------------------------------------------------------------------------------------
@@ -382,21 +345,7 @@ PHASES = {
 }
 """Phase -> the times that it is the difference of, its label and its definition. They add up to the iteration."""
 SHARES = {"learning": "share_learn"}
-TIMES = [
-    "iteration_time_s",
-    "sampling_time_s",
-    "slowest_runner_time_s",
-    "mean_runner_time_s",
-    "learning_time_s",
-    "sync_time_s",
-]
-
-
-def _at_most_one(estimate: Estimate) -> Estimate:
-    """Cut the interval of a share at 1, which it cannot pass; the value stays as measured."""
-    if not estimate.has_interval or estimate.high <= 1:
-        return estimate
-    return replace(estimate, high=max(1.0, estimate.value))
+TIMES = [f"{name}_time_s" for name in ("iteration", "sampling", "slowest_runner", "mean_runner", "learning", "sync")]
 
 
 def _declare_phases() -> None:
@@ -415,6 +364,13 @@ def _declare_phases() -> None:
 _declare_phases()
 
 
+def _at_most_one(estimate: Estimate) -> Estimate:
+    """Cut the interval of a share at 1, which it cannot pass; the value stays as measured."""
+    if not estimate.has_interval or estimate.high <= 1:
+        return estimate
+    return replace(estimate, high=max(1.0, estimate.value))
+
+
 @quantity("phases", "1", "sampling")
 def share_sample(at: Place) -> Estimate:
     """Share of the iteration from its start until all samples are there."""
@@ -427,86 +383,63 @@ def load_balance(at: Place) -> Estimate:
     return _at_most_one(at.over("mean_runner_time_s", "slowest_runner_time_s"))
 
 
-def phases(runs: pd.DataFrame, names: Names | None = None, *, level: float = LEVEL) -> Part:
-    """Return, per workload and scale, the phases of an iteration.
-
-    Of several placements of a scale only the runs on the fewest CPUs and nodes enter: transfers differ between them.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        names: What the workloads are called.
-        level: Nominal coverage of the intervals, in (0, 1).
-    """
-    selection = select(runs)
-    names = names or Names(selection.runs)
-    complete = selection.runs[TIMES].notna().all(axis=1).to_numpy(dtype=bool)
-    excluded = dict(selection.excluded)
-    if not complete.all():
-        excluded[NO_PHASES] = int((~complete).sum())
-    kept = selection.runs[complete]
-    kept = kept.assign(fingerprint=kept["fingerprint"].astype(object))
-    for reason, choose in ((PLACED_WIDER, _on_fewest), (BEYOND, _largest_cells)):
-        before, kept = len(kept), choose(kept)
-        if len(kept) < before:
-            excluded[reason] = before - len(kept)
-    places = [Place(runs=cell, level=level) for _, cell in kept.groupby(CELL, sort=True)]
-    rows = [
-        each
-        for at in places
-        for each in rows_of("phases", at, at.row(names[at.fingerprint], _failed(selection.failed, at)))
-    ]
-    return Part(rows=tuple(rows), excluded=excluded, n=len(kept), n_failed=selection.n_failed)
-
-
-def _failed(failed: pd.DataFrame, at: Place) -> int:
-    same = failed["fingerprint"].astype(object).eq(at.fingerprint) & failed["num_env_runners"].eq(at.num_env_runners)
-    return int(same.sum())
-
-
-def _on_fewest(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return of each cell the runs on the fewest CPUs, of these the ones on the fewest nodes; unknown is most."""
-    for name in PLACED:
-        least = runs.groupby(CELL)[name].transform("min")
-        runs = runs[runs[name].eq(least).fillna(False) | least.isna()]
-    return runs
-
-
-def _largest_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    sizes = runs.groupby(CELL).size().sort_values(ascending=False, kind="stable")
-    if len(sizes) <= MOST_CELLS:
-        return runs
-    return runs[pd.MultiIndex.from_frame(runs[CELL]).isin(sizes.index[:MOST_CELLS])]
-
-
 # --- families of rows ---------------------------------------------------------------------------------------------
 
 
 def cells(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
-    """Yield throughput and iteration time of cells: of workloads at most scales, and of these with most runs.
+    """Yield throughput and iteration time of every place.
 
     Args:
         measured: Runs whose times may be used (`selection.select`).
         names: What the workloads are called.
     """
-    if measured.empty:
-        return
+    for at in _all_places(measured, names):
+        yield from rows_of("cell", at, at.row(names[at.fingerprint]))
+
+
+def phases(runs: pd.DataFrame, names: Names | None = None) -> Part:
+    """Return the phases of an iteration of every place.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        names: What the workloads are called.
+    """
+    selection = select(runs)
+    names = names or Names(selection.runs)
+    complete = selection.runs[TIMES].notna().all(axis=1).to_numpy(dtype=bool)
+    places = _all_places(selection.runs[complete], names)
+    failed = Counter(zip(selection.failed["fingerprint"].astype(str), selection.failed["num_env_runners"], strict=True))
+    rows = [
+        each
+        for at in places
+        for each in rows_of("phases", at, at.row(names[at.fingerprint], failed[at.fingerprint, at.num_env_runners]))
+    ]
+    excluded = Counter(selection.excluded)
+    excluded[NO_PHASES] += int((~complete).sum())
+    excluded[BEYOND] += int(complete.sum()) - sum(len(at.runs) for at in places)
+    return Part(
+        rows=tuple(rows),
+        excluded={reason: number for reason, number in excluded.items() if number},
+        n=sum(len(at.times) for at in places),
+        n_failed=selection.n_failed,
+    )
+
+
+def _all_places(measured: pd.DataFrame, names: Names) -> list[Place]:
+    """Return the places of all workloads, by name and scale: of those at most scales, and of these with most runs."""
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
     scales = measured.groupby("fingerprint")["num_env_runners"].nunique()
-    found = measured.groupby([*CELL, *PLACED], dropna=False, sort=True)
+    found = list(measured.groupby(["fingerprint", *PLACE], dropna=False, sort=True))
     chosen = sorted(found, key=lambda cell: (-scales[str(cell[0][0])], -len(cell[1])))[:MOST_CELLS]
 
     def order(cell: tuple[Any, pd.DataFrame]) -> tuple[Any, ...]:
         text, *place = cell[0]
         return names[str(text)], *(math.inf if pd.isna(each) else float(each) for each in place)
 
-    for _, runs in sorted(chosen, key=order):
-        at = Place(runs=runs)
-        yield from rows_of("cell", at, at.row(names[at.fingerprint]))
+    return [Place(runs=runs) for _, runs in sorted(chosen, key=order)]
 
 
-def scaling(
-    runs: pd.DataFrame, kind: Kind, names: Names | None = None, *, level: float = LEVEL, space: str | None = None
-) -> Part:
+def scaling(runs: pd.DataFrame, kind: Kind, names: Names | None = None, *, space: str | None = None) -> Part:
     """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
 
     In weak scaling the workload of an iteration grows with n: the learner makes n times the updates. Sampling could
@@ -516,7 +449,6 @@ def scaling(
         runs: One row per trial (`analysis.load`).
         kind: `strong`: equal fingerprints; `weak`: equal env steps per runner in place of the batch.
         names: What the workloads are called.
-        level: Nominal coverage of the intervals, in (0, 1).
         space: Space file for commands that would run missing cells; None: no commands.
 
     Returns:
@@ -531,35 +463,24 @@ def scaling(
     several = measured["key"].map(measured.groupby("key", sort=False)["num_env_runners"].nunique()) > 1
     if num_alone := int((~several).sum()):
         excluded[ALONE] = num_alone
-    inside = measured[several.astype(bool)]
-    groups = [(str(key), _places(part, level)) for key, part in inside.groupby("key", sort=True)]
-    keys = [key for key, _ in groups]
-    called = dict(zip(keys, labels(keys), strict=True)) if keys else {}
-    groups.sort(key=lambda group: (-len(group[1]), -sum(len(at.runs) for at in group[1]), called[group[0]]))
+    groups = {str(key): _places(part) for key, part in measured[several.astype(bool)].groupby("key", sort=True)}
+    called = dict(zip(groups, labels(list(groups)), strict=True)) if groups else {}
+    order = sorted(groups, key=lambda key: (-len(groups[key]), -sum(len(at.runs) for at in groups[key]), called[key]))
     rows: list[Row] = []
-    for key, places in groups:
+    for key in order:
         mine = failed[failed["key"] == key]
-        for at in places:
+        for at in groups[key]:
             n_failed = int((mine["num_env_runners"] == at.num_env_runners).sum()) if at.first else 0
             place = at.row(called[key] if kind == "weak" else names[at.fingerprint], n_failed)
-            bases = {"base": _base(at).in_words} | ({"before": at.before.in_words} if at.before else {})
+            bases = {"base": at.reference.in_words} | ({"before": at.before.in_words} if at.before else {})
             rows += rows_of(kind, at, place, bases)
-        if kind == "strong" and (change := karp_flatt_change(places, level=level)) is not None:
-            last = places[-1]
-            rows.append({**last.row(names[last.fingerprint]), "quantity": "karp_flatt_change", "estimate": change})
     return Part(
         rows=tuple(rows),
-        refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded, level=level, space=space),
+        refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded, space=space),
         excluded=excluded,
-        n=len(inside),
+        n=sum(len(at.times) for places in groups.values() for at in places),
         n_failed=selection.n_failed,
     )
-
-
-declare(
-    "group", "karp_flatt_change", "1", "change of the Karp-Flatt fraction",
-    "The fraction at the largest scale less that at the smallest above the reference, within blocks.",
-)  # fmt: skip
 
 
 def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
@@ -579,17 +500,15 @@ def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
     return result
 
 
-def _places(part: pd.DataFrame, level: float) -> list[Place]:
+def _places(part: pd.DataFrame) -> list[Place]:
     """Return the places of one workload, by scale, each with its base and the place before it."""
-    found = part.groupby(["num_env_runners", *PLACED], dropna=False, sort=True)
-    places = [Place(runs=runs, level=level) for _, runs in found]
+    places = [Place(runs=runs) for _, runs in part.groupby(PLACE, dropna=False, sort=True)]
     for at in places:
+
+        def nearness(other: Place, nodes: int = at.num_nodes or 0) -> tuple[int, int]:
+            return other.num_env_runners, -abs((other.num_nodes or 0) - nodes)
+
         smaller = [each for each in places if each.num_env_runners < at.num_env_runners]
-        at.base = places[0]
-        at.before = max(smaller, key=lambda other: _nearness(other, at), default=None)
+        at.base, at.before = places[0], max(smaller, key=nearness, default=None)
         at.first = at is next(each for each in places if each.num_env_runners == at.num_env_runners)
     return places
-
-
-def _nearness(other: Place, at: Place) -> tuple[int, int]:
-    return other.num_env_runners, -abs((other.num_nodes or 0) - (at.num_nodes or 0))

@@ -9,7 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, product
+from itertools import product
 from typing import Any, Literal
 
 import orjson
@@ -18,7 +18,7 @@ import pandas as pd
 from analysis.quantity import Row, declare, row
 from analysis.scaling.blocks import block_means, contrast, exponential
 from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
-from analysis.scaling.selection import as_text, texts
+from analysis.scaling.selection import as_text, blocks, texts
 from study.space.parameters import ALGORITHMS, SCALE
 from study.space.sections import AXES, LEARNERS
 from study.space.space_file import as_options
@@ -49,7 +49,7 @@ for _name, (_, _label, _definition) in SQUARE.items():
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Measured runs of one workload at one scale; `n` is 0 for a cell that nobody has run."""
+    """Measured runs of one workload at one scale; `n` counts their blocks, 0 for a cell that nobody has run."""
 
     num_env_runners: int
     train_batch_size: int | None
@@ -105,14 +105,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """How to run cells of a study."""
+    """How to run cells of a study.
+
+    Attributes:
+        space: Space file that the study came from; None where there is none, and so no command.
+        study: Its name.
+        stage: What its runs are for: None in a search, `throughput`, or stages of a hold-up study, which no command
+            repeats.
+    """
 
     space: str | None
-    """Space file that the study came from; None where there is none, and so no command."""
     study: str
-    """Its name."""
     stage: str | None = None
-    """What its runs are for: None in a search, `throughput`, or stages of a hold-up study, which no command repeats."""
 
     def command(self, cells: Sequence[Cell]) -> str:
         """Return the command that runs these cells as a study `<name>_missing`; empty where no command can.
@@ -129,18 +133,42 @@ class Rerun:
             grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
             return self._line("_missing", [f"throughput.grids={_json(grids)}"])
         varied = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
-        if len(varied) > 1 or LEARNERS in varied:
-            return "\n".join(
-                self._line(f"_missing_{at}", [*_grid([content], scales), f"resources.{LEARNERS}={content[LEARNERS]}"])
-                if LEARNERS in varied
-                else self._line(f"_missing_{at}", _grid([content], scales))
-                for at, content in enumerate(contents, 1)
-            )
-        return self._line("_missing", _grid(contents, scales))
+        if len(varied) <= 1 and LEARNERS not in varied:
+            return self._line("_missing", _grid(contents, scales))
+        lines = []
+        for at, content in enumerate(contents, 1):
+            learners = [f"resources.{LEARNERS}={content[LEARNERS]}"] if LEARNERS in varied else []
+            lines.append(self._line(f"_missing_{at}", [*_grid([content], scales), *learners]))
+        return "\n".join(lines)
 
     def _line(self, suffix: str, changes: Sequence[str]) -> str:
         words = ["python", "run_study.py", *as_options(str(self.space)), "--name", f"{self.study}{suffix}"]
         return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
+
+
+def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:
+    """Return the grid of one workload in a throughput study."""
+    given = {_NAMES[field]: content[field] for field in SETTINGS if content.get(field) is not None}
+    return {SCALE: scales} | {name: value for name, value in given.items() if name in AXES}
+
+
+def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[str]:
+    """Return what makes a search one of these workloads alone: all parameters, as what else it tunes would vary too."""
+    traits = ALGORITHMS.get(str(contents[0].get("algorithm"))) if contents else None
+    parameters: dict[str, Any] = {SCALE: scales}
+    for each, name in _NAMES.items():
+        values = list(dict.fromkeys(content[each] for content in contents if content.get(each) is not None))
+        if values and (traits is None or name in traits.parameters):
+            parameters[name] = values[0] if len(values) == 1 else values
+    return [f"parameters={_json(parameters)}", "search.sampler=grid", "search.num_trials=null", "search.baselines=[]"]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML understands it, on one line."""
+    return orjson.dumps(value).decode()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
 
 
 def refusals(
@@ -148,7 +176,6 @@ def refusals(
     *,
     kind: Literal["strong", "weak"],
     excluded: Mapping[str, int],
-    level: float,
     space: str | None,
 ) -> tuple[Refusal, ...]:
     """Return the comparisons between scales that are refused.
@@ -161,56 +188,40 @@ def refusals(
 
     Args:
         measured: Selected runs, with the column `key` of equal workload.
-        kind: Literal["strong", "weak"]ong or weak.
+        kind: `strong` or `weak`.
         excluded: Reason -> runs that were not selected.
-        level: Nominal coverage of intervals.
         space: Space file for commands; None: there are none.
     """
-    study = as_text(measured, "study")
-    stages = sorted(set(texts(measured, "stage")) - {""})
-    run = Rerun(space=space, study=study or "study", stage=", ".join(stages) or None)
+    stages = ", ".join(sorted(set(texts(measured, "stage")) - {""})) or None
+    run = Rerun(space=space, study=as_text(measured, "study") or "study", stage=stages)
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
     if len(scales) < 2:
-        return (_nothing_to_compare(measured, present, excluded, run),)
-    found = []
+        return (_nothing_to_compare(present, excluded, run),)
     keys: dict[int, set[str]] = {scale: set() for scale in scales}
     for scale, key in set(zip(measured["num_env_runners"].tolist(), measured["key"].tolist(), strict=True)):
         if isinstance(key, str):
             keys[scale].add(key)
-    apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
     if kind == "weak":
         # That a study did not grow its batch is no confound: told once, where there is no weak scaling at all.
-        apart = scales[1:2] if sum(map(len, keys.values())) == len(set().union(*keys.values())) else []
-    for scale in apart:
-        first, second = _most_alike(present, scales[0], scale, kind)
-        found.append(_refusal(measured, present, first, second, kind, level=level, run=run))
-    if kind == "strong":
-        # Only the widest square of a workload is a comparison that anybody would make.
-        widest = {_rest(first): (first, second) for first, second in squares(present)}
-        found += [_refusal(measured, present, *pair, kind, level=level, run=run) for pair in widest.values()]
-    return tuple(found)
+        shared = sum(map(len, keys.values())) > len(set().union(*keys.values()))
+        apart = [] if shared else scales[1:2]
+    else:
+        apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
+    pairs = [_most_alike(present, scales[0], scale, kind) for scale in apart]
+    pairs += squares(present) if kind == "strong" else []
+    return tuple(_refusal(measured, present, *pair, kind, run) for pair in pairs)
 
 
-def _rest(cell: Cell) -> tuple[tuple[str, str], ...]:
-    return tuple((name, repr(value)) for name, value in fields(cell.fingerprint).items() if name != BATCH)
-
-
-def _nothing_to_compare(
-    measured: pd.DataFrame, present: tuple[Cell, ...], excluded: Mapping[str, int], run: Rerun
-) -> Refusal:
+def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int], run: Rerun) -> Refusal:
     if not present:
         others = ", ".join(f"{count:,} {reason}" for reason, count in excluded.items()) or "there is none at all"
         reason = f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
         return Refusal(first=None, second=None, reason=reason)
     cell = max(present, key=lambda each: each.n)
-    other = Cell(
-        num_env_runners=2 * cell.num_env_runners,
-        train_batch_size=cell.train_batch_size,
-        fingerprint=cell.fingerprint,
-        n=0,
-    )
-    runs = "one measured run" if len(measured) == 1 else f"{len(measured)} measured runs"
+    other = replace(cell, num_env_runners=2 * cell.num_env_runners, n=0)
+    n = sum(each.n for each in present)
+    runs = "one measured run" if n == 1 else f"{n} measured runs"
     reason = (
         f"There is one scale only ({cell.name}; {runs}): efficiency needs two at equal workload. What can be shown is "
         "the time of an iteration and its phases."
@@ -239,94 +250,98 @@ def _refusal(
     first: Cell,
     second: Cell,
     kind: Literal["strong", "weak"],
-    *,
-    level: float,
     run: Rerun,
 ) -> Refusal:
+    """Return why two cells are not compared."""
     difference = differing(first.fingerprint, second.fingerprint)
-    start = f"{first.name} against {second.name}{_listed(difference)}."
-    foreign = [name for name in difference if name not in SETTINGS]
-    if foreign:
+    told = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
+    listed = f": besides the runners they differ in {'; '.join(told)}" if told else ""
+    start = f"{first.name} against {second.name}{listed}."
+    if foreign := [name for name in difference if name not in SETTINGS]:
         alike = "with one engine, on" if ENGINE in foreign else "on"
+        names = ", ".join(foreign)
         reason = (
-            f"{start} {_names(foreign)} cannot be told from the effect of the runners: run both scales {alike} the "
-            "same hardware, with the same code and versions."
+            f"{start} {names[:1].upper()}{names[1:]} cannot be told from the effect of the runners: run both scales "
+            f"{alike} the same hardware, with the same code and versions."
         )
         return Refusal(first=first, second=second, reason=reason)
     if kind == "weak":
-        return _weak_refusal(first, second, start, run)
-    missing = missing_cells(present, first, second)
-    if missing:
-        lacking = " and ".join(f"{cell.runners} at {_workload(cell, difference)}" for cell in missing)
+        if first.train_batch_size is None:
+            return Refusal(first=first, second=second, reason=f"{start} The batch is not known.")
+        batch = round(first.train_batch_size * second.num_env_runners / first.num_env_runners)
+        grown = replaced(first.fingerprint, (), {BATCH: batch})
+        partner = replace(second, train_batch_size=batch, fingerprint=grown, n=0)
+        reason = (
+            f"{start} In weak scaling the batch grows with the runners and nothing else does; the partner of "
+            f"{first.name} is {partner.name}."
+        )
+        command = run.command((partner,))
+        return Refusal(first=first, second=second, reason=reason, missing=(partner,), command=command)
+    there = {(cell.num_env_runners, cell.fingerprint) for cell in present}
+    others = (
+        replace(first, num_env_runners=second.num_env_runners, n=0),
+        replace(second, num_env_runners=first.num_env_runners, n=0),
+    )
+    if missing := tuple(cell for cell in others if (cell.num_env_runners, cell.fingerprint) not in there):
+
+        def workload(cell: Cell) -> str:
+            known = fields(cell.fingerprint)
+            return ", ".join(f"{in_words(name)} {text_of(known.get(name, ABSENT))}" for name in difference)
+
+        lacking = " and ".join(f"{cell.runners} at {workload(cell)}" for cell in missing)
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
         command = run.command((first, second))
         return Refusal(first=first, second=second, reason=reason, missing=missing, command=command)
-    return _decomposed(
-        measured,
-        Refusal(
-            first=first,
-            second=second,
-            reason=f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency.",
-            changed=f"{' and '.join(map(in_words, difference))}: {_values(difference)}",
-        ),
-        level=level,
-    )
+    reason = f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency."
+    before, after = (" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
+    changed = f"{' and '.join(map(in_words, difference))}: {before} -> {after}"
+    refusal = Refusal(first=first, second=second, reason=reason, changed=changed)
+    return _decomposed(measured, refusal, first, second)
 
 
 def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
-    """Return the cells of measured runs (`selection.select`), by scale and batch."""
+    """Return the cells of some runs, by scale and batch."""
     if not len(measured):
         return ()
-    keys = list(zip(measured["num_env_runners"].tolist(), measured["fingerprint"].tolist(), strict=True))
-    batches = dict(zip(keys, measured[BATCH].tolist(), strict=True))
+    names = ["num_env_runners", "fingerprint", BATCH]
+    seen = measured.astype({"fingerprint": object}).assign(block=blocks(measured)).drop_duplicates([*names, "block"])
+    numbers = Counter(zip(*(seen[name].tolist() for name in names), strict=True))
     found = [
         Cell(
             num_env_runners=int(scale),
-            train_batch_size=batch if isinstance(batch := batches[scale, text], int) else None,
-            fingerprint=text,
+            train_batch_size=None if pd.isna(batch) else int(batch),
+            fingerprint=str(text),
             n=number,
         )
-        for (scale, text), number in Counter(keys).items()
+        for (scale, text, batch), number in numbers.items()
     ]
     return tuple(sorted(found, key=lambda cell: (cell.num_env_runners, cell.train_batch_size or 0, cell.fingerprint)))
 
 
-def missing_cells(present: Collection[Cell], first: Cell, second: Cell) -> tuple[Cell, ...]:
-    """Return the other two cells of the 2x2, of those that have no measured run."""
-    wanted = (
-        replace(first, num_env_runners=second.num_env_runners, n=0),
-        replace(second, num_env_runners=first.num_env_runners, n=0),
-    )
-    there = {(cell.num_env_runners, cell.fingerprint) for cell in present}
-    return tuple(cell for cell in wanted if (cell.num_env_runners, cell.fingerprint) not in there)
+def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
+    """Return the corners of the widest complete n x batch square of each family of workloads.
 
-
-def squares(present: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
-    """Yield the corners (first, second) of every complete n x batch square from the smallest scale and batch.
-
-    For workloads that differ in nothing but the batch, and each scale above the smallest: from the smallest batch at
-    the smallest scale to the largest batch that both scales have.
+    A family differs in nothing but the batch. Its square goes from the smallest batch at its smallest scale to the
+    largest batch that this scale shares with the largest scale that shares two: only that is a comparison that anybody
+    would make.
     """
-    scales: dict[str, set[int]] = {}
+    scales = Counter(cell.fingerprint for cell in present)
+    families: dict[str, dict[int, dict[int, Cell]]] = {}
     for cell in present:
-        scales.setdefault(cell.fingerprint, set()).add(cell.num_env_runners)
-    several = [cell for cell in present if len(scales[cell.fingerprint]) > 1 and cell.train_batch_size is not None]
-
-    def family(cell: Cell) -> str:
-        return replaced(cell.fingerprint, (BATCH,))
-
-    for _, members in groupby(sorted(several, key=family), key=family):
-        by_scale: dict[int, dict[int, Cell]] = {}
-        for cell in members:
-            by_scale.setdefault(cell.num_env_runners, {})[cell.train_batch_size or 0] = cell
-        reference, *others = sorted(by_scale)
-        for scale in others:
-            common = sorted(by_scale[reference].keys() & by_scale[scale].keys())
-            if len(common) > 1:
-                yield by_scale[reference][common[0]], by_scale[scale][common[-1]]
+        if scales[cell.fingerprint] > 1 and cell.train_batch_size is not None:
+            family = families.setdefault(replaced(cell.fingerprint, (BATCH,)), {})
+            family.setdefault(cell.num_env_runners, {})[cell.train_batch_size] = cell
+    found = []
+    for _, family in sorted(families.items()):
+        reference, *others = sorted(family)
+        for scale in reversed(others):
+            if len(common := sorted(family[reference].keys() & family[scale].keys())) > 1:
+                found.append((family[reference][common[0]], family[scale][common[-1]]))
+                break
+    return found
 
 
-def _decomposed(measured: pd.DataFrame, refusal: Refusal, *, level: float) -> Refusal:
+def _decomposed(measured: pd.DataFrame, refusal: Refusal, first: Cell, second: Cell) -> Refusal:
     """Return the refusal with the ratio of throughputs of its cells as parallel part times workload part.
 
     The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
@@ -335,97 +350,23 @@ def _decomposed(measured: pd.DataFrame, refusal: Refusal, *, level: float) -> Re
 
     Source: Shapley, Contributions to the Theory of Games II (1953), for two players.
     """
-    first, second = refusal.first, refusal.second
-    assert first is not None
-    assert second is not None
     logs = []
     for text in (first.fingerprint, second.fingerprint):
         for scale in (first.num_env_runners, second.num_env_runners):
             same = measured["num_env_runners"].eq(scale) & measured["fingerprint"].eq(text)
             runs = measured[same.fillna(False).astype(bool)]
             logs.append(block_means(runs["log_rate"], runs["block"].tolist()))
-    parts = {name: exponential(contrast(logs, weights, level=level)) for name, (weights, *_) in SQUARE.items()}
+    parts = {name: exponential(contrast(logs, weights)) for name, (weights, *_) in SQUARE.items()}
+
+    def told(name: str) -> str:
+        part = parts[name]
+        return f"{part.value:.2f}" + (f" [{part.low:.2f}, {part.high:.2f}]" if part.has_interval else "") + "x"
+
     total = parts["ratio_total"]
-    scales = f"{first.num_env_runners} -> {second.num_env_runners}"
     sentence = (
-        f"{first.name} to {second.name}: {_told(total)}x env steps/s, of which the runners ({scales}) give "
-        f"{_told(parts['ratio_runners'])}x and the workload ({refusal.changed.replace(': ', ' ', 1)}) "
-        f"{_told(parts['ratio_workload'])}x; n={total.n}{'' if total.has_interval else ', no interval'}."
+        f"{first.name} to {second.name}: {told('ratio_total')} env steps/s, of which the runners "
+        f"({first.num_env_runners} -> {second.num_env_runners}) give {told('ratio_runners')} and the workload "
+        f"({refusal.changed.replace(': ', ' ', 1)}) {told('ratio_workload')}; n={total.n}"
+        f"{'' if total.has_interval else ', no interval'}."
     )
     return replace(refusal, parts=parts, sentence=sentence)
-
-
-def _told(estimate: Estimate) -> str:
-    text = f"{estimate.value:.2f}"
-    return f"{text} [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else text
-
-
-def _values(difference: Mapping[str, tuple[object, object]]) -> str:
-    return " -> ".join(" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
-
-
-def _weak_refusal(first: Cell, second: Cell, start: str, run: Rerun) -> Refusal:
-    """Refuse where no batch grew in proportion: name the cell that would be the partner of the first."""
-    if first.train_batch_size is None:
-        reason = f"{start} The batch is not known."
-        return Refusal(first=first, second=second, reason=reason)
-    batch = round(first.train_batch_size * second.num_env_runners / first.num_env_runners)
-    partner = Cell(
-        num_env_runners=second.num_env_runners,
-        train_batch_size=batch,
-        fingerprint=replaced(first.fingerprint, (), {BATCH: batch}),
-        n=0,
-    )
-    reason = (
-        f"{start} In weak scaling the batch grows with the runners and nothing else does; the partner of {first.name} "
-        f"is {partner.name}."
-    )
-    return Refusal(
-        first=first,
-        second=second,
-        reason=reason,
-        missing=(partner,),
-        command=run.command((partner,)),
-    )
-
-
-def _listed(difference: Mapping[str, tuple[Any, Any]]) -> str:
-    pairs = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
-    return f": besides the runners they differ in {'; '.join(pairs)}" if pairs else ""
-
-
-def _names(names: Iterable[str]) -> str:
-    text = ", ".join(names)
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _workload(cell: Cell, difference: Iterable[str]) -> str:
-    content = fields(cell.fingerprint)
-    return ", ".join(f"{in_words(name)} {text_of(content.get(name, ABSENT))}" for name in difference)
-
-
-def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:
-    """Return the grid of one workload."""
-    given = {_NAMES[field]: content[field] for field in SETTINGS if content.get(field) is not None}
-    return {SCALE: scales} | {name: value for name, value in given.items() if name in AXES}
-
-
-def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[str]:
-    """Return what makes a search one of these workloads alone: all parameters, as what else it tunes would vary too."""
-    traits = ALGORITHMS.get(str(contents[0].get("algorithm"))) if contents else None
-    parameters: dict[str, Any] = {SCALE: scales}
-    for each, name in _NAMES.items():
-        values = list(dict.fromkeys(content[each] for content in contents if content.get(each) is not None))
-        if values and (traits is None or name in traits.parameters):
-            parameters[name] = values[0] if len(values) == 1 else values
-    return [
-        f"parameters={_json(parameters)}",
-        "search.sampler=grid",
-        "search.num_trials=null",
-        "search.baselines=[]",
-    ]
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML understands it, on one line."""
-    return orjson.dumps(value).decode()

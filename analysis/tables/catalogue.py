@@ -13,7 +13,7 @@ from analysis.estimates.frame import estimate_of as of_row
 from analysis.estimates.frame import frame_of
 from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words
-from analysis.models.study import Bound, Models, attempt
+from analysis.models.study import Bound, attempt
 from analysis.quantity import Part, unknown
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal, Rerun, cells_of
@@ -41,10 +41,6 @@ INTERVAL = (
     "[low, high]: 95 % interval where no other level is named; the unit of replication is the run, ratios are paired "
     "by seed where seeds are common."
 )
-MODEL_INTERVAL = (
-    "Predictions of the iteration-time model have 90 % intervals, from resampled blocks; those of the laws are 95 %, "
-    "asymptotic. Both take the model as true. Intervals of hold-out errors resample the held-out cells (95 %)."
-)
 CENSORED = (
     "A run that did not get to the target, or failed, is censored, never left out. The target is looked for in "
     "evaluations: the value is the step of the first one at it, and intervals reach down to the one before. A cell of "
@@ -64,9 +60,6 @@ STRAGGLING = 0.5
 """Load balance below which a note names a straggler: the slowest runner takes twice as long as the mean one."""
 MOST_UNEXPLAINED = 0.02
 """Share of an iteration that the phases may miss before they explain it no more."""
-STEADY = 0.05
-"""A change of the serial fraction e that moves 1 / E_n = 1 + e (p - 1) by less than this at the largest scale is none
-that anybody would act on."""
 
 
 # --- strong and weak scaling --------------------------------------------------------------------------------------
@@ -163,27 +156,13 @@ def _reading(results: Results, workload: str) -> str:
             "added runners can explain, so something else changed too, or a cache began to fit; as a speed-up the "
             "comparison is invalid."
         )
-    last, changes = fractions.iloc[-1], found[found["quantity"] == "karp_flatt_change"]
+    last = fractions.iloc[-1]
     said = f"Karp-Flatt fraction {last['value']:.3f} at {last['num_env_runners']} runners"
     if pd.isna(last["low"]):
         return f"{said}: one block cannot tell a serial part from noise."
     if last["low"] <= 0 <= last["high"]:
         return f"{said}: no serial part is shown, its interval holds 0."
-    if changes.empty:
-        return f"{said}; a trend needs a third scale."
-    change = of_row(changes.iloc[0])
-    shown = f"{change.value:+.3f}" + (f" [{change.low:+.3f}, {change.high:+.3f}]" if change.has_interval else "")
-    growth = int(last["num_env_runners"]) / int(str(last["base"]).partition(" ")[0].replace(",", "")) - 1
-    if change.has_interval and max(abs(change.low), abs(change.high)) * growth <= STEADY:
-        return f"{said} and constant ({shown}): a serial part, no growing cost."
-    if change.low > 0:
-        return f"{said}, rising by {shown}: overhead grows with the runners."
-    if change.high < 0:
-        return (
-            f"{said}, falling by {shown}: the smallest scales carry a cost that more runners share, such as an "
-            "imbalance or a reference that was slowed down."
-        )
-    return f"{said}; its change over the scales ({shown}) tells a serial part and a growing overhead not apart."
+    return f"{said}: constant over the scales it is a serial part, rising an overhead."
 
 
 def _help(refusal: Refusal) -> tuple[str, str]:
@@ -241,7 +220,7 @@ def _to_measure(results: Results, runs: pd.DataFrame) -> str:
     return (rerun.command(fitting) if several else "") or "python run_study.py --space waiting.yaml"
 
 
-# --- phases ---------------------------------------------------------------------------------------------------------
+# --- phases -----------------------------------------------------------------------------------------------------------
 
 
 def phases(results: Results) -> Table:
@@ -402,100 +381,6 @@ def _where(wide: pd.DataFrame, row: Any) -> str:
     return f"{counted(row['num_env_runners'], 'runner')}{batch}{arm}"
 
 
-# --- models -------------------------------------------------------------------------------------------------------
-
-SHORT = {
-    "num_env_runners": "n",
-    "num_envs_per_env_runner": "k",
-    "train_batch_size": "B",
-    "minibatch_size": "m",
-    "num_epochs": "E",
-    "num_learners": "L",
-}
-ERRORS = (
-    text("split", "", "Which cells were held out."),
-    text("model", "", "Fitted to the other cells."),
-    estimate("median_error", "1", "", "|predicted - measured| / measured seconds, over the held-out cells."),
-    count("max_error", "largest error", "Of one held-out cell."),
-    text("worst", "there", "The cell of the largest error."),
-    count("num_predicted", "predicted", "Held-out cells that it can predict."),
-    count("num_held_out", "held out", "Held-out cells."),
-    count("num_fitted", "fitted runs", "Runs that it was fitted to, at the least."),
-    text("why_not", "why not the others", "Why it cannot predict some cells."),
-)
-
-
-def model_comparison(results: Results) -> Table:
-    """T9: median hold-out error of every model on every split that the runs allow."""
-    found = results.models
-    errors = attempt(lambda: found.errors)
-    excluded = {**found.selection.excluded}
-    if others := sum(len(group) for group in found.selection.groups[1:]):
-        excluded["of another workload than the one with most runs"] = others
-    if found.selection.groups and (beyond := len(found.selection.groups[0]) - len(found.runs)):
-        excluded["beyond those that the models are fitted to"] = beyond
-    key, title = "T9", "Models: how far they are off on cells that they did not see"
-    if isinstance(errors, str):
-        return without_rows(key, title, errors, FIRST_COMMAND, n_failed=results.num_failed, excluded=excluded)
-    worst = [each.worst for each in errors]
-    reasons = [[f"{number} x {reason}" for reason, number in each.not_applicable.items()] for each in errors]
-    split = next((each.split for each in errors if "larger" in each.split), errors[0].split)
-    known = [(each.median_error, each) for each in errors if each.split == split and each.median_error is not None]
-    said = [
-        f"{each.model} {in_words(error, digits=2)} on {error.n} of {each.num_held_out} cells"
-        for error, each in sorted(known, key=lambda pair: pair[0].value)
-    ]
-    return table_of_values(
-        key,
-        title,
-        ERRORS,
-        {
-            name: [getattr(each, name) for each in errors]
-            for name in ("split", "model", "median_error", "num_held_out", "num_fitted")
-        }
-        | {
-            "max_error": [None if each is None else float(each["error"]) for each in worst],
-            "worst": [None if each is None else cell_in_words(each) for each in worst],
-            "num_predicted": [0 if each.median_error is None else each.median_error.n for each in errors],
-            "why_not": ["; ".join(each) for each in reasons],
-        },
-        f"Median error on held-out cells (`{split}`), the least first: {'; '.join(said) or 'no model predicts them'}.",
-        n=len(found.runs),
-        n_failed=results.num_failed,
-        excluded=excluded,
-        notes=_fits(found),
-        definitions=(MEASURED, MODEL_INTERVAL),
-    )
-
-
-def cell_in_words(cell: "pd.Series[Any]") -> str:
-    """Return a cell such as `n 46, k 4, B 5,888, m 256, E 10`."""
-    return ", ".join(f"{short} {cell[name]:,.0f}" for name, short in SHORT.items() if name in cell)
-
-
-def _fits(found: Models) -> Iterator[str]:
-    """Yield the fitted laws; one that cannot be fitted says why."""
-    cell = cell_in_words(found.cell.iloc[0].drop("num_env_runners"))
-    yield f"The laws of n alone are fitted to {cell}, at {counted(len(found.scales), 'scale')}."
-    amdahl, usl = attempt(lambda: found.amdahl), attempt(lambda: found.usl)
-    fit = attempt(lambda: found.fit)
-    if isinstance(amdahl, str):
-        yield f"Amdahl: {amdahl}"
-    else:
-        yield f"Amdahl: serial fraction {in_words(amdahl.unknown(1, most=1.0))} (a prediction)."
-    if isinstance(usl, str):
-        yield f"USL: {usl}"
-    else:
-        peak = f"no peak: {usl.no_peak}" if usl.peak is None else f"peak at n = {in_words(usl.peak)}"
-        a, b = in_words(usl.unknown(1)), in_words(usl.unknown(2), digits=2)
-        yield f"USL: contention a = {a}, coherency b = {b}; {peak} (a prediction)."
-    if isinstance(fit, str):
-        yield f"Iteration time: {fit}"
-        return
-    joint = f" These runs cannot distinguish {', '.join(fit.unidentified)}." if fit.unidentified else ""
-    yield f"Iteration time: off by {fit.closure:.1%} at the median of the {fit.n} runs that it was fitted to.{joint}"
-
-
 # --- certificate --------------------------------------------------------------------------------------------------
 
 PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
@@ -601,7 +486,6 @@ TABLES: Mapping[str, tuple[str, str, Callable[[Results], Table]]] = {
     "phases": ("T5", "Phases", phases),
     "runners_and_batch": ("T7", "Runners x batch", runners_and_batch),
     "steps_to_target": ("T8", "Steps to target", steps_to_target),
-    "models": ("T9", "Models", model_comparison),
     "certificate": ("T11", "Hold-up certificate", hold_up),
     "trials": ("trials", "Every trial", every_trial),
 }

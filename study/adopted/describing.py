@@ -150,6 +150,12 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             "Call `.environment(...)` in the script; a runner that gets its episodes from outside cannot be studied.",
         ),
         (
+            str(config.gym_env_vectorize_mode) != "vector_entry_point",
+            "must make environments one by one, so that each evaluation episode can be counted",
+            "one that is a vector by itself (gym_env_vectorize_mode)",
+            "Give what makes one environment, and let RLlib make the vector.",
+        ),
+        (
             offline or runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
             f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
             _name(runner),

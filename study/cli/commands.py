@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,15 +20,12 @@ from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
 from study.missing import told_to_install
 from study.options import Version
-from study.withdrawn import refuse_withdrawn
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
-    "status": ("study.cli.status", "Print where a study stands."),
+    "status": ("study.cli.status", "Print where a study stands, or list the studies of a folder."),
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
-    "studies": ("study.cli.status", "List the studies of a folder."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
-    "adopt": ("study.cli.spaces", "Print the space of a study around your own RLlib script."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
@@ -78,12 +75,11 @@ def _main(
     pass
 
 
-def _guarded(command: Callable[[], Any], words: Sequence[str] = ()) -> NoReturn:
-    """Run a command, typed with `words`, to its exit code; a person's mistake is printed without a traceback."""
+def _guarded(command: Callable[[], Any]) -> NoReturn:
+    """Run a command to its exit code; a person's mistake is printed without a traceback."""
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        refuse_withdrawn(words)
         with told_to_install():
             command()
     except StudyError as error:
@@ -110,9 +106,9 @@ def _report_fault() -> NoReturn:
 
 def main() -> NoReturn:
     """Run `python -m study …`."""
-    _guarded(app, sys.argv[1:])
+    _guarded(app)
 
 
 def main_run() -> NoReturn:
     """Run `python run_study.py …`: the command `run` alone."""
-    _guarded(lambda: load("run")(), ["run", *sys.argv[1:]])
+    _guarded(lambda: load("run")())

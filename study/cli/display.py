@@ -1,12 +1,11 @@
 """What shows a study while it runs: a table that follows it on a terminal, plain lines elsewhere. Imports no engine."""
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -41,9 +40,8 @@ class PlainDisplay:
         """Write to `console`, or to standard error."""
         self._console = console or terminal(error=True)
         self._conductor: Conductor | None = None
-        self._num_seen = 0
-        self._open: dict[int, tuple[int, str]] = {}
-        """Trials that have not ended, as they were last seen: those that have ended are not looked at again."""
+        self._seen: dict[int, tuple[int, str]] = {}
+        """Trial -> its attempt and status, as they were last told."""
         self._last = 0.0
 
     def note(self, text: str) -> None:
@@ -61,9 +59,7 @@ class PlainDisplay:
     def live(self, conductor: "Conductor") -> Iterator[None]:
         """Print lines while the context is open."""
         self._conductor = conductor
-        rows = conductor.ledger.rows
-        self._num_seen = len(rows)
-        self._open = {number: (row.attempt, row.status) for number, row in rows.items() if not row.ended}
+        self._seen = {trial: (row.attempt, row.status) for trial, row in conductor.ledger.rows.items()}
         yield
         self.update()
 
@@ -71,23 +67,14 @@ class PlainDisplay:
         """Print what has changed."""
         if self._conductor is None:
             return
-        rows = self._conductor.ledger.rows
-        new = list(itertools.islice(reversed(rows), len(rows) - self._num_seen))  # rows are never removed
-        for trial in [*self._open, *reversed(new)]:
-            row = rows[trial]
+        for trial, row in self._conductor.ledger.rows.items():
             state = (row.attempt, row.status)
-            if self._open.get(trial) != state:
-                self._note_with_time(trial_line(row, self._conductor.design))
-            self._open[trial] = state
-            if row.ended:
-                del self._open[trial]
-        self._num_seen = len(rows)
+            if self._seen.get(trial) != state:
+                self._seen[trial] = state
+                self.note(f"{time.strftime('%H:%M:%S')} {trial_line(row, self._conductor.design)}")
         if time.monotonic() - self._last > self.INTERVAL_S:
             self._last = time.monotonic()
-            self._note_with_time(headline(self._conductor))
-
-    def _note_with_time(self, text: str) -> None:
-        self.note(f"{time.strftime('%H:%M:%S')} {text}")
+            self.note(f"{time.strftime('%H:%M:%S')} {headline(self._conductor)}")
 
 
 class LiveDisplay:
@@ -110,14 +97,12 @@ class LiveDisplay:
 
     def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
         """Show the study while the context is open."""
-        return self._redrawn(
-            lambda: live_view(
-                conductor,
-                width=self._console.width,
-                height=self._console.height,
-                elapsed_s=time.monotonic() - self._began,
-            )
-        )
+
+        def view() -> Group:
+            elapsed_s, (width, height) = time.monotonic() - self._began, self._console.size
+            return live_view(conductor, width=width, height=height, elapsed_s=elapsed_s)
+
+        return self._redrawn(view)
 
     @contextlib.contextmanager
     def _redrawn(self, view: Callable[[], Group]) -> Iterator[None]:
@@ -145,29 +130,21 @@ def live_view(conductor: "Conductor", *, width: int, height: int = 24, elapsed_s
     rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
     running = [row for row in rows if row.status == "running"]
     done = sum(row.ended for row in rows) + sum(row.progress for row in running)
-    parts: list[RenderableType] = [
-        one_of_lines(" · ".join(_results(conductor, rows))),
-        progress_bar(
-            done, conductor.plan.num_trials, width, after=f"{clock(elapsed_s)}{_outlook(conductor, rows, now)}"
-        ),
-        one_of_lines(" · ".join(_at_work(running)) or "Ray Tune starts"),
-        trial_table(
-            _shown(rows, max(min(MAX_ROWS, height - 8), 3)), width=width, times=conductor.design.times, now=now
-        ),
-    ]
-    # The last line stays empty: a terminal echoes ^C there, which at the end of a full line would begin another.
-    return Group(*parts, Text(""))
+    after = f"{clock(elapsed_s)}{_outlook(conductor, rows, now)}"
+    # The trials under way and the last that ended, by number: a line keeps its place until it leaves.
+    latest = sorted(rows, key=lambda row: (row.status == "running", row.ended_at or 0, row.trial))
+    shown = sorted(latest[-max(min(MAX_ROWS, height - 8), 3) :], key=lambda row: row.trial)
+    return Group(
+        _one_line(" · ".join(_results(conductor, rows))),
+        progress_bar(done, conductor.plan.num_trials, width, after=after),
+        _one_line(" · ".join(_at_work(running)) or "Ray Tune starts"),
+        trial_table(shown, width=width, times=conductor.design.times, now=now),
+        Text(""),  # a terminal echoes ^C in the last line, which at the end of a full one would begin another
+    )
 
 
-def one_of_lines(text: str) -> Text:
-    """Return a text that stays on one line; where that is too short, an ellipsis shows it."""
+def _one_line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
-
-
-def _shown(rows: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """Return the trials under way and the last that ended, by number: a line keeps its place until it leaves."""
-    latest = sorted(rows, key=lambda row: (row.status == "running", row.ended_at or 0, row.trial))[-most:]
-    return sorted(latest, key=lambda row: row.trial)
 
 
 def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Table:
@@ -176,15 +153,14 @@ def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Tab
         total=total, completed=done, width=min(width - 30, 60), complete_style="blue", finished_style="green"
     )
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, one_of_lines(after))
+    grid.add_row(bar, _one_line(after))
     return grid
 
 
 def headline(conductor: "Conductor") -> str:
     """Return how far the study is, in one line: what stands in a log."""
     rows = list(conductor.ledger.rows.values())
-    running = [row for row in rows if row.status == "running"]
-    parts = [*_results(conductor, rows), *_at_work(running)]
+    parts = [*_results(conductor, rows), *_at_work([row for row in rows if row.status == "running"])]
     return " · ".join(parts) + _outlook(conductor, rows, time.time())
 
 
@@ -195,19 +171,17 @@ def _results(conductor: "Conductor", rows: Sequence[TrialRow]) -> Iterator[str]:
     yield f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"
     if counts["failed"]:
         yield f"{counts['failed']} failed"
-    known = {row.trial: final for row in rows if (final := _final_return(row)) is not None}
+    known = [(final, row) for row in rows if (final := _final_return(row)) is not None]
     if known:
-        best = max(known, key=known.__getitem__)
-        cut = " (of episodes that did not end)" if conductor.ledger.rows[best].all_cut else ""
-        yield f"best return {known[best]:.1f}{cut}"
+        final, best = max(known, key=lambda pair: pair[0])
+        yield f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}"
 
 
 def _outlook(conductor: "Conductor", rows: Sequence[TrialRow], now: float) -> str:
     """Return how long the rest should take, or why the study stops before: then nothing is left."""
     if conductor.stop is not None:
         return f" · stopping: {conductor.stop.detail}"
-    running = [row for row in rows if row.status == "running"]
-    left = time_left(rows, running, conductor.plan.num_trials, now)
+    left = time_left(rows, [row for row in rows if row.status == "running"], conductor.plan.num_trials, now)
     return "" if left is None else f" · about {duration(left.seconds)} left"
 
 
@@ -221,13 +195,11 @@ def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
     starting = [row for row in running if row.timing is None]
     if training:
         yield f"{len(training)} running"
-    runners = sum(row.num_env_runners for row in starting if row.execution == "real")
-    if runners:
+    if runners := sum(row.num_env_runners for row in starting if row.execution == "real"):
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:
         yield f"starting {count(len(starting), 'trial')}"
-    rates = [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]
-    if rates:
+    if rates := [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]:
         yield f"{sum(rates):,.0f} env steps/s"
 
 

@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from study.console import terminal, write
+from study.console import say, table, terminal, write
 from study.options import Study, command_app, examples, wrong_option
 from study.records.folder import StudyFolder
+from study.text import count
 
 app = command_app()
 
@@ -71,10 +72,17 @@ def export(
 @app.command(epilog=examples("python -m study importance studies/quickstart"))
 def importance(study: Study) -> None:
     """Print which parameters mattered at each scale (PED-ANOVA)."""
-    from study.cli.tables import print_importance
     from study.designs.search.importance import FEWEST, importance_per_scale
     from study.records.ledger import ledger_of
 
-    folder = StudyFolder(study)
+    folder, console = StudyFolder(study), terminal()
     rows = ledger_of(folder.records).rows.values()
-    print_importance(terminal(), importance_per_scale(folder.identity().parse(), rows), fewest=FEWEST)
+    shares = importance_per_scale(folder.identity().parse(), rows)
+    if not shares:
+        say(console, f"No scale has {FEWEST} trials yet that a sampler chose, with different results.")
+        return
+    headings = ("parameter", *(count(scale, "runner") for scale in shares))
+    names = dict.fromkeys(name for each in shares.values() for name in each)
+    lines = [(name, *(f"{each.get(name, 0.0):.2f}" for each in shares.values())) for name in names]
+    console.print(table(headings, lines, words=("parameter",), width=console.width))
+    say(console, "Shares of what tells the better half of the trials apart (PED-ANOVA); few trials, rough shares.")

@@ -3,14 +3,13 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from study.console import say, terminal
+from study.console import say, terminal, write
 from study.errors import ExitCode
 from study.harmless import mask_credentials
 from study.options import (
@@ -52,6 +51,7 @@ app = command_app()
         "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
         "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
         "python run_study.py --config my_train.py --runners 1,10,46",
+        "python run_study.py --config my_train.py --dry-run > my_space.yaml",
     ),
 )
 def run(
@@ -95,7 +95,10 @@ def run(
         bool, typer.Option("--keep-going", help="Go on where the first trials all fail in the same way.")
     ] = False,
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the plan and start nothing; with --config first the space, for a file."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False,
     version: Version = False,
 ) -> None:
@@ -116,10 +119,13 @@ def run(
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:
+        if config is not None:
+            write(file.read_text(encoding="utf-8"))
         with with_lines(source, set_):
-            _print_plan(spec, address, name, source)
+            _print_plan(terminal(error=config is not None), spec, address, name, source)
         return
     from study.cli.display import make_display
+    from study.cli.tables import answer_of
     from study.driver.opening import RunOptions
     from study.driver.run import run_study
     from study.driver.signals import leave
@@ -141,30 +147,32 @@ def run(
         space=config or str(file),
         space_text=as_run(file, set_, replicate, trials),
     )
-    again = _resume_command()
+    again, console = _resume_command(), terminal()
+    display = make_display(console)
     try:
-        display = make_display(terminal())
         with with_lines(source, set_):
             result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    from study.cli.tables import answer_of
-
-    answer = None
-    if result.closed.reason != "stopped":  # there are seconds left, see below
-        with display.busy("Working out the answer"):
-            answer = answer_of(result.folder.path)
-    print_end(terminal(), result, again, answer)
-    if result.closed.reason == "stopped":  # a signal gives ten seconds; see above for the rest
+    if result.closed.reason == "stopped":  # a signal gives ten seconds, too few for an answer
+        print_end(console, result, again)
         leave(result.exit_code)
-    if answer is not None and not isinstance(answer, str):
-        _publish(terminal(), result, answer)
+    with display.busy("Working out the answer"):
+        answer = answer_of(result.folder.path)
+    print_end(console, result, again, answer)
+    if not isinstance(answer, str):
+        from study.cli.sync import show_answer
+        from study.mirrors.mlflow_mirror import MlflowMirror
+
+        arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
+        if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer)):
+            say(console, problem)
     raise typer.Exit(result.exit_code)
 
 
-def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) -> None:
+def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.cli.tables import print_plan
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
@@ -181,10 +189,9 @@ def _print_plan(spec: StudySpec, address: str | None, name: str, source: str) ->
         from study.driver.run import check_overrides
 
         check_overrides(spec, spaces, shape)
-    made = make_plan(spec, shape)
-    console = terminal()
-    print_plan(console, made, spec, name=name)
-    for remark in remarks(spec, made):
+    plan = make_plan(spec, shape)
+    print_plan(console, plan, spec, name=name)
+    for remark in remarks(spec, plan):
         say(console, remark)
 
 
@@ -211,60 +218,35 @@ def _resume_command() -> str:
 
 def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its trials, the study's answer, and what to type next."""
-    from study.cli.tables import print_answer, print_front, print_result, print_stages, print_throughput
+    from study.cli.tables import print_answer, print_trials
     from study.designs.registry import design_of
+    from study.mirrors.mlflow_mirror import MlflowMirror
     from study.records.cautions import cautions
 
-    closed, identity, folder, rows = result.closed, result.identity, result.folder, result.rows
-    spec, table_file = identity.parse(), str(folder.table)
-    design = design_of(spec)
+    closed, identity, folder = result.closed, result.identity, result.folder
+    spec = identity.parse()
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    if design.times:
-        print_throughput(console, spec, rows, table_file=table_file)
-    elif design.stages:
-        print_stages(console, rows, table_file=table_file)
-    else:
-        print_result(console, rows, table_file=table_file)
-    for caution in cautions(spec, rows):
+    print_trials(console, result.rows, times=design_of(spec).times, table_file=folder.table)
+    for caution in cautions(spec, result.rows):
         say(console, f"\n{caution}")
-    if spec.search.objective == "return_and_cpu_s":
-        print_front(console, rows)
     if answer is not None:
         say(console, "")
-        say(console, answer) if isinstance(answer, str) else print_answer(console, answer)
-    say(console, "")
-    for title, text in _next(result, again):
-        say(console, f" {text}", title=f"{title}:")
-
-
-def _publish(console: Console, result: "StudyResult", answer: "Answer") -> None:
-    """Show the answer in MLflow, where the mirror has brought everything there."""
-    from study.cli.sync import show_answer
-    from study.mirrors.mlflow_mirror import MlflowMirror
-
-    arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
-    if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer)):
-        say(console, problem)
-
-
-def _next(result: "StudyResult", again: str) -> Iterator[tuple[str, str]]:
-    """Yield what a person may do now, and how."""
-    from study.mirrors.mlflow_mirror import MlflowMirror
-
-    folder, identity, reason = result.folder, result.identity, result.closed.reason
-    if reason != "complete":
-        yield "Resume with", re.sub(r" --until[ =]\S+", "", again) if reason == "until" else again
-    yield "Tables and figures on one page", f"python -m study report {shlex.quote(str(folder.path))}"
+        print_answer(console, answer)
+    following = {}
+    if closed.reason != "complete":
+        resume = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
+        following["Resume with"] = resume
+    following["Tables and figures on one page"] = f"python -m study report {shlex.quote(str(folder.path))}"
     if result.certificate is not None:
-        yield "Certificate, with every rule and interval", str(folder.certificate_page)
+        following["Certificate, with every rule and interval"] = str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
     experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
     page = f"/#/experiments/{experiment}" if experiment else ""
-    if uri.startswith("http"):
-        yield "The trials in MLflow", f"{uri}{page}"
-    else:
-        served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-        yield "The trials in MLflow", f"{served}\n  then open http://127.0.0.1:5000{page}"
+    served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
+    following["The trials in MLflow"] = f"{uri}{page}" if uri.startswith("http") else served
     if folder.tensorboard.is_dir():
         logs = shlex.quote(str(folder.tensorboard))
-        yield "Their curves in TensorBoard", f"pip install tensorboard && tensorboard --logdir {logs}"
+        following["Their curves in TensorBoard"] = f"pip install tensorboard && tensorboard --logdir {logs}"
+    say(console, "")
+    for title, text in following.items():
+        say(console, f" {text}", title=f"{title}:")

@@ -1,5 +1,6 @@
-"""`spaces`: the space files at hand; `schema`: what may stand in one; `adopt`: one for a script. Imports no engine."""
+"""`spaces`: the space files at hand; `schema`: what may stand in one. Imports no engine."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 
 from study.console import say, table, terminal, write, write_json
 from study.errors import SpaceError
-from study.options import AsJson, ConfigArgs, ConfigTimeout, Runners, asked_script, command_app, examples
+from study.options import AsJson, command_app, examples
 from study.space.parsing import parse_space
 from study.space.space_file import SHIPPED, read_space
 from study.space.spec import StudySpec
@@ -41,76 +42,37 @@ def schema(
     write(field_reference() if markdown else json_schema())
 
 
-@app.command(
-    epilog=examples(
-        "python -m study adopt my_train.py > my_space.yaml",
-        "python -m study adopt my_train.py:make_config --runners 1,10,46 > my_space.yaml",
-        "python -m study adopt my_train.py --config-args '--num-agents 2' > my_space.yaml",
-    ),
-)
-def adopt(
-    config: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE[:NAME]",
-            help="The script. NAME: an AlgorithmConfig in it, or a function that returns one.",
-        ),
-    ],
-    config_args: ConfigArgs = "",
-    config_timeout: ConfigTimeout = "60s",
-    runners: Runners = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials.")] = None,
-) -> None:
-    """Print a space around the values of a script that trains with RLlib.
-
-    The script's code runs in a process of its own, up to where it would train; no Ray starts.
-    """
-    write(
-        asked_script(
-            config,
-            arguments=config_args,
-            timeout=config_timeout,
-            runners=runners,
-            trials=trials,
-        )
-    )
-
-
 def _files() -> list[Path]:
     """Return the shipped spaces, the plain one first, then the files of this folder that look like one."""
-    local = [*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]
-    own = [file for file in sorted(local) if file.resolve().parent != SHIPPED and _is_space(file)]
-    shipped = sorted(SHIPPED.glob("*.yaml"), key=lambda file: (file.stem != "quickstart", file))
-    return [*shipped, *own]
-
-
-def _is_space(file: Path) -> bool:
-    """Return whether a YAML file looks like a space; what cannot be read is none."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError):
-        return False
-    return "environment:" in text or ("config:" in text and "parameters:" in text)
+    own = []
+    for file in sorted([*Path().glob("*.yaml"), *Path("search_spaces").glob("*.yaml")]):
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # what cannot be read is no space
+            text = file.read_text()
+            if file.resolve().parent != SHIPPED and (
+                "environment:" in text or ("config:" in text and "parameters:" in text)
+            ):
+                own.append(file)
+    return [*sorted(SHIPPED.glob("*.yaml"), key=lambda file: (file.stem != "quickstart", file)), *own]
 
 
 def _entry(file: Path) -> dict[str, Any]:
     """Return one line of `spaces`; a space with a fault says so."""
-    shown = file.name if file.parent == SHIPPED else str(file)
+    entry: dict[str, Any] = dict.fromkeys(("space", "kind", "environment", "trials", "about"))
+    entry["space"] = file.name if file.parent == SHIPPED else str(file)
     try:
         source = read_space(file)
         if "config" in source.content:  # a list of spaces runs nobody's code
-            about = f"{source.content.get('description', '')} (script {source.content['config']})".strip()
-            return {"space": shown, "kind": None, "environment": None, "trials": None, "about": about}
+            about = f"{source.content.get('description', '')} (script {source.content['config']})"
+            return entry | {"about": about.strip()}
         spec = parse_space(source, asked=True)
     except SpaceError as error:
-        about = f"wrong: {error.faults[0]}"
-        return {"space": shown, "kind": None, "environment": None, "trials": None, "about": about}
-    return {
-        "space": shown,
+        return entry | {"about": f"wrong: {error.faults[0]}"}
+    about = spec.description.strip().partition("\n")[0]
+    return entry | {
         "kind": spec.design,
         "environment": spec.environment.id,
         "trials": _num_trials(spec),
-        "about": spec.description.strip().partition("\n")[0],
+        "about": about,
     }
 
 

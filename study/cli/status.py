@@ -1,10 +1,10 @@
-"""`status`: where a study stands, on 80 columns and on 140; `studies`: all of a folder. Imports no engine."""
+"""`status`: where a study stands, on 80 columns and on 140; without a study's name all of a folder. No engine."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -12,68 +12,71 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analysis.status import Best, RunningTrial, Status, StatusReader
+from analysis.status import RunningTrial, Status, StatusReader
 from study.cli.display import progress_bar
-from study.console import NARROW, say, table, terminal, write_json
+from study.cli.tables import answer_of, print_answer
+from study.console import say, table, terminal, write_json
 from study.errors import StudyError
-from study.options import AsJson, Out, Study, command_app, examples, wrong_option
+from study.options import AsJson, command_app, examples, study_folders, wrong_option
 from study.records.timing import PRESSURE_LIMIT
 from study.text import MISSING, count, duration, number, plain
 
-if TYPE_CHECKING:
-    from analysis.tables.table import Table as ResultTable
-
-EFFICIENCY = (
-    "workload",
-    "num_env_runners",
-    "num_cpus",
-    "n",
-    "env_steps_per_s",
-    "speed_up",
-    "efficiency_per_runner",
-    "efficiency_per_cpu",
-)
-"""Columns of T2 that are shown."""
 MOST_RUNNING = 12
 """Trials under way that are listed; the rest are counted."""
 WATCH_S = 2.0
 """Seconds between two readings of `--watch`."""
-STYLES: Mapping[str, str] = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
+_STYLES = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
+_DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
 
 app = command_app()
 
 
 @app.command(
-    epilog=examples("python -m study status studies/quickstart", "python -m study status studies/quickstart --watch"),
+    epilog=examples(
+        "python -m study status",
+        "python -m study status studies/quickstart",
+        "python -m study status studies/quickstart --watch",
+    ),
 )
 def status(
-    study: Study,
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a study, such as studies/quickstart; or of several, which are listed.",
+            autocompletion=study_folders,
+        ),
+    ] = Path("studies"),
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds until the driver ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print where a study stands, while it runs or after: progress, best so far, efficiency, health."""
+    """Print where a study stands, while it runs or after: progress, answer so far, health; or list all of a folder."""
     if watch and as_json:
         raise wrong_option("--watch", rule="excludes --json", got="both", fix="Drop one of the two.")
+    several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
+    if several or study == Path("studies"):
+        _list([_entry(folder) for folder in several], study, as_json=as_json)
+        return
     reader = StatusReader(study)
+    now = reader.read()
     if as_json:
-        now = reader.read()
         write_json(asdict(now) | {"num_ended": now.num_ended})
     elif watch:
-        follow(terminal(), reader)
+        _follow(terminal(), reader)
     else:
-        show(terminal(), reader.read(), efficiency_so_far(reader))
+        console = terminal()
+        show(console, now)
+        if now.counts["finished"]:
+            say(console, "\n" if now.complete else "\nSo far:\n")
+            print_answer(console, answer_of(study))
 
 
-@app.command(epilog=examples("python -m study studies", "python -m study studies --json"))
-def studies(out: Out = Path("studies"), as_json: AsJson = False) -> None:
-    """List the studies of a folder: kind, state, trials that ended, best score."""
-    found = [_entry(file.parent) for file in sorted(out.glob("*/study.json"))]
+def _list(entries: Sequence[dict[str, Any]], folder: Path, *, as_json: bool) -> None:
     if as_json:
-        write_json(found)
+        write_json(entries)
         return
     console = terminal()
-    if not found:
-        say(console, f"No study in {out}. Start one: python run_study.py quickstart.yaml")
+    if not entries:
+        say(console, f"No study in {folder}. Start one: python run_study.py quickstart.yaml")
         return
     headings = ("study", "kind", "trials", "failed", "best score", "state")
     rows = [
@@ -85,29 +88,26 @@ def studies(out: Out = Path("studies"), as_json: AsJson = False) -> None:
             number(each["best_score"], ".2f"),
             each["state"],
         )
-        for each in found
+        for each in entries
     ]
     console.print(table(headings, rows, words=("kind",), fold=("study", "state"), width=console.width))
 
 
 def _entry(folder: Path) -> dict[str, Any]:
-    """Return one line of `studies`; a study that cannot be read says why."""
+    """Return one line of the list; a study that cannot be read says why."""
     try:
         reader = StatusReader(folder)
-        now = reader.read()
-        kind = reader.identity.parse().design
+        now, kind = reader.read(), reader.identity.parse().design
     except StudyError as error:
-        state = f"cannot be read: {error}"
         unknown = dict.fromkeys(("kind", "ended", "trials", "failed", "best_score"))
-        return {"study": folder.name, **unknown, "state": state}
-    scores = [each.score for each in now.best if each.score is not None]
+        return {"study": folder.name, **unknown, "state": f"cannot be read: {error}"}
     return {
         "study": folder.name,
         "kind": kind,
         "ended": now.num_ended,
         "trials": now.num_trials,
         "failed": now.counts["failed"],
-        "best_score": max(scores, default=None),
+        "best_score": max((each.score for each in now.best if each.score is not None), default=None),
         "state": now.state,
     }
 
@@ -115,70 +115,33 @@ def _entry(folder: Path) -> dict[str, Any]:
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def view(status: Status, efficiency: "ResultTable | str | None", *, width: int) -> Group:
+def view(status: Status, *, width: int) -> Group:
     """Return the whole page."""
-    parts: list[RenderableType] = [_title(status), *_progress(status, width)]
-    if status.problems:
-        parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
+    title = Text.assemble((status.name, "bold"), ": ", (status.state, _STYLES[status.driver]))
+    title.append(f" · stage {status.stage}" if status.stage else "")
+    title.append(f" · session {status.sessions}" if status.sessions > 1 else "")
+    parts: list[RenderableType] = [title, *_progress(status, width)]
+    parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
     if status.running:
-        parts += [_head("Running now"), *_running(status.running, width)]
-    so_far = "" if status.complete else " so far"
-    if status.best:
-        parts += [_head(f"Best{so_far}"), *_best(status.best, width)]
-    if efficiency is not None:
-        parts += [_head(f"Efficiency{so_far}"), *_efficiency(efficiency, width)]
-    parts += [_head("Health"), *_health(status)]
-    return Group(*parts)
+        parts += [Text("\nRunning now", style="bold"), *_running(status.running, width)]
+    return Group(*parts, Text("\nHealth", style="bold"), *_health(status))
 
 
-def show(console: Console, status: Status, efficiency: "ResultTable | str | None" = None) -> None:
+def show(console: Console, status: Status) -> None:
     """Print the page once; commands are left whole, to be copied."""
-    for part in view(status, efficiency, width=console.width).renderables:
+    for part in view(status, width=console.width).renderables:
         console.print(part, highlight=False, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
-def follow(console: Console, reader: StatusReader) -> None:
+def _follow(console: Console, reader: StatusReader) -> None:
     """Show the page again and again until the driver has ended or the person presses Ctrl-C, then leave it there."""
-    efficiency: ResultTable | str | None = None
-    told = (-1, False)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
             now = reader.read()
-            if (now.num_ended, now.complete) != told:  # the table changes with the trials that end, and costs a second
-                told, efficiency = (now.num_ended, now.complete), efficiency_so_far(reader)
-            live.update(view(now, efficiency, width=console.width), refresh=True)
+            live.update(view(now, width=console.width), refresh=True)
             if now.driver != "working":
                 return
             time.sleep(WATCH_S)
-
-
-def efficiency_so_far(reader: StatusReader) -> "ResultTable | str":
-    """Return T2 as far as it has come, or in a sentence why there is none yet; only then pandas and SciPy load."""
-    rows = reader.ledger.rows.values()
-    measured = [row for row in rows if row.status == "finished" and row.timing == "measured"]
-    scales = {row.num_env_runners for row in measured}
-    if len(scales) < 2:
-        seen = f"{len(measured)} at {count(len(scales), 'scale')}"
-        none = "None" if reader.ledger.complete else "None yet"
-        return f"{none}: it needs finished trials with a measured clock at two scales, got {seen}."
-    from analysis.estimates import Results
-    from analysis.load import from_folder
-    from analysis.tables.catalogue import table_of
-
-    try:
-        found = table_of("T2", Results(from_folder(reader.folder.path)))
-    except StudyError as error:
-        return f"None: {error}"
-    return found.said if found.empty else found.select(EFFICIENCY)
-
-
-def _title(status: Status) -> Text:
-    text = Text.assemble((status.name, "bold"), ": ", (status.state, STYLES[status.driver]))
-    if status.stage:
-        text.append(f" · stage {status.stage}")
-    if status.sessions > 1:
-        text.append(f" · session {status.sessions}")
-    return text
 
 
 def _progress(status: Status, width: int) -> Iterator[RenderableType]:
@@ -224,26 +187,13 @@ def _running(trials: Sequence[RunningTrial], width: int) -> Iterator[RenderableT
         yield Text(f"… and {len(trials) - MOST_RUNNING} more")
 
 
-def _best(best: Sequence[Best], width: int) -> Iterator[RenderableType]:
-    rows = [
-        (
-            str(each.num_env_runners),
-            number(each.final_return, ".1f") + ("*" if each.all_cut else ""),
-            number(each.score, ".2f"),
-            str(each.num_finished),
-            str(each.trial),
-            ", ".join(f"{name} {plain(value)}" for name, value in each.setting.items()),
-        )
-        for each in best
-    ]
-    yield table(("runners", "return", "score", "best of", "trial", "setting"), rows, fold=("setting",), width=width)
-    if any(each.all_cut for each in best):
-        yield Text("* every episode of its last evaluation was cut at the limit.")
-    yield Text("The luckiest single trial of each scale (n=1, no interval): a candidate, not a result.", style="dim")
-
-
 def _health(status: Status) -> Iterator[RenderableType]:
-    yield Text(f"Driver: {_driver(status)}")
+    since = "nothing recorded yet"
+    if status.silence_s is not None:
+        since = f"last record {duration(status.silence_s)} ago"
+        if status.driver != "working" and status.silence_s > 86_400:
+            since = f"last record {time.strftime('%Y-%m-%d %H:%M', time.localtime(status.moment - status.silence_s))}"
+    yield Text(f"Driver: {_DRIVERS[status.driver]}; {since}")
     yield Text(f"Engine: {status.engine}")
     labels = ", ".join(f"{n} {label}" for label, n in status.timings.items() if n)
     yield Text(f"Timings: {labels or 'none yet'}")
@@ -259,38 +209,8 @@ def _health(status: Status) -> Iterator[RenderableType]:
             yield Text(f"  {each.command}", no_wrap=True, overflow="ignore")  # whole, to be copied
 
 
-def _driver(status: Status) -> str:
-    words = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}[status.driver]
-    if status.silence_s is None:
-        return f"{words}; nothing recorded yet"
-    since = f"last record {duration(status.silence_s)} ago"
-    if status.driver != "working" and status.silence_s > 86_400:
-        since = f"last record {time.strftime('%Y-%m-%d %H:%M', time.localtime(status.moment - status.silence_s))}"
-    return f"{words}; {since}"
-
-
 def _hanging(mark: Text, text: str) -> Table:
     """Return `text` behind a mark, its further lines under its first."""
     grid = Table.grid(padding=(0, 1))
     grid.add_row(mark, Text(text))
     return grid
-
-
-def _efficiency(found: "ResultTable | str", width: int) -> Iterator[RenderableType]:
-    """Yield the efficiency table; on a narrow terminal, intervals stand below their values."""
-    if isinstance(found, str):
-        yield Text(found)
-        return
-    between = "\n" if width < NARROW else " "
-    body = found.body()
-    shown = [[each.value + (between + each.interval if each.interval else "") for each in row] for row in body.rows]
-    words = [column.heading for column, number in zip(body.columns, body.numeric, strict=True) if not number]
-    yield table([column.heading for column in body.columns], shown, fold=words, width=width)
-    if body.above:
-        yield Text(body.above)
-    yield Text(found.said)
-    yield Text(found.counts, style="dim")
-
-
-def _head(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")

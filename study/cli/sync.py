@@ -75,9 +75,7 @@ def pack(
     packed = pack_study(folder, target, results_only=results_only, digits=digits)
     if folder.certificate.exists() and not results_only:
         write_certificate(packed)
-    size = packed.records.stat().st_size
-    shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    say(terminal(), f"{packed.records}: {shown}.")
+    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
 
 
 def sync_study(
@@ -124,8 +122,7 @@ def sync_study(
                 yield problem
         except StudyError as error:
             failed.append(error)
-    for other in failed[1:]:
-        yield str(other)
+    yield from map(str, failed[1:])
     if failed:
         raise failed[0]
 

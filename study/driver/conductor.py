@@ -11,16 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import structs
 
 from study.designs.registry import design_of
 from study.designs.search.proposals import Proposer
 from study.designs.starts import start_of
-from study.driver.neighbours import Neighbours
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.harmless import mask_credentials
@@ -48,7 +46,6 @@ from study.space.parameters import SCALE
 from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.messages import BuiltTrial
 
 Loss = Literal["node", "process"]
 """What died under a trial."""
@@ -67,8 +64,7 @@ TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(NamedTuple):
     """Why a study ends before its plan."""
 
     reason: str
@@ -119,10 +115,10 @@ class Conductor:
         self.design = design_of(spec)
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
         self._queue = TrialQueue(spec, plan, ledger.rows, self._course, deadline=deadline)
-        self._neighbours = Neighbours(ledger.rows)
-        """Trials that began when another one of their group had ended already."""
-        self._deaths, self._num_blamed, self._ended_at_last_death = 0, 0, -1
-        """Deaths of the engine in a row, trials that they were put down to, how many others had ended at the last."""
+        self._beside: dict[int, list[TrialRow]] = {}
+        """Trials that run -> the attempts that have run beside them."""
+        self._deaths = 0
+        """Deaths of the engine since a trial last ended by itself."""
         self._losses: Counter[tuple[int, Loss]] = Counter()
         """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
         self._table_written = -TABLE_INTERVAL_S
@@ -138,6 +134,10 @@ class Conductor:
             if row.status == "running":  # it may have been dead for days
                 self.end(trial, "interrupted", "the driver was killed", last_seen=row.last_seen)
 
+    def _append(self, record: Record) -> None:
+        line = self._log.append(record)
+        self.ledger.apply(line.record, line.time)
+
     # --- dealing out -------------------------------------------------------------------------------------------
 
     @property
@@ -148,10 +148,10 @@ class Conductor:
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
-        self._watch_clock()
-        if self.stop is None and self._queue.running:
-            return False  # one that is lost runs again, and their ends may decide on what follows
-        return self.stop is not None or not self._queue.startable()
+        if self.must_stop:
+            return True
+        # One that is lost runs again, and the ends of those that run may decide on what follows.
+        return not self._queue.running and not self._queue.startable()
 
     @property
     def part_ended(self) -> bool:
@@ -161,21 +161,6 @@ class Conductor:
     def begin_part(self) -> bool:
         """Begin the trials of the next run of Tune; return whether they reuse processes."""
         return self._queue.begin_part()
-
-    def _advance(self) -> None:
-        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
-        queue, course = self._queue, self._course
-        if not course.decides or queue.running or self.stop is not None:
-            return
-        while course.is_due:
-            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
-            if queue.waiting and not reason:
-                if shortfall := course.shortfall(queue.waiting[0]):
-                    self.end_early("error", shortfall)
-                return
-            left = [request.trial for request in queue.waiting]
-            queue.replace(course.decide(left, reason))
-        queue.replace([])
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
@@ -195,13 +180,16 @@ class Conductor:
         started = structs.replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
         self._course.check(started)
         self._append(started)
+        rows, others = self.ledger.rows, list(self._beside)
+        for other in others:
+            self._beside[other].append(rows[request.trial])
+        self._beside[request.trial] = [rows[other] for other in others]
         self._queue.begin(request)
-        self._neighbours.began(request.trial)
         return started
 
     # --- recording ---------------------------------------------------------------------------------------------
 
-    def report(self, trial: int, records: Iterable[BuiltTrial | Iteration | Evaluation], *, progress: float) -> None:
+    def report(self, trial: int, records: Iterable[TrialBuilt | Iteration | Evaluation], *, progress: float) -> None:
         """Record what a trial reported: with the label of its timing, and the rate of its steps so far."""
         row = self.ledger.rows[trial]
         for record in records:
@@ -211,18 +199,17 @@ class Conductor:
                     self._append(structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
                 case Evaluation():
                     self._append(record)
-                case BuiltTrial():
-                    label = self._label_at_start(row, record.processes_per_node)
-                    self._append(
-                        TrialBuilt(
-                            trial=trial,
-                            attempt=row.attempt,
-                            **asdict(record),
-                            timing=label.timing,
-                            timing_reason=label.reason,
-                            provisional=label.provisional,
-                        )
+                case TrialBuilt():
+                    request = self._queue.requests[trial]
+                    label = label_at_start(
+                        spec_of(self.spec, request.variant, num_learners=request.num_learners),
+                        self.plan.cluster,
+                        num_env_runners=int(row.setting[SCALE]),
+                        execution=row.execution,
+                        processes_per_node=record.processes_per_node,
                     )
+                    timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+                    self._append(structs.replace(record, **timing))
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
@@ -232,6 +219,9 @@ class Conductor:
             trial: Its number.
             policy: The final policy, packed; None where none is kept.
             node_loads: What else its nodes did while it was timed.
+
+        Raises:
+            RecordError: The policy cannot be written.
         """
         row = self.ledger.rows[trial]
         row.node_loads = list(node_loads)
@@ -239,7 +229,16 @@ class Conductor:
         if self.spec.learns and (final is None or not math.isfinite(final)):
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
-        checkpoint = self._save(trial, policy) if policy is not None else None
+        checkpoint = None
+        if policy is not None:
+            target = self.folder.checkpoint(trial)
+            try:
+                unpack_policy(policy, target)
+            except OSError as error:
+                rule = f"the policy could not be written ({error.strerror})"
+                fix = "Free some space, then run the same command with --resume."
+                raise RecordError(where=str(target), rule=rule, fix=fix) from error
+            checkpoint = str(target.relative_to(self.folder.path))
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def keep_traceback(self, trial: int, text: str) -> None:
@@ -275,8 +274,7 @@ class Conductor:
         if row.status != "running":
             return
         summary = row.summarise(self.spec, status, moment=time.time() if last_seen is None else last_seen)
-        label = _label_at_end(row, status, lost, self._neighbours.reserved(trial))
-        self._neighbours.ended(trial)
+        label = self._label_at_end(row, failed=status == "failed", lost=lost)
         self._append(
             TrialEnded(
                 trial=trial,
@@ -292,11 +290,28 @@ class Conductor:
             )
         )
         if row.ended:
-            self._queue.durations.note(row)
+            self._deaths = 0
+            self._queue.note_end(row)
         if status == "failed":
             self._stop_if_broken(reason)
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
+
+    def _label_at_end(self, row: TrialRow, *, failed: bool, lost: Loss | None) -> Label | None:
+        """Return the label that stays; None for a trial that was never built."""
+        beside = self._beside.pop(row.trial, [])
+        if row.timing is None:
+            return None
+        return label_at_end(
+            Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
+            failed=failed,
+            lost=lost or "",
+            num_dropped_samples=int(row.sums.worst("num_dropped_samples")),
+            num_lost_runners=row.num_lost_runners,
+            num_restarts=int(row.sums.worst("num_env_runner_restarts")),
+            cpu_pressure=row.sums.mean_cpu_pressure(),
+            disturbances=disturbances(row.node_loads, reserved(row, beside)),
+        )
 
     def _stop_if_broken(self, reason: str) -> None:
         """End the session where all trials so far have failed, and in the same way: so will the others."""
@@ -316,6 +331,8 @@ class Conductor:
         with contextlib.suppress(OSError):  # it is made of the records, and every session writes it again
             write_table(self.folder.table, self.ledger.rows.values())
 
+    # --- what dies ---------------------------------------------------------------------------------------------
+
     def lose(self, trial: int, loss: Loss, reason: str) -> None:
         """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
         if self.ledger.rows[trial].status != "running":
@@ -331,72 +348,22 @@ class Conductor:
     def tune_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
 
-        Which one was the cause is not known, until one sees it again with nothing beside it but its own group: that
-        one has failed. Where trials keep dying so and none ends by itself, the machine is the cause: the study ends.
+        Which one was the cause is not known, until one sees it again with nothing beside it: that one has failed. Where
+        trials keep dying so and none ends by itself, the machine is the cause: the study ends.
         """
-        ended = sum(row.ended for row in self.ledger.rows.values()) - self._num_blamed
-        self._deaths = self._deaths + 1 if ended == self._ended_at_last_death else 1
-        self._ended_at_last_death = ended
-        suspects, running = self._queue.suspects, list(self._queue.running)
-        hopeless = self._deaths > (MOST_DEATHS if running else 1)
+        deaths, suspects, running = self._deaths + 1, self._queue.suspects, list(self._queue.running)
+        hopeless = deaths > (MOST_DEATHS if running else 1)
         for trial in running:
             if trial in suspects and not hopeless:
-                self._num_blamed += 1
                 self.end(trial, "failed", reason)
             else:
                 suspects.add(trial)
                 self.end(trial, "interrupted", reason)
                 self._queue.take_back(trial)
+        self._deaths = deaths  # a trial that it is put down to did not end by itself
         if hopeless:
-            self.end_early(
-                "error", f"{reason} Fix: free the machine's memory, then run the same command with --resume."
-            )
-
-    def close(self) -> StudyClosed:
-        """Record the end of the session; trials that were still running wait for a resume."""
-        stop = self.stop
-        for trial, row in self.ledger.rows.items():
-            if row.status == "running":
-                self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
-        reason, detail = (stop.reason, stop.detail) if stop else ("error", "")
-        if self._course.decides:
-            is_over = not self._queue.waiting and (stop is None or not self._course.phase_name)
-        else:
-            is_over = all(self._queue.is_over(request.trial) for request in self.plan.requests)
-        if is_over:
-            reason, detail = self._course.how_it_ended()
-        closed = StudyClosed(
-            session=self.ledger.sessions,
-            reason=reason,  # type: ignore[arg-type]
-            detail=detail,
-        )
-        self._append(closed)
-        return closed
-
-    def _append(self, record: Record) -> TrialRow | None:
-        line = self._log.append(record)
-        return self.ledger.apply(line.record, line.time)
-
-    def _save(self, trial: int, policy: bytes) -> str:
-        """Unpack the final policy, an RLModule checkpoint, into the study folder."""
-        target = self.folder.checkpoint(trial)
-        try:
-            unpack_policy(policy, target)
-        except OSError as error:
-            rule = f"the policy could not be written ({error.strerror})"
-            fix = "Free some space, then run the same command with --resume."
-            raise RecordError(where=str(target), rule=rule, fix=fix) from error
-        return str(target.relative_to(self.folder.path))
-
-    def _label_at_start(self, row: TrialRow, processes_per_node: Mapping[str, int]) -> Label:
-        request = self._queue.requests[row.trial]
-        return label_at_start(
-            spec_of(self.spec, request.variant, num_learners=request.num_learners),
-            self.plan.cluster,
-            num_env_runners=int(row.setting[SCALE]),
-            execution=row.execution,
-            processes_per_node=processes_per_node,
-        )
+            fix = "Fix: free the machine's memory, then run the same command with --resume."
+            self.end_early("error", f"{reason} {fix}")
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -406,22 +373,47 @@ class Conductor:
 
     @property
     def must_stop(self) -> bool:
-        """Whether running trials are to be stopped now."""
-        self._watch_clock()
-        return self.stop is not None
-
-    def _watch_clock(self) -> None:
+        """Whether running trials are to be stopped now; takes the decision that is due, and looks at the clock."""
+        queue = self._queue
         try:
             self._advance()
         except RecordError as error:  # a full disk, for instance; the decision is taken again by a resume
             self.end_early("error", str(error))
-        queue = self._queue
-        if queue.deadline is None or self.stop is not None:
+        if queue.deadline is not None and self.stop is None:
+            if time.monotonic() >= queue.deadline:
+                self.end_early("time budget", "the time budget is used up")
+            elif queue.waiting and not queue.running and not queue.part_ended and not queue.startable():
+                self.end_early("time budget", "no further trial would end within the time budget")
+        return self.stop is not None
+
+    def _advance(self) -> None:
+        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
+        queue, course = self._queue, self._course
+        if not course.decides or queue.running or self.stop is not None:
             return
-        if time.monotonic() >= queue.deadline:
-            self.end_early("time budget", "the time budget is used up")
-        elif queue.waiting and not queue.running and not queue.part_ended and not queue.startable():
-            self.end_early("time budget", "no further trial would end within the time budget")
+        while course.is_due:
+            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
+            if queue.waiting and not reason:
+                if shortfall := course.shortfall(queue.waiting[0]):
+                    self.end_early("error", shortfall)
+                return
+            queue.replace(course.decide([request.trial for request in queue.waiting], reason))
+        queue.replace([])
+
+    def close(self) -> StudyClosed:
+        """Record the end of the session; trials that were still running wait for a resume."""
+        stop = self.stop
+        for trial, row in self.ledger.rows.items():
+            if row.status == "running":
+                self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
+        if self._course.decides:
+            is_over = not self._queue.waiting and (stop is None or not self._course.phase_name)
+        else:
+            is_over = all(self._queue.is_over(request.trial) for request in self.plan.requests)
+        reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
+        closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
+        self._append(closed)
+        return closed
 
 
 _LINE_OF_A_PERSON = re.compile(r"\(([^()]+, line \d+, in \S+)\)")
@@ -437,20 +429,28 @@ def _way(reason: str) -> str:
     return line[1] if line else "".join(each for each in reason if not each.isdigit())
 
 
-def _label_at_end(row: TrialRow, status: Status, lost: Loss | None, reserved: Mapping[str, Reserved]) -> Label | None:
-    """Return the label that stays; None for a trial that was never built."""
-    if row.timing is None:
-        return None
-    return label_at_end(
-        Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
-        failed=status == "failed",
-        lost=lost or "",
-        num_dropped_samples=int(row.sums.worst("num_dropped_samples")),
-        num_lost_runners=row.num_lost_runners,
-        num_restarts=int(row.sums.worst("num_env_runner_restarts")),
-        cpu_pressure=row.sums.mean_cpu_pressure(),
-        disturbances=disturbances(row.node_loads, reserved),
-    )
+def reserved(row: TrialRow, others: Iterable[TrialRow]) -> Mapping[str, Reserved]:
+    """Return, for every machine of a trial, what the study held there during the trial's timed part.
+
+    What the study's own trials use is not foreign.
+
+    Args:
+        row: The trial.
+        others: Those that ran beside it at some time.
+    """
+    begin, end = row.timed_from, row.timed_to
+    if begin is None or end is None or end <= begin:
+        return {}
+    result = {machine: Reserved(num_cpus=own) for machine, own in row.cpus_per_machine.items()}
+    for other in others:
+        until = math.inf if other.ended_at is None else other.ended_at
+        share = max(min(until, end) - max(other.started, begin), 0.0) / (end - begin)
+        for machine, held in result.items():
+            # One whose processes never came up may have begun them anywhere.
+            here = other.cpus_per_machine.get(machine, 0) if other.cpus_per_machine else other.num_cpus
+            ended = held.ended + here * share if until < end else held.ended
+            result[machine] = Reserved(num_cpus=held.num_cpus + here * share, ended=ended)
+    return result
 
 
 class Display(Protocol):

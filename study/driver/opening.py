@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from study.errors import Fault, RecordError, SpaceError
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     absolute_uri,
@@ -20,15 +21,13 @@ from study.mirrors.tracking_uri import (
     check_tracking_uri,
 )
 from study.records.files import write_atomically
-from study.records.folder import FORMAT, NAME, StudyFolder, StudyIdentity, check_files
-from study.records.ledger import Ledger
-from study.records.records import read_lines
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
+from study.records.ledger import Ledger, ledger_of
 from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
 from study.text import count
 from study.trial.engine.envs.probing import in_own_processes, sharing_of
-from study.withdrawn import withdrawn_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +70,9 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
-        rule, fix = "must consist of letters, digits, '.', '_' and '-'", "Choose another name."
-        raise SpaceError.of(options.space, where="name", rule=rule, got=repr(options.name), fix=fix)
+        raise SpaceError.of(
+            options.space, where="name", rule=NAME_RULE, got=repr(options.name), fix="Choose another name."
+        )
     exists = folder.exists()
     if exists and not options.resume:
         raise name_taken(folder, options)
@@ -91,6 +91,68 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     rule, got = "a new study needs a new name", f"'{options.name}' ({folder.path} exists)"
     fix = "Continue that study with --resume, or choose another --name."
     return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix)
+
+
+def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
+    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
+
+    Args:
+        spec: The space as it was asked for; its environment works.
+        begun: The study that is resumed; None for a new one, whose environment is tried.
+        note: Called with a line where environments get processes of their own, or where that is not known.
+    """
+    name = f"'{spec.environment.id}'"
+    if spec.environment.process != "auto":
+        return spec
+    if begun is not None:
+        return in_own_processes(spec) if begun.spec["environment"].get("process") == "own" else spec
+    sharing = sharing_of(spec.environment)
+    if sharing == "wrong":
+        note(
+            f"{name} plays another episode where a second one is in its process: every environment gets a process of "
+            "its own, in sampling, emulation and evaluation (environment.process: own)."
+        )
+        return in_own_processes(spec)
+    if sharing == "unknown":
+        note(
+            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
+            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
+        )
+    return spec
+
+
+def with_lasting_learner(
+    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
+) -> StudySpec:
+    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
+
+    Args:
+        spec: The space as it was asked for.
+        begun: The study that is resumed, whose spec names its learner; None for a new one.
+        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
+        source: Where the space came from.
+        note: Called with a line where RLlib's own learner stands in for the fused one.
+
+    Raises:
+        SpaceError: The study learns with JAX, which is not installed here.
+    """
+    learner = spec.learner
+    if learner == "auto" and begun is not None:
+        learner = begun.spec.get("learner", learner)
+    elif learner == "auto" and not spec.fused_obstacle:
+        learner = "rllib" if jax_obstacle else "fused"
+        if jax_obstacle:
+            if faults := [
+                Fault(where=place, rule=f"{what}needs the fused learner, and {jax_obstacle}", fix="Remove it.")
+                for place, what in fused_alone(spec)
+            ]:
+                raise SpaceError(source, faults)
+            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
+    if learner == "fused" and find_spec("jax") is None:
+        rule, got = "this study learns with `fused`, which needs JAX", "none here"
+        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
+    return spec.model_copy(update={"learner": learner})
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -112,76 +174,6 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     )
 
 
-def with_lasting_learner(
-    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
-) -> StudySpec:
-    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
-
-    Args:
-        spec: The space as it was asked for.
-        begun: The study that is resumed, whose spec names its learner; None for a new one.
-        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
-        source: Where the space came from.
-        note: Called with a line where RLlib's own learner stands in for the fused one.
-
-    Raises:
-        SpaceError: The study learns with JAX, which is not installed here, or with a learner that is withdrawn.
-    """
-    learner = spec.learner
-    if learner == "auto" and begun is not None:
-        named = begun.spec.get("learner")
-        if named == "lean":
-            raise SpaceError(source, list(withdrawn_values(begun.spec)))
-        learner = named if named in ("fused", "rllib") else "auto"
-    elif learner == "auto" and not spec.fused_obstacle:
-        learner = "rllib" if jax_obstacle else "fused"
-        if jax_obstacle:
-            if faults := [
-                Fault(where=place, rule=f"{what}needs the fused learner, and {jax_obstacle}", fix="Remove it.")
-                for place, what in fused_alone(spec)
-            ]:
-                raise SpaceError(source, faults)
-            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
-    if learner == "fused" and find_spec("jax") is None:
-        rule, got = "this study learns with `fused`, which needs JAX", "none here"
-        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
-        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
-    return spec.model_copy(update={"learner": learner})
-
-
-def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
-    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
-
-    Args:
-        spec: The space as it was asked for; its environment works.
-        begun: The study that is resumed; None for a new one, whose environment is tried.
-        note: Called with a line where environments get processes of their own, or where that is not known.
-    """
-    environment = spec.environment
-    if environment.process != "auto":
-        return spec
-    if begun is not None:
-        own = begun.spec["environment"].get("process") == "own"
-    else:
-        sharing = sharing_of(environment)
-        own = sharing == "wrong"
-        if note_text := _ABOUT_SHARING.get(sharing):
-            note(note_text.format(id=environment.id))
-    return in_own_processes(spec) if own else spec
-
-
-_ABOUT_SHARING = {
-    "wrong": (
-        "'{id}' plays another episode where a second one is in its process: every environment gets a process of its "
-        "own, in sampling, emulation and evaluation (environment.process: own)."
-    ),
-    "unknown": (
-        "'{id}' does not play the same episode twice with the same seed, so that nobody can see whether several in one "
-        "process disturb each other. If it keeps state in its process, set environment.process=own."
-    ),
-}
-
-
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of the study in `folder`, which must be the one asked for.
 
@@ -191,26 +183,26 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         RecordError: It was started with another space.
         TrackingError: Another MLflow or storage that the person names does not answer.
     """
-    identity = folder.identity()
+    identity, where = folder.identity(), str(folder.path)
     if gone := gone_from(identity.spec):
         rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
         fix = "Resume it with the version that started it, or start a new study with --name."
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=where, rule=rule, got=got, fix=fix)
     try:
         begun = identity.parse()
     except SpaceError as error:
         rule, fix = "this version must know the study's space", "Resume it with the version that started it."
-        raise RecordError(where=str(folder.path), rule=rule, got=str(error.faults[0]), fix=fix) from error
-    if "version" in identity.spec and begun.digest() != identity.digest:  # earlier versions had another digest
-        where = str(folder.identity_file)
-        rule, fix = "`spec` and `digest` must agree", "Restore it from a backup, or start a new study with --name."
-        raise RecordError(where=where, rule=rule, got="a file that was changed", fix=fix)
+        raise RecordError(where=where, rule=rule, got=str(error.faults[0]), fix=fix) from error
     if begun.digest() != spec.digest():
-        _check_script(folder, as_of_now(identity.spec), spec)
-        different = ", ".join(_differences(begun.to_json(), spec.to_json()))
-        rule, got = "a resume needs the space that the study was started with", f"other values of {different}"
-        noted = f"Repeat the options of its first start (they are noted at the top of {folder.space_file})"
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=f"{noted}, or start a new study with --name.")
+        before, now = as_of_now(identity.spec), spec.to_json()
+        rule, fix = "a resume needs the space that the study was started with", "Repeat the options of its first start"
+        got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
+        fix = f"{fix} (they are noted at the top of {folder.space_file})"
+        script, same_file = before.get("script"), before.get("config") == spec.config
+        if script and now["script"] and same_file and script != now["script"]:
+            rule = "a resume needs the script that the study was started with"
+            got, fix = what_changed(script, now["script"])
+        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
     if uri is not None and absolute_uri(uri) != identity.tracking_uri:
@@ -221,18 +213,15 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     return identity
 
 
-def _check_script(folder: StudyFolder, begun: Mapping[str, Any], spec: StudySpec) -> None:
-    """Refuse a script that is not the one that the study was started with.
-
-    Raises:
-        RecordError: Says what changed.
-    """
-    before, now = begun.get("script"), spec.to_json()["script"]
-    if not before or not now or before == now or begun.get("config") != spec.config:
-        return
-    got, fix = what_changed(before, now)
-    rule, fix = "a resume needs the script that the study was started with", f"{fix}, or start a new study with --name."
-    raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        before, after, here = old.get(key), new.get(key), f"{place}.{key}" if place else key
+        if (place, key) in (*NOT_IDENTITY, ("", "description")):  # these may change
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(before, after, here)
+        elif before != after:
+            yield here
 
 
 def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool) -> None:
@@ -254,15 +243,18 @@ def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOpt
         raise RecordError(where=str(folder.path), rule=rule, fix=fix) from error
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> Iterator[str]:
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if (place, key) in (*NOT_IDENTITY, ("", "description")):  # these may change
-            continue
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differences(before, after, key if not place else f"{place}.{key}")
-        elif before != after:
-            yield f"{place}.{key}" if place else key
+def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
+    """Return the spec with at least the trials that were planned before, and the state of a locked study.
+
+    Raises:
+        RecordError: The records cannot be trusted.
+    """
+    ledger = ledger_of(folder.records)
+    check_not_cut(folder, ledger, num_mirrored=MlflowMirror(folder, folder.identity().tracking_uri).state.seq)
+    if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
+        search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
+        spec = spec.model_copy(update={"search": search})
+    return spec, ledger
 
 
 def continuing(spec: StudySpec, ledger: Ledger) -> str:
@@ -275,10 +267,3 @@ def continuing(spec: StudySpec, ledger: Ledger) -> str:
         return f"Complete: {trials} ended.{more}"
     again = counts["interrupted"] + counts["running"]
     return f"Continuing: {trials} ended" + (f"; {again:,} {'runs' if again == 1 else 'run'} again." if again else ".")
-
-
-def forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
-    """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
-    if error is not None and next(read_lines(folder.records), None) is None:
-        folder.forget()
-    return False

@@ -6,23 +6,26 @@ ends the study early and is reported by `study.driver.run`.
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray import cloudpickle
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from study.driver.conductor import Conductor
-from study.driver.losses import fault_of
-from study.errors import StudyError
+from study.driver.conductor import Conductor, Loss
+from study.errors import StudyError, TrialError, TrialLostError
+from study.ray_private import died_alone
 from study.records.records import TrialStarted
 from study.trial.messages import RESULT, STARTED, TrialResult
 
 logger = logging.getLogger(__name__)
+_LONGEST = 500
+"""Characters of a reason."""
 
 
 class _Stateless:
@@ -32,30 +35,33 @@ class _Stateless:
         return {}
 
 
+@contextlib.contextmanager
+def _ending_early(conductor: Conductor) -> Iterator[None]:
+    """End the study early where something is raised: Tune would end every running trial."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, StudyError):
+            logger.exception("unexpected error in the study's bookkeeping")
+        conductor.end_early("error", str(error) or type(error).__name__)
+
+
 class StudySearcher(_Stateless, Searcher):
     """Hands the conductor's trials to Tune."""
 
     def __init__(self, conductor: Conductor, to_config: Callable[[TrialStarted], dict[str, Any]]) -> None:
-        """Wrap a conductor.
-
-        Args:
-            conductor: Deals out the trials.
-            to_config: Turns a started trial into the trainable's config.
-        """
+        """Wrap a conductor; `to_config` turns a started trial into the trainable's configuration."""
         # No metric: Tune's strict check would end the study at the first result without it.
         super().__init__(metric=None, mode=None)
         self._conductor, self._to_config = conductor, to_config
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next trial's config, None to be asked again, or FINISHED."""
-        try:
-            if self._conductor.exhausted:
-                return str(Searcher.FINISHED)
-            started = self._conductor.next_trial()
-            return None if started is None else self._to_config(started)
-        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
-            _end_early(self._conductor, error)
-            return str(Searcher.FINISHED)
+        with _ending_early(self._conductor):
+            if not self._conductor.exhausted:
+                started = self._conductor.next_trial()
+                return None if started is None else self._to_config(started)
+        return str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: `StudyCallback` sees every end."""
@@ -103,29 +109,29 @@ class StudyCallback(_Stateless, Callback):
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
         number = trial.config[STARTED].trial
-        try:
+        with _ending_early(self._conductor):
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
                 self._conductor.finish(number, reported.policy, reported.node_loads)
-        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
-            _end_early(self._conductor, error)
         self._on_change()
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
-        try:
-            number, said = trial.config[STARTED].trial, _said_of(trial)
-            reason, loss = fault_of(_error_of(trial), said=said, address=(trial.last_result or {}).get("node_ip", ""))
-            self._conductor.keep_traceback(number, said)
-            if self._conductor.stop is not None:
+        conductor, number, said, error = self._conductor, trial.config[STARTED].trial, "", None
+        with _ending_early(conductor):
+            with contextlib.suppress(OSError, TypeError):  # there is no file where no process of Ray's failed
+                said = Path(trial.error_file).read_text()
+            with contextlib.suppress(Exception):  # its classes may not be importable here
+                error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+            reason, loss = fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
+            conductor.keep_traceback(number, said)
+            if conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
-                self._conductor.end(number, "interrupted", self._conductor.stop.detail)
+                conductor.end(number, "interrupted", conductor.stop.detail)
             elif loss is not None:
-                self._conductor.lose(number, loss, reason)
+                conductor.lose(number, loss, reason)
             else:
-                self._conductor.end(number, "failed", reason)
-        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
-            _end_early(self._conductor, error)
+                conductor.end(number, "failed", reason)
         self._on_change()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -138,12 +144,7 @@ class StudyStopper(_Stateless, Stopper):
     """Stops all trials once the conductor says so."""
 
     def __init__(self, conductor: Conductor, *, on_stop: Callable[[], None] = lambda: None) -> None:
-        """Wrap a conductor.
-
-        Args:
-            conductor: Says when to stop.
-            on_stop: Called when a signal ends the study, which then must be over in seconds.
-        """
+        """Wrap a conductor; `on_stop` is called when a signal ends the study, which then must be over in seconds."""
         self._conductor, self._on_stop = conductor, on_stop
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -152,32 +153,46 @@ class StudyStopper(_Stateless, Stopper):
 
     def stop_all(self) -> bool:
         """Return whether the study ends early; the decision that closes a stage is taken, and written, here."""
-        try:
+        with _ending_early(self._conductor):
             stops = self._conductor.must_stop
             if self._conductor.stop is not None and self._conductor.stop.reason == "stopped":
                 self._on_stop()
             return stops
-        except Exception as error:  # noqa: BLE001 (Tune would end every running trial)
-            _end_early(self._conductor, error)
-            return True
+        return True
 
 
-def _end_early(conductor: Conductor, error: Exception) -> None:
-    if not isinstance(error, StudyError):
-        logger.exception("unexpected error in the study's bookkeeping")
-    conductor.end_early("error", str(error) or type(error).__name__)
+class Fault(NamedTuple):
+    """How a trial ended that did not finish."""
+
+    reason: str
+    """In one line, as near to the cause as Ray tells."""
+    loss: Loss | None
+    """What died under it; None where it failed by itself."""
 
 
-def _said_of(trial: Trial) -> str:
-    """Return the traceback that Tune wrote in the driver's own folder; nothing where no process of Ray's failed."""
-    with contextlib.suppress(OSError, TypeError):
-        return Path(trial.error_file).read_text()
-    return ""
+def fault_of(error: BaseException | None, *, said: str = "", address: str = "") -> Fault:
+    """Return why a trial ended, by the class of what was raised: an error of its own, or what died under it.
 
+    A setting is not to blame for the machine it ran on. So a trial that was lost is taken back and runs again, as a new
+    attempt of the same number, setting and seed.
 
-def _error_of(trial: Trial) -> BaseException | None:
-    """Return the error itself, which Tune wrote beside it; None where its classes are not importable here."""
-    with contextlib.suppress(Exception):
-        error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-        return error
-    return None
+    Args:
+        error: What Ray raised in place of the trial's result; None where there is no more than words.
+        said: What Tune wrote about the failure.
+        address: The node of the trial's main process, as far as it is known.
+    """
+    if isinstance(error, RayActorError):
+        # A node reports a process that dies alone; where nobody reports, the node has died too, or the network.
+        process = not isinstance(error, ActorUnavailableError) and died_alone(error.actor_id)
+        rule = "its main process must stay alive" if process else "the node of its main process must stay in reach"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
+        where, got = f" ({address})" if address else "", lines[-1] if lines else type(error).__name__
+        return Fault(f"trial: {rule}{where}, got: {got}"[:_LONGEST], "process" if process else "node")
+    cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
+    if isinstance(cause, TrialError):  # written for people
+        lost: Loss = "node" if getattr(cause, "node", False) else "process"
+        return Fault(str(cause)[:_LONGEST], lost if isinstance(cause, TrialLostError) else None)
+    lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
+    name = "" if cause is None or isinstance(cause, RayTaskError) else f"{type(cause).__name__}: "
+    last = lines[-1] if lines else "a process of the trial ended without a word"
+    return Fault(f"{name}{last}"[:_LONGEST], None)

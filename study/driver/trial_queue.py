@@ -1,74 +1,84 @@
-"""The trials that a session has still to run, how long they take, and which may start beside those that run. No Ray."""
+"""The trials that a session has still to run: first come first served, with backfill that hardly delays the first.
+
+Ray gives CPUs to whoever fits, so among small trials one that needs 47 of 48 CPUs waits for ever; strict order, on the
+other hand, leaves the cluster idle while the large one waits. Backfill as in batch schedulers (EASY) does neither: the
+first trial in the queue gets a reservation at the moment when enough CPUs will be free, and a later one may overtake
+only if it ends before that moment or fits beside the first. It may end a little later (`SLACK`): trials of one kind
+last about as long and begin a few seconds one after the other, so that without slack those few seconds would leave
+most of the cluster idle for a whole trial. The reservation itself is never moved later, which bounds the delay.
+Sources: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; for the slack Talby and Feitelson, "Supporting
+priorities and improving utilization of the IBM SP scheduler using slack-based backfilling", IPPS 1999.
+"""
 
 import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from study.designs.base import Course
-from study.driver.admission import Running, Waiting, admit, promise
-from study.planning.guess import guess_seconds
 from study.planning.needs import num_gpus
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
 from study.space.spec import Execution, StudySpec
 
-Kind = tuple[int, int | None, Execution, str]
-"""What trials of about the same duration have in common: scale, iterations, execution, variant or cell."""
-
+SLACK = 0.5
+"""The share of its own duration by which a trial that overtakes may end after the reservation of the first."""
 REMEMBERED = 100
 """Trials of a kind whose durations count: the last ones, so that the cost of asking does not grow with a study."""
-
-
-class Durations:
-    """The durations of the trials that finished."""
-
-    def __init__(self, spec: StudySpec, plan: Plan) -> None:
-        """Begin without experience."""
-        self._spec, self._plan = spec, plan
-        self._past: dict[Kind, deque[float]] = {}
-        self._expected: dict[Kind, float] = {}
-
-    def note(self, row: TrialRow) -> None:
-        """Take in a trial that ended; only one that finished says how long trials take."""
-        if row.status == "finished" and row.duration_s is not None:
-            kind = row.num_env_runners, row.iterations, row.execution, self._cell_or(row.anchor, row.variant)
-            self._past.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
-            self._expected.pop(kind, None)
-
-    def known(self, request: TrialRequest) -> bool:
-        """Return whether a trial like this one has finished."""
-        return self._kind(request) in self._past
-
-    def expected(self, request: TrialRequest) -> float:
-        """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
-        kind = self._kind(request)
-        if kind not in self._expected:
-            scale, iterations, execution, _ = kind
-            cluster = self._plan.cluster
-            if kind in self._past:
-                self._expected[kind] = statistics.median(self._past[kind])
-            elif (cell := self._plan.cell_of(request.name)) is not None:
-                self._expected[kind] = cell.needs.hours * 3600
-            else:
-                guess = guess_seconds(self._spec, scale, cluster, execution=execution, iterations=iterations)
-                self._expected[kind] = guess
-        return self._expected[kind]
-
-    def _kind(self, request: TrialRequest) -> Kind:
-        execution = self._plan.needs(request).execution
-        return request.num_env_runners, request.iterations, execution, self._cell_or(request.name, request.variant)
-
-    def _cell_or(self, name: str | None, variant: str) -> str:
-        return variant if self._plan.cell_of(name) is None else str(name)
-
-
 LOOKAHEAD = 64
 """Trials of the queue that backfill looks at."""
 RELIABLE_PROGRESS = 0.05
 """From this share of its budget on, a trial's own pace predicts its end."""
+
+
+class Running(NamedTuple):
+    """A trial that holds CPUs."""
+
+    num_cpus: int
+    end: float
+    """Expected end, on the clock of `now`; a trial that is late is expected to end now."""
+
+
+class Waiting(NamedTuple):
+    """A trial in the queue."""
+
+    num_cpus: int
+    """Those of the whole cluster, where it must have no other trial beside it."""
+    duration: float
+    """Expected duration in seconds."""
+
+
+def admit(
+    queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int, now: float, promised: float = math.inf
+) -> tuple[int | None, float]:
+    """Return the index in `queue` of the trial to start now, None when all have to wait; and the first one's start.
+
+    A trial larger than `capacity` (more processes than cores) runs alone.
+
+    Args:
+        queue: Trials in the order of the plan, at least one.
+        running: Trials that hold CPUs.
+        capacity: CPUs that trials may occupy side by side.
+        now: Seconds, on the same clock as `Running.end`.
+        promised: The earliest start that earlier calls have returned for the first trial: ends that turn out later
+            than expected let nobody overtake for longer.
+    """
+    first, free = queue[0], capacity - sum(trial.num_cpus for trial in running)
+    if not running or first.num_cpus <= free:
+        return 0, min(now, promised)
+    start, free_then = now, free
+    for one in sorted(running, key=lambda trial: trial.end):
+        start, free_then = max(one.end, now), free_then + one.num_cpus
+        if free_then >= first.num_cpus:
+            break
+    start, beside = min(start, promised), free_then - first.num_cpus
+    for index, trial in enumerate(queue[1:], start=1):
+        if trial.num_cpus <= free and (now + (1 - SLACK) * trial.duration <= start or trial.num_cpus <= beside):
+            return index, start
+    return None, start
 
 
 class TrialQueue:
@@ -76,25 +86,18 @@ class TrialQueue:
 
     Attributes:
         requests: Trial -> its request, of all trials of the study that are known so far.
-        waiting: Slots that are not dealt out yet, in the order of the plan.
+        waiting: Requests that are not dealt out yet, in the order of the plan.
         running: Trial -> its start, on the clock of `time.monotonic`.
         suspects: Trials that run with nothing beside them: the engine has died under them.
-        durations: How long trials take, by experience.
         deadline: End of the time budget, on the clock of `time.monotonic`.
     """
 
     def __init__(
-        self,
-        spec: StudySpec,
-        plan: Plan,
-        rows: Mapping[int, TrialRow],
-        course: Course,
-        *,
-        deadline: float | None = None,
+        self, spec: StudySpec, plan: Plan, rows: Mapping[int, TrialRow], course: Course, *, deadline: float | None
     ) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
-        self._spec, self._plan, self._rows, self._course = spec, plan, rows, course
+        self._plan, self._rows, self._course, self._num_gpus = plan, rows, course, num_gpus(spec)
         self.requests = {request.trial: request for request in plan.requests}
         cancelled = course.cancelled
         self.waiting = [
@@ -102,9 +105,11 @@ class TrialQueue:
         ]
         self.running: dict[int, float] = {}
         self.suspects: set[int] = set()
-        self.durations = Durations(spec, plan)
+        self._durations: dict[Hashable, deque[float]] = {}
+        """Kind of trial -> seconds that the last ones of it took which finished."""
+        self._medians: dict[Hashable, float] = {}
         for row in rows.values():
-            self.durations.note(row)
+            self.note_end(row)
         self._kept_for = plan.processes_kept_for(self.waiting[0]) if self.waiting else None
         """What the trials of this part of the study have in common that go on in each other's processes."""
         self._promised: tuple[int, float] = (-1, math.inf)
@@ -152,22 +157,22 @@ class TrialQueue:
 
     def next(self) -> TrialRequest | None:
         """Return the trial to start now; None when all have to wait."""
-        if self._is_full():
-            return None
+        cluster, running = self._plan.cluster, [self.requests[trial] for trial in self.running]
+        if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
+            return None  # Tune asks so often that a closer look would cost it
         startable = self.startable()
-        if not startable or not self._gpus_are_free():
+        # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
+        if not startable or self._num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
             return None
-        now = time.monotonic()
-        held, expected = self._cpus_held, self.durations.expected
-        queue = [Waiting(num_cpus=held(request), duration=expected(request)) for request in startable]
-        running = [Running(num_cpus=held(self.requests[trial]), end=self._end_of(trial)) for trial in self.running]
-        # Nothing else runs beside a trial with a group: it may have CPUs that are no cores.
-        cluster = self._plan.cluster
-        capacity = cluster.capacity if startable[0].group is None else cluster.num_cpus
-        first, before = startable[0].trial, self._promised
-        known = before[1] if before[0] == first else math.inf
-        self._promised = first, min(known, promise(queue[0], running, capacity=capacity, now=now))
-        index = admit(queue, running, capacity=capacity, now=now, promised=self._promised[1])
+        first, now = startable[0], time.monotonic()
+        index, start = admit(
+            [Waiting(self._cpus_held(each), self._expected_s(each)) for each in startable],
+            [Running(self._cpus_held(each), self._end_of(each)) for each in running],
+            capacity=cluster.capacity,
+            now=now,
+            promised=self._promised[1] if self._promised[0] == first.trial else math.inf,
+        )
+        self._promised = first.trial, start
         return None if index is None else startable[index]
 
     def startable(self) -> list[TrialRequest]:
@@ -175,59 +180,54 @@ class TrialQueue:
 
         A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
         """
-        head = self._of_one_group(self.waiting[:LOOKAHEAD])
+        if self.part_ended:
+            return []
+        head = [each for each in self.waiting[:LOOKAHEAD] if self._plan.processes_kept_for(each) == self._kept_for]
         if head and self.why_skip(head[0]):
             return []
         if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
-        known, expected = self.durations.known, self.durations.expected
-        return [
-            request
-            for request in head
-            if left > 0 and (not known(request) or expected(request) * self._length(request) <= left)
-        ]
+        return [each for each in head if left > 0 and self._would_end(each, left)]
 
     def why_skip(self, request: TrialRequest) -> str:
         """Return why a trial is not run at all; empty when it is."""
         left = None if self.deadline is None else self.deadline - time.monotonic()
         return self._course.why_skip(request, num_running=len(self.running), left_s=left)
 
-    def _is_full(self) -> bool:
-        """Return whether running trials hold every CPU; Tune asks so often that a closer look would cost it."""
-        requests = [self.requests[trial] for trial in self.running]
-        cluster = self._plan.cluster
-        capacity = cluster.capacity if all(request.group is None for request in requests) else cluster.num_cpus
-        return bool(requests) and sum(map(self._cpus_held, requests)) >= capacity
-
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(request)
-        if (needs.alone or request.trial in self.suspects) and request.group is None:  # a group is alone as it is
-            return max(needs.num_cpus, self._plan.cluster.capacity)
-        return needs.num_cpus
+        alone = needs.alone or request.trial in self.suspects or request.group is not None
+        return max(needs.num_cpus, self._plan.cluster.capacity) if alone else needs.num_cpus
 
-    def _gpus_are_free(self) -> bool:
-        """Return whether one more trial finds its GPUs; every trial needs as many, so that CPUs decide on the order."""
-        wanted = num_gpus(self._spec) * (len(self.running) + 1)
-        return wanted <= self._plan.cluster.num_gpus + 1e-9  # shares of a GPU are no binary fractions
+    # --- how long trials take ----------------------------------------------------------------------------------
 
-    def _of_one_group(self, head: list[TrialRequest]) -> list[TrialRequest]:
-        """Return the requests that may run beside the running ones and each other."""
-        if not head:
-            return []
-        processes_kept_for = self._plan.processes_kept_for
-        running = {(self.requests[trial].group, processes_kept_for(self.requests[trial])) for trial in self.running}
-        wanted = running or {(head[0].group, self._kept_for)}
-        return [request for request in head if (request.group, processes_kept_for(request)) in wanted]
+    def note_end(self, row: TrialRow) -> None:
+        """Take in a trial that ended; only one that finished says how long trials take."""
+        if row.status == "finished" and row.duration_s is not None and row.trial in self.requests:
+            kind = self._kind(self.requests[row.trial], row.execution)
+            self._durations.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
+            self._medians[kind] = statistics.median(self._durations[kind])
 
-    def _length(self, request: TrialRequest) -> float:
-        """Return how much longer than the median of its kind a trial should take, by what is known of its setting."""
-        return 1.0 if request.iterations is not None else self._course.share_of_usual(request)
+    def _kind(self, request: TrialRequest, execution: Execution) -> Hashable:
+        """Return what trials of about the same duration have in common."""
+        cell = request.name if request.name in self._plan.cells else None
+        return request.num_env_runners, request.iterations, execution, request.variant, cell
 
-    def _end_of(self, trial: int) -> float:
+    def _expected_s(self, request: TrialRequest) -> float:
+        """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
+        needs = self._plan.needs(request)
+        return self._medians.get(self._kind(request, needs.execution), needs.hours * 3600)
+
+    def _would_end(self, request: TrialRequest, left_s: float) -> bool:
+        known = self._kind(request, self._plan.needs(request).execution) in self._medians
+        longer = 1.0 if request.iterations is not None else self._course.share_of_usual(request)
+        return not known or self._expected_s(request) * longer <= left_s
+
+    def _end_of(self, request: TrialRequest) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""
-        row, start = self._rows[trial], self.running[trial]
+        row, start = self._rows[request.trial], self.running[request.trial]
         if row.progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / row.progress
-        return start + self.durations.expected(self.requests[trial])
+        return start + self._expected_s(request)

@@ -147,13 +147,14 @@ def evaluate_policy(
     film = None if request.video is None else _film_file(policy, request.video)
     if film is not None:
         check_target(film)
-    from study.trial.evaluation import evaluate_checkpoint
+    from study.trial.evaluation import evaluate
+    from study.trial.policy import read_state
 
     experiment, spec = _experiment_of(policy, spec)
     with nullcontext() if film is None else _scene(experiment, spec) as scene:
-        result = evaluate_checkpoint(
+        result = evaluate(
             experiment,
-            policy.checkpoint,
+            None if policy.checkpoint is None else read_state(policy.checkpoint),
             spec,
             keep_actions=0 if film is None else EPISODES,
             first_episode=policy.first_episode,

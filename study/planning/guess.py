@@ -77,9 +77,21 @@ def guess_iteration_seconds(
     batch = _middle(bounds(batch_domain(spec, num_env_runners)))
     minibatch = min(_middle(minibatch_bounds(spec, num_env_runners)), batch)
     lanes = num_env_runners * _middle(bounds(spec.domain("num_envs_per_env_runner")))
-    sampling = _sampling_s(spec, num_env_runners, cluster, execution, batch=batch, lanes=lanes)
-    epochs = _middle(bounds(spec.domain("num_epochs")))
-    return sampling + _learning_s(spec, batch=batch, minibatch=minibatch, epochs=epochs)
+    forward_s, update_s = _CONVOLUTIONS.get(spec.model.conv_net or "", (0.0, 0.0))
+
+    num_processes = num_sampling_processes(spec, num_env_runners, execution)
+    step = _SAMPLING[spec.runner_in_use]
+    step_s = step.row_s + forward_s + spec.environment.step_cpu_ms / 1e3
+    # RLlib's own runners step their lanes each by itself, also those that share a process.
+    callers = num_env_runners if spec.runner_in_use == "stock" else num_processes
+    sampling = batch * (step_s + step.call_s * callers / lanes) / min(num_processes, cluster.capacity)
+    # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
+    waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
+
+    update = _LEARNING[spec.learner_in_use]
+    num_updates = _middle(bounds(spec.domain("num_epochs"))) * batch / minibatch
+    rows = minibatch / max(spec.resources.num_learners, 1)  # every learner computes its share of each minibatch
+    return sampling + waiting + num_updates * (update.call_s + (update.row_s + update_s) * rows)
 
 
 def guess_start_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, execution: Execution) -> float:
@@ -90,35 +102,3 @@ def guess_start_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterS
 
 def _middle(ends: tuple[Value, Value]) -> float:
     return sum(ends) / 2
-
-
-def _sampling_s(
-    spec: StudySpec,
-    num_env_runners: int,
-    cluster: ClusterShape,
-    execution: Execution,
-    *,
-    batch: float,
-    lanes: float,
-) -> float:
-    """Return the seconds in which one batch is sampled."""
-    num_processes = num_sampling_processes(spec, num_env_runners, execution)
-    cost, (forward_s, _) = _SAMPLING[spec.runner_in_use], _convolutions(spec)
-    step_s = cost.row_s + forward_s + spec.environment.step_cpu_ms / 1e3
-    # RLlib's own runners step their lanes each by itself, also those that share a process.
-    callers = num_env_runners if spec.runner_in_use == "stock" else num_processes
-    computing = batch * (step_s + cost.call_s * callers / lanes) / min(num_processes, cluster.capacity)
-    # The lanes of a runner wait one after another, runners side by side even on one core; emulated ones do not wait.
-    waiting = batch * spec.environment.step_wait_ms / 1e3 / num_env_runners if execution == "real" else 0.0
-    return computing + waiting
-
-
-def _learning_s(spec: StudySpec, *, batch: float, minibatch: float, epochs: float) -> float:
-    """Return the seconds of the updates on one batch; every learner computes its share of each minibatch."""
-    cost, (_, update_s) = _LEARNING[spec.learner_in_use], _convolutions(spec)
-    updates, row_s = epochs * batch / minibatch, cost.row_s + update_s
-    return updates * (cost.call_s + row_s * minibatch / max(spec.resources.num_learners, 1))
-
-
-def _convolutions(spec: StudySpec) -> tuple[float, float]:
-    return _CONVOLUTIONS.get(spec.model.conv_net or "", (0.0, 0.0))

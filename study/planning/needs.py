@@ -1,10 +1,10 @@
 """What one trial needs, and whether it runs real or emulated: StudySpec x scale x cluster shape. Pure.
 
-Three places rest on the same list of processes: what Ray reserves, what admission counts, and what the plan prints.
+All of it follows from the list of a trial's processes: what Ray reserves, what admission counts, what a plan shows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from study.errors import ClusterError
 from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
@@ -29,8 +29,7 @@ steps of CartPole-v1. Pictures of 64 x 64 x 3: measured, a peak of 2.7 GB for th
 which RLlib's own learner takes through the network as a whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(NamedTuple):
     """What one process of a trial reserves."""
 
     num_cpus: int
@@ -45,42 +44,35 @@ class Process:
 
 def processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> tuple[Process, ...]:
     """Return the processes of a trial: the main one, those that step environments, the learners."""
-    resources, emulated = spec.resources, execution == "emulated"
-    num_samplers = num_env_runners if not emulated else _num_emulation_processes(spec, num_env_runners)
-    lanes = num_env_runners * int(largest(spec.domain("num_envs_per_env_runner")))
-    lanes_mb = round(LANE_MB * lanes / max(num_samplers, 1)) if emulated else 0
-    gpus = resources.num_gpus_per_learner
+    resources = spec.resources
+    num_samplers, lanes_mb = num_sampling_processes(spec, num_env_runners, execution), 0
+    if execution == "emulated":
+        num_samplers = 0 if num_samplers == 1 else num_samplers  # a single one is the main process
+        lanes = num_env_runners * int(largest(spec.domain("num_envs_per_env_runner")))
+        lanes_mb = round(LANE_MB * lanes / max(num_samplers, 1))
     learning_mb = FUSED_MB if spec.learner_in_use == "fused" else 0
-    main_mb = resources.memory_main_mb + (0 if resources.num_learners else learning_mb)
+    step_kb = STEP_KB if spec.model.conv_net is None and spec.model.conv_filters is None else PICTURE_KB
+    main_mb = resources.memory_main_mb + int(int(largest(batch_domain(spec, num_env_runners))) * step_kb / 1024)
     main = Process(
         num_cpus=resources.num_cpus_for_main_process,
-        memory_mb=main_mb + (0 if num_samplers else lanes_mb) + _batch_mb(spec, num_env_runners),
-        num_gpus=gpus if resources.num_learners == 0 else 0,
+        memory_mb=main_mb + (0 if resources.num_learners else learning_mb) + (0 if num_samplers else lanes_mb),
+        num_gpus=0 if resources.num_learners else resources.num_gpus_per_learner,
     )
     sampler = Process(
         num_cpus=resources.num_cpus_per_env_runner, memory_mb=resources.memory_per_env_runner_mb + lanes_mb
     )
     learner = Process(
-        num_cpus=resources.num_cpus_per_learner, memory_mb=resources.memory_main_mb + learning_mb, num_gpus=gpus
+        num_cpus=resources.num_cpus_per_learner,
+        memory_mb=resources.memory_main_mb + learning_mb,
+        num_gpus=resources.num_gpus_per_learner,
     )
     return (main, *[sampler] * num_samplers, *[learner] * resources.num_learners)
 
 
-def _batch_mb(spec: StudySpec, num_env_runners: int) -> int:
-    """Return the memory of the largest train batch."""
-    step_kb = STEP_KB if spec.model.conv_net is None and spec.model.conv_filters is None else PICTURE_KB
-    return int(int(largest(batch_domain(spec, num_env_runners))) * step_kb / 1024)
-
-
-def _num_emulation_processes(spec: StudySpec, num_env_runners: int) -> int:
-    """Return the processes beside the main one that step the lanes of an emulated trial; 0 when it does so itself."""
-    wanted = min(spec.resources.emulation_processes, num_env_runners)
-    return wanted if wanted > 1 else 0
-
-
 def num_sampling_processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
     """Return the processes that step environments; the main process counts when it does so itself."""
-    return num_env_runners if execution == "real" else max(_num_emulation_processes(spec, num_env_runners), 1)
+    emulating = max(min(spec.resources.emulation_processes, num_env_runners), 1)
+    return num_env_runners if execution == "real" else emulating
 
 
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
@@ -111,72 +103,55 @@ def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -
     if spec.not_emulated or spec.environment.step_wait_ms > 0:
         return "real"  # environments that wait can share a core
     scales = {*spec.scales, num_env_runners}
-    roomy = {scale for scale in scales if _has_cores(spec, scale, cluster)}
+    cores = [(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
+    spread = spec.resources.placement == "spread"
+    roomy = {scale for scale in scales if fits(processes(spec, scale, "real"), cores, spread=spread)}
     enough = 1 if spec.kind == "throughput" or len(scales) == 1 else 2
     return "real" if num_env_runners in roomy and len(roomy) >= enough else "emulated"
 
 
-def _has_cores(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> bool:
-    """Return whether each process of a real trial would have a core."""
-    cores = [_Room(node.capacity, node.memory_mb, node.num_gpus) for node in cluster.nodes]
-    wanted = processes(spec, num_env_runners, "real")
-    return _placeable(wanted, cores, spread=spec.resources.placement == "spread")
-
-
-@dataclass(slots=True, eq=False)
-class _Room:
-    """What is still free on a node."""
-
-    num_cpus: int
-    memory_mb: int
-    num_gpus: float
-
-    def has(self, process: Process) -> bool:
-        """Return whether there is what the process needs."""
-        missing = process.num_cpus > self.num_cpus or process.num_gpus > self.num_gpus
-        return not missing and process.memory_mb <= self.memory_mb
-
-    def share_left(self, process: Process) -> float:
-        """Return the sum of the shares of CPUs and GPUs that would be left, of those that the process needs."""
-        pairs = ((self.num_cpus, process.num_cpus), (self.num_gpus, process.num_gpus))
-        return sum((free - needed) / free for free, needed in pairs if needed)
-
-    def take(self, process: Process) -> bool:
-        """Take what the process needs, and return whether it was there."""
-        if not self.has(process):
-            return False
-        self.num_cpus -= process.num_cpus
-        self.memory_mb -= process.memory_mb
-        self.num_gpus -= process.num_gpus
-        return True
-
-
-def _placeable(wanted: Sequence[Process], rooms: Sequence[_Room], *, spread: bool) -> bool:
-    """Return whether Ray finds a node for every process, on an idle cluster of these rooms, which are used up.
+def fits(wanted: Sequence[Process], nodes: Sequence[tuple[int, int, float]], *, spread: bool) -> bool:
+    """Return whether Ray finds a node for every process, on an idle cluster.
 
     Ray takes the largest process first, to the node with the largest share left. PACK puts there what else fits, and
     does not come back to the node; SPREAD takes another node as long as one has room. Neither tries a second way: a
     trial that could be placed otherwise waits for ever. Ray reserves no memory; the plan reckons with it all the same.
 
+    Args:
+        wanted: The processes.
+        nodes: CPUs, MB of memory and GPUs of each node.
+        spread: Whether the strategy is SPREAD instead of PACK.
+
     Source: Ray 2.60, src/ray/raylet/scheduling/policy, bundle_scheduling_policy.cc and scorer.cc.
     """
+
+    def has_room(free: tuple[float, ...], process: Process) -> bool:
+        return all(needed <= there for needed, there in zip(process, free, strict=True))
+
+    def share_left(free: tuple[float, ...], process: Process) -> float:
+        pairs = ((free[0], process.num_cpus), (free[2], process.num_gpus))
+        return sum((there - needed) / there for there, needed in pairs if needed)
+
+    free: dict[int, tuple[float, ...]] = dict(enumerate(nodes))
+    untouched = list(free)
     left = sorted(wanted, key=lambda each: (each.num_gpus, each.num_cpus, each.memory_mb), reverse=True)
-    fresh, used = list(rooms), list[_Room]()
     while left:
-        largest = left[0]
-        free = [room for room in fresh if room.has(largest)]
-        if spread:
-            free = free or [room for room in used if room.has(largest)]
-        if not free:
+        found = [node for node in untouched if has_room(free[node], left[0])]
+        if spread and not found:
+            found = [node for node in free if has_room(free[node], left[0])]
+        if not found:
             return False
-        room = max(free, key=lambda each: each.share_left(largest))
-        if spread:
-            room.take(left.pop(0))
-        else:
-            left = [process for process in left if not room.take(process)]
-        if room in fresh:
-            fresh.remove(room)
-            used.append(room)
+        chosen = max(found, key=lambda node: share_left(free[node], left[0]))
+        placed = left[:1] if spread else left
+        left = left[1:] if spread else []
+        for process in placed:
+            if has_room(free[chosen], process):
+                pairs = zip(free[chosen], process, strict=True)
+                free[chosen] = tuple(there - needed for there, needed in pairs)
+            else:
+                left.append(process)
+        if chosen in untouched:
+            untouched.remove(chosen)
     return True
 
 
@@ -195,34 +170,34 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
             fix="Set budget.env_steps instead, or execution: real.",
         )
     wanted = processes(spec, num_env_runners, execution)
-    cpus, memory = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted)
-    what, gpus = f"parameters.{SCALE}: {num_env_runners} runners", num_gpus(spec)
-    shape = ", ".join(f"{node.address}: {_resources(node)}" for node in cluster.nodes)
-    emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
-    ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
+    cpus, memory, gpus = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted), num_gpus(spec)
+    what, there = f"parameters.{SCALE}: {num_env_runners} runners", ", ".join(map(_resources, cluster.nodes))
     if gpus > cluster.num_gpus:
         where = "resources.num_gpus_per_learner"
-        rule = f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({shape})"
+        rule = f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({there})"
         raise ClusterError(where=where, rule=rule, fix="Lower it, or run where Ray finds GPUs.")
+    nodes = [(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
     if cpus > cluster.num_cpus:
-        rule = f"{what} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({shape})"
-        raise ClusterError(rule=rule, fix=ways)
-    if memory > cluster.memory_mb:
-        raise ClusterError(rule=f"{what} need {memory} MB, the cluster has ({shape})", fix=ways)
-    rooms = [_Room(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
-    if not _placeable(wanted, rooms, spread=spec.resources.placement == "spread"):
+        rule = f"{what} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({there})"
+    elif memory > cluster.memory_mb:
+        rule = f"{what} need {memory} MB, the cluster has ({there})"
+    elif not fits(wanted, nodes, spread=spec.resources.placement == "spread"):
         each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
-        raise ClusterError(
-            rule=f"{what} do not fit on the nodes ({shape}) as Ray places them, the largest first and with no second "
-            f"try: every process must sit on one node, and the main process, the runners and the learners need {each}",
-            fix=ways,
+        rule = (
+            f"{what} do not fit on the nodes ({there}) as Ray places them, the largest first and with no second try: "
+            f"every process must sit on one node, and the main process, the runners and the learners need {each}"
         )
+    else:
+        return
+    emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
+    ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
+    raise ClusterError(rule=rule, fix=ways)
 
 
 def _resources(node: NodeShape) -> str:
     gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus not in (0, UNKNOWN) else ""
     memory = f", {node.memory_mb} MB" if node.memory_mb != UNKNOWN else ""
-    return f"{node.num_cpus} CPUs{gpus}{memory}"
+    return f"{node.address}: {node.num_cpus} CPUs{gpus}{memory}"
 
 
 def label_at_start(
@@ -245,10 +220,10 @@ def label_at_start(
     if execution == "emulated":
         inside = count(num_sampling_processes(spec, num_env_runners, execution), "process", "processes")
         return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in {inside}")
-    reserved, capacity = num_cpus(spec, num_env_runners, execution), cluster.capacity
+    reserved = num_cpus(spec, num_env_runners, execution)
     shared = _shared_cores(cluster, reserved, processes_per_node)
     if not shared:
-        return Label(timing="measured", reason=f"{reserved} CPUs reserved of {capacity} cores")
+        return Label(timing="measured", reason=f"{reserved} CPUs reserved of {cluster.capacity} cores")
     if wait := spec.environment.step_wait_ms:
         return Label(timing="measured", reason=f"environments wait {wait:g} ms a step; {shared}", provisional=True)
     return Label(timing="oversubscribed", reason=shared)

@@ -5,11 +5,12 @@ Pure. The designs of `study.designs` make the plans; nothing here knows which ki
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from study.errors import ClusterError
-from study.machine.shape import LOCAL, ClusterShape, NodeShape
+from study.machine.shape import LOCAL, ClusterShape
 from study.planning.guess import guess_seconds
-from study.planning.needs import check_fit, execution_of, label_at_start, memory_mb, num_cpus, processes
+from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
 from study.records.request import TrialRequest
 from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
@@ -21,26 +22,34 @@ from study.text import count, listed
 
 CROWDED = 4
 """Processes for each core from which on a trial is said to be slow, not only not measured."""
+ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialNeeds:
     """What the trials of one kind need."""
 
     num_env_runners: int
     num_trials: int
     execution: Execution
-    num_processes: int
-    num_cpus: int
-    """CPUs that one trial reserves."""
-    memory_mb: int
-    """Memory that one trial needs, over all nodes."""
+    processes: tuple[Process, ...]
+    """Of one trial."""
     hours: float
     """Guess of one trial's duration."""
     label: Label
     """What its rows will say of their times."""
-    alone: bool = False
+    alone: bool
     """Whether its trials take the whole cluster while they run."""
+
+    @cached_property
+    def num_cpus(self) -> int:
+        """CPUs that one trial reserves."""
+        return sum(process.num_cpus for process in self.processes)
+
+    @cached_property
+    def memory_mb(self) -> int:
+        """Memory that one trial needs, over all nodes."""
+        return sum(process.memory_mb for process in self.processes)
 
 
 def trial_needs(
@@ -53,16 +62,13 @@ def trial_needs(
     """
     check_fit(spec, num_env_runners, cluster)
     execution = execution_of(spec, num_env_runners, cluster)
-    label = label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution)
     return TrialNeeds(
         num_env_runners=num_env_runners,
         num_trials=num_trials,
         execution=execution,
-        num_processes=len(processes(spec, num_env_runners, execution)),
-        num_cpus=num_cpus(spec, num_env_runners, execution),
-        memory_mb=memory_mb(spec, num_env_runners, execution),
+        processes=processes(spec, num_env_runners, execution),
         hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
-        label=label,
+        label=label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution),
         alone=spec.exclusive and execution == "real",
     )
 
@@ -95,9 +101,15 @@ class Plan:
     left_out: str = ""
     """Which trials of the space cannot run on this cluster and why; empty where all can."""
 
-    def cell_of(self, name: str | None) -> CellPlan | None:
-        """Return the cell of this name; None where the trials of the study are of no cells."""
-        return self.cells.get(name or "")
+    def needs(self, request: TrialRequest) -> TrialNeeds:
+        """Return what a trial needs."""
+        if (cell := self.cells.get(request.name or "")) is not None:
+            return cell.needs
+        return self.variants.get((request.num_env_runners, request.variant)) or self.scale(request.num_env_runners)
+
+    def scale(self, num_env_runners: int) -> TrialNeeds:
+        """Return what the trials of one scale need."""
+        return next(scale for scale in self.scales if scale.num_env_runners == num_env_runners)
 
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
         """Return what trials have in common that can go on in each other's processes; None where each needs its own.
@@ -105,7 +117,7 @@ class Plan:
         Of cells these are trials of as many runners and learners, one after another: between them the runner processes
         get new environments and a new policy, which takes a second instead of a start.
         """
-        if self.cell_of(request.name) is not None:
+        if request.name in self.cells:
             return request.num_env_runners, request.num_learners
         return "study" if self.reuses_processes and request.variant == "study" else None
 
@@ -116,18 +128,8 @@ class Plan:
         It saves each trial the seconds of importing RLlib and torch. Elsewhere a process kept for a trial of another
         size would hold CPUs that admission takes for free.
         """
-        alone = all(scale.execution == "emulated" and scale.num_processes == 1 for scale in self.scales)
+        alone = all(scale.execution == "emulated" and len(scale.processes) == 1 for scale in self.scales)
         return bool(self.scales) and alone and len({scale.num_cpus for scale in self.scales}) == 1
-
-    def scale(self, num_env_runners: int) -> TrialNeeds:
-        """Return what the trials of one scale need."""
-        return next(scale for scale in self.scales if scale.num_env_runners == num_env_runners)
-
-    def needs(self, request: TrialRequest) -> TrialNeeds:
-        """Return what a trial needs."""
-        if (cell := self.cell_of(request.name)) is not None:
-            return cell.needs
-        return self.variants.get((request.num_env_runners, request.variant)) or self.scale(request.num_env_runners)
 
 
 def total_hours(needs: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
@@ -155,38 +157,41 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
-    yield from _of_script(spec)
+    yield from _on_script(spec)
     if plan.left_out:
-        yield (f"Left out: {plan.left_out}. To change it: run where the CPUs are (--address, or the command `launch`).")
+        yield f"Left out: {plan.left_out}. To change it: {ELSEWHERE}."
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         if spec.fused_obstacle:
             yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
         else:
             yield "Slower: RLlib's own learner instead of the fused one: JAX is missing. To change it: pip install jax."
-    cores = count(plan.cluster.capacity, "core")
+    yield from _on_clocks(spec, plan)
+
+
+def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
+    """Yield which trials have no clock that counts, and which nodes disturb the clocks."""
+    capacity = plan.cluster.capacity
+    cores = count(capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":
-        reserved = num_cpus(spec, emulated[-1], "real")
         yield (
-            f"Emulated: trials of {listed(emulated)} runners. Real runners would need up to {reserved} CPUs, there "
-            f"are {cores}. They learn as with real runners; their times say nothing about real runners. "
-            "To change it: run where the CPUs are (--address, or the command `launch`), or --set execution=real."
+            f"Emulated: trials of {listed(emulated)} runners. Real runners would need up to "
+            f"{num_cpus(spec, emulated[-1], 'real')} CPUs, there are {cores}. They learn as with real runners; their "
+            f"times say nothing about real runners. To change it: {ELSEWHERE}, or --set execution=real."
         )
     crowded = {
-        scale: needs
+        scale: needs.num_cpus
         for scale, needs in needed.items()
-        if needs.execution == "real" and needs.label.timing == "oversubscribed"
+        if needs.label.timing == "oversubscribed" and needs.num_cpus > capacity
     }
-    crowded = {scale: needs for scale, needs in crowded.items() if needs.num_cpus > plan.cluster.capacity}
     if crowded:
-        most = max(needs.num_cpus for needs in crowded.values())
-        slow = f"; {most // plan.cluster.capacity} share a core, so that they start and run slowly"
-        ways = "" if spec.not_emulated else "--set execution=emulated, "
+        most = max(crowded.values())
+        slow = f"; {most // capacity} share a core, so that they start and run slowly"
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
-            f"{slow if most >= CROWDED * plan.cluster.capacity else ''}. Their times say nothing about scaling. "
-            f"To change it: {ways}fewer runners, or run where the CPUs are (--address, or the command `launch`)."
+            f"{slow if most >= CROWDED * capacity else ''}. Their times say nothing about scaling. "
+            f"To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, or {ELSEWHERE}."
         )
     unmeasured = sorted(scale for scale, needs in needed.items() if needs.label.timing != "measured")
     if spec.search.min_env_steps_per_s is not None and unmeasured:
@@ -195,10 +200,21 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             "on measured trials, and theirs are not. To change it: run where the CPUs are, or remove it."
         )
     for node in plan.cluster.nodes:
-        yield from _of_node(node)
+        if node.address != LOCAL and node.num_cpus > node.physical_cpus:
+            yield (
+                f"{node.address}: Ray hands out {node.num_cpus} CPUs, there are {node.physical_cpus} cores. The study "
+                "plans with the cores; the times of real runners there say nothing about scaling. "
+                f"To change it: start Ray there with --num-cpus={node.physical_cpus}."
+            )
+        if node.niceness > 0:
+            fix = "the study without `nice`" if node.address == LOCAL else "Ray there with RAY_worker_niceness=0"
+            yield (
+                f"{node.address}: trials run at nice {node.niceness}, so that other programs may go before them and "
+                f"their times suffer. To change it: start {fix}."
+            )
 
 
-def _of_script(spec: StudySpec) -> Iterator[str]:
+def _on_script(spec: StudySpec) -> Iterator[str]:
     """Yield what of a person's script runs, what the study sets, and which parts are RLlib's own and why."""
     facts = spec.script
     if facts is None:
@@ -209,10 +225,10 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
         for name, domain in spec.set_by_study.items()
     )
     own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
-    what = f"{facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}"
     yield (
-        f"Script: {what}.{own} The study sets {said or 'none of its parameters'}; seeds, evaluation, resources, and "
-        "what happens when a runner is lost. All else is the script's."
+        f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
+        f"sets {said or 'none of its parameters'}; seeds, evaluation, resources, and what happens when a runner is "
+        "lost. All else is the script's."
     )
     if facts.schedules:
         yield f"Schedules: {listed(facts.schedules)} as the script has them, unless the space names them."
@@ -228,21 +244,4 @@ def _of_script(spec: StudySpec) -> Iterator[str]:
 def _in_words(domain: Domain) -> str:
     if isinstance(domain, Choices):
         return listed([f"{value:g}" for value in domain.choices])
-    if isinstance(domain, Range):
-        return f"{domain.low:g} to {domain.high:g}"
-    return f"{domain:g}"
-
-
-def _of_node(node: NodeShape) -> Iterator[str]:
-    if node.address != LOCAL and node.num_cpus > node.physical_cpus:
-        yield (
-            f"{node.address}: Ray hands out {node.num_cpus} CPUs, there are {node.physical_cpus} cores. The study "
-            "plans with the cores; the times of real runners there say nothing about scaling. "
-            f"To change it: start Ray there with --num-cpus={node.physical_cpus}."
-        )
-    if node.niceness > 0:
-        ray = "start Ray there with RAY_worker_niceness=0"
-        yield (
-            f"{node.address}: trials run at nice {node.niceness}, so that other programs may go before them and "
-            f"their times suffer. To change it: {'start the study without `nice`' if node.address == LOCAL else ray}."
-        )
+    return f"{domain.low:g} to {domain.high:g}" if isinstance(domain, Range) else f"{domain:g}"

@@ -35,6 +35,7 @@ from study.space.spec import StudySpec, as_of_now
 FORMAT = 1
 """Version of the folder's layout."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME_RULE = "must consist of letters, digits, '.', '_' and '-'"
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
 _FILES = (
     *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),

@@ -128,8 +128,9 @@ class TrialBuilt(Record, frozen=True):
     """Configuration read back from the built algorithm."""
     processes_per_node: dict[str, Whole]
     """Node address -> processes of this trial there (main, runners and learners)."""
-    timing: Timing
-    timing_reason: str
+    timing: Timing | None = None
+    """None until the driver, which knows the cluster, has labelled it."""
+    timing_reason: str = ""
     """Why the timing is labelled so."""
     provisional: bool = False
     """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""

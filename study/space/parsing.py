@@ -20,7 +20,6 @@ from study.space.script import ScriptFacts
 from study.space.space_file import MAX_FAULTS, Source, as_yaml, unfit
 from study.space.spec import KINDS, VERSION, StudySpec
 from study.space.throughput import TIMED
-from study.withdrawn import withdrawn_values
 
 OF_KIND: Mapping[str, tuple[Rule, ...]] = {
     "search": (*SCRIPT, *COMMON, *TIMED, *BATCHES, *SEARCH, *HOLDUP),
@@ -98,8 +97,7 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     """
     if faults := list(unfit(source.content))[:MAX_FAULTS]:  # the code below expects no such values
         raise SpaceError(source.name, [_with_line(fault, source) for fault in faults])
-    gone = list(withdrawn_values(source.content))
-    faults = gone + [
+    faults = [
         Fault(where=key, rule=rule, fix=fix) for key, (rule, fix) in NOT_FOR_PEOPLE.items() if key in source.lines
     ]
     reported = set() if scored else {*_SCORING}

@@ -21,8 +21,6 @@ from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import ADDED, same, set_learner, set_runner
 
-_NEVER = 10**9
-"""Iterations between evaluations of RLlib's own: more than a trial has."""
 _WITHOUT = "Leave it out, or remove what it names."
 
 
@@ -154,13 +152,7 @@ def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) ->
     config.sync_filters_on_rollout_workers_timeout_s = spec.resources.sample_timeout_s
     if batched:  # its connectors have no states: merging and broadcasting would be two more calls an iteration
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
-    # Only where an interval is given has an algorithm evaluation runners, on which its own `setup` can put things.
-    own_setup = not config.algo_class.setup.__module__.startswith("ray.rllib.algorithms.")
-    config.evaluation(
-        evaluation_interval=_NEVER if own_setup else None,
-        evaluation_num_env_runners=0,
-        evaluation_parallel_to_training=False,
-    )
+    config.evaluation(evaluation_interval=None, evaluation_num_env_runners=0, evaluation_parallel_to_training=False)
     if way_to_measure(config.algo_class) is not Whole:  # an iteration is one step
         config.reporting(
             min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0, min_sample_timesteps_per_iteration=0

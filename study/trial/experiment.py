@@ -137,7 +137,7 @@ def _read(content: bytes, file: str) -> AlgorithmConfig:
         return unpickled(content)
     except Exception as error:
         place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
-        got = f"main process on {place.address} ({place.host}): {described(error)}"
+        got = f"main process on {place.node} ({place.host}): {described(error)}"
         fix = "Install what it imports on every node, or put it beside the script."
         raise TrialError(where="start-up", rule=rule, got=got, fix=fix) from error
 
@@ -151,8 +151,6 @@ def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = 
         Exception: Whatever making it raises.
     """
     context = EnvContext(config.env_config, worker_index=1, vector_index=0, num_workers=1)
-    if str(config.gym_env_vectorize_mode) == "vector_entry_point":  # RLlib says so many to what makes a vector
-        context["num_envs"] = 1
     if callable(config.env):
         return config.env(context)
     name = str(config.env)
@@ -218,7 +216,7 @@ def _probed(environment: EnvironmentSpec) -> Spaces:
     except SpaceError as error:
         place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
         where, rule = "start-up", "the environment must work on every node"
-        got = f"main process on {place.address} ({place.host}): {reason.rstrip('.')}"
+        got = f"main process on {place.node} ({place.host}): {reason.rstrip('.')}"
         raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
 
 

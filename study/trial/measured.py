@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ from study.trial.engine.learning.asynchronous_learner import CountingLearner, Le
 from study.trial.engine.sampling.runner import Sample, SampleReference
 from study.trial.failures import described, original, was_lost
 from study.trial.measure import LEARNER_KEYS, RunnerMeasurement, StepMeasurement
-from study.trial.places import NODE_DEATH_S, Place, lost
+from study.trial.places import Place
 
 Result = TypeVar("Result")
 
@@ -77,15 +77,9 @@ class MeasuredAlgorithm(Algorithm):
     _learners_cpu_s = 0.0
     thread: SteadyThread
     """The thread in which the environments of the main process are made, stepped and closed."""
-    places: Sequence[Place] = ()
-    """Where the processes of the trial are, once they are up."""
 
     def pause(self) -> None:
         """Finish the work between two iterations; its time belongs to the iteration that has just ended."""
-
-    @property
-    def _all_learners(self) -> str:
-        return f"all {self.config.num_learners} must stay alive"
 
     def ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
         """Return what `function` returns in each learner, or raise what it raises.
@@ -94,25 +88,24 @@ class MeasuredAlgorithm(Algorithm):
         """
         answers = list(self.learner_group.foreach_learner(function).result_or_errors)
         for error in (answer.get() for answer in answers if not answer.ok):
-            if was_lost(error):
-                raise self._dead(error, "learners", self._all_learners) from error
-            raise error
+            raise self._named(error, "learners") from error
         self._check_learners(len(answers))
         return [answer.get() for answer in answers]
 
     def _check_learners(self, num_answers: int) -> None:
         if num_answers < max(self.config.num_learners, 1):
+            rule = f"all {self.config.num_learners} must stay alive"
             got, fix = f"{num_answers} answers", "Look for memory shortage, or a crash, on their nodes."
-            raise TrialLostError(where="learners", rule=self._all_learners, got=got, fix=fix)
+            raise TrialLostError(where="learners", rule=rule, got=got, fix=fix)
 
-    def _dead(self, error: ray.exceptions.RayError, where: str, rule: str = "must stay alive") -> TrialError:
-        """Return the error for a runner or learner that died, alone or with its node."""
-        # A process that crashed is reported by its node; where nobody reports, the node may be gone.
-        silent = isinstance(error, (ray.exceptions.ActorUnavailableError, ray.exceptions.NodeDiedError))
-        gone = lost(self.places, wait_s=NODE_DEATH_S if silent else 1.0)
-        what = f"{gone}: its node has died" if gone else described(original(error))
-        fix = "See why that node went." if gone else "Look for memory shortage, or a crash, on that node."
-        return TrialError(where=where, rule=rule, got=what, fix=fix)
+    def _named(self, error: Exception, where: str) -> Exception:
+        """Return the error that says what died, where a process or node did; else the error itself."""
+        if not was_lost(error):
+            return error
+        of = {"learners": self.config.num_learners, "env runners": self.config.num_env_runners}.get(where)
+        rule = f"all {of} must stay alive" if of else "must stay alive"
+        fix = "Look for memory shortage, or a crash, on that node."
+        return TrialError(where=where, rule=rule, got=described(original(error)), fix=fix)
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
@@ -163,7 +156,12 @@ class MeasuredAlgorithm(Algorithm):
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
         group = getattr(self, "env_runner_group", None)
         if group is not None:
-            self._close_own_environments()
+            runner = group.local_env_runner
+            if runner is not None and runner.env is not None:
+                # In the thread that made them, unless that thread hangs in one of them.
+                with contextlib.suppress(Exception):
+                    self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
+                runner.env = None  # RLlib would close them again, here
             # Whatever fails while environments are closed must not keep the processes alive.
             with contextlib.suppress(Exception):
                 group.foreach_env_runner(
@@ -172,15 +170,6 @@ class MeasuredAlgorithm(Algorithm):
             kill_actors(group)
         super().cleanup()
         shutil.rmtree(self.logdir, ignore_errors=True)
-
-    def _close_own_environments(self) -> None:
-        """Close those of the main process in the thread that made them, unless that thread hangs in one of them."""
-        runner = self.env_runner_group.local_env_runner
-        if runner is None or runner.env is None:
-            return
-        with contextlib.suppress(Exception):
-            self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
-        runner.env = None  # RLlib would close them again, here
 
     def _setup_logdir(self) -> None:
         """Use a folder that goes when the trial goes; private in RLlib, which leaves an empty one in the user's home.
@@ -241,9 +230,7 @@ class Phases(MeasuredAlgorithm):
                 shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
             )
         except ray.exceptions.RayError as error:
-            if not was_lost(error):
-                raise
-            raise self._dead(error, "learners", self._all_learners) from error
+            raise self._named(error, "learners") from error
         self._check_learners(len(results))
         return results
 
@@ -281,7 +268,7 @@ class Phases(MeasuredAlgorithm):
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
             )
         except ray.exceptions.RayError as error:
-            raise self._dead(error, "env runners", f"all {self.config.num_env_runners} must stay alive") from error
+            raise self._named(error, "env runners") from error
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             check_runner(measurement)
@@ -303,9 +290,7 @@ class Whole(MeasuredAlgorithm):
         try:
             results = self._step()
         except ray.exceptions.RayError as error:
-            if not was_lost(error):
-                raise
-            raise self._dead(error, "env runners or learners") from error
+            raise self._named(error, "env runners or learners") from error
         latest = self._taken()
         self.last_step = self._step_measured(
             rounds=(latest,),
@@ -459,7 +444,7 @@ class Overlapping(MeasuredAlgorithm):
             try:
                 samples.append(ray.get(reference))
             except ray.exceptions.RayError as error:
-                raise self._dead(error, f"env runner {number}") from error
+                raise self._named(error, f"env runner {number}") from error
             if self._asks:
                 self._ask(number, actors[number])
         return samples

@@ -1,4 +1,4 @@
-"""What the driver and a trial tell each other through Ray Tune. Pure values, packed once and unpacked once."""
+"""What the driver and a trial tell each other through Ray Tune. Pure values."""
 
 import functools
 import os
@@ -8,8 +8,13 @@ from typing import Any
 
 from study.machine.host import machine_key
 from study.machine.load import NodeLoad
-from study.records.records import Evaluation, Iteration, TrialStarted
+from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.spec import StudySpec
+
+RESULT = "study_result"
+"""Key of the `TrialResult` in a result of Tune."""
+STARTED = "started"
+"""Key of the trial's record in a configuration of Tune."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,39 +56,26 @@ def _parsed(text: str) -> StudySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltTrial:
-    """What a trial knows of its record `TrialBuilt`: all but the timing label, which the driver gives."""
-
-    startup_time_s: float | None
-    effective: dict[str, Any]
-    processes_per_node: dict[str, int]
-    placement: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """What a trial reports after an iteration.
 
     Attributes:
-        records: What is new, in its order.
+        records: What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far.
         progress: Of the budget, in [0, 1].
-        done: Whether the trial has come to its end.
-        policy: With `done`, a zip archive of the final policy's checkpoint; None where the trial does not learn.
-        node_loads: With `done`, what else the nodes did in the timed part, as far as it is known.
+        policy: At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn.
+        node_loads: At the end, what else the nodes did in the timed part, as far as it is known.
     """
 
-    records: tuple[BuiltTrial | Iteration | Evaluation, ...]
+    records: tuple[TrialBuilt | Iteration | Evaluation, ...]
     progress: float
-    done: bool
     policy: bytes | None = None
     node_loads: tuple[NodeLoad, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether the trial has come to its end."""
+        return self.progress >= 1
 
     def packed(self) -> dict[str, Any]:
         """Return the result for Tune, which reads `done` alone."""
         return {RESULT: self, "done": self.done}
-
-
-RESULT = "study_result"
-"""Key of the `TrialResult` in a result of Tune."""
-STARTED = "started"
-"""Key of the trial's record in a configuration of Tune."""

@@ -1,24 +1,23 @@
-"""Where the processes of a trial run, which of them are lost, and the other load of their nodes. Imports Ray, no RLlib.
+"""Where the processes of a trial run, what else their machines did, and who takes them over. Imports Ray, no RLlib.
 
 One process on each machine reads its load: the main process on its own, elsewhere a runner or a learner of the trial.
 Nothing is read while an iteration is timed.
 """
 
+import contextlib
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import ray
 
 from study.machine.host import cpu_model, machine_key
 from study.machine.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
+from study.ray_private import runners_in, take_actors
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""
-NODE_DEATH_S = 30.0
-"""How long Ray takes to notice that a node is gone, at the most: by its health check, or at once by a broken line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,65 +30,26 @@ class Place:
     """Among the processes of its kind, from 1; 0 for the main process."""
     runners: tuple[int, ...]
     """Runners of the trial, from 1, whose lanes it steps: several when they are emulated."""
-    node: str
-    """Identity of the node, as Ray knows it."""
-    address: str
-    host: str
-    """Its name, which another machine may have too."""
-    cpu_model: str
-    machine: str
-    """Where it is, by `machine_key`: several nodes of Ray may be on one machine."""
-    pid: int
     num_cpus: int
     """CPUs that it reserves."""
+    node: str = field(default_factory=lambda: ray.util.get_node_ip_address())
+    """Address, by which Ray knows the node."""
+    host: str = field(default_factory=lambda: os.uname().nodename)
+    """Its name, which another machine may have too."""
+    machine: str = field(default_factory=machine_key)
+    """Several nodes of Ray may be on one machine."""
+    cpu_model: str = field(default_factory=cpu_model)
+    pid: int = field(default_factory=os.getpid)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the records."""
-        return {
-            "process": self.process,
-            "number": self.number,
-            "runners": list(self.runners),
-            "node": self.address,
-            "host": self.host,
-            "machine": self.machine,
-            "cpu_model": self.cpu_model,
-            "num_cpus": self.num_cpus,
-        }
+        written = {name: value for name, value in asdict(self).items() if name != "pid"}
+        return written | {"runners": list(self.runners)}
 
 
-def here(process: str, *, number: int = 0, runners: tuple[int, ...] = (), num_cpus: int) -> Place:
+def here(process: str, *, num_cpus: int, number: int = 0, runners: tuple[int, ...] = ()) -> Place:
     """Return where the calling process is."""
-    return Place(
-        process=process,
-        number=number,
-        runners=runners,
-        node=ray.get_runtime_context().get_node_id(),
-        address=ray.util.get_node_ip_address(),
-        host=os.uname().nodename,
-        cpu_model=cpu_model(),
-        machine=machine_key(),
-        pid=os.getpid(),
-        num_cpus=num_cpus,
-    )
-
-
-def lost(places: Iterable[Place], *, wait_s: float) -> str:
-    """Return in words which processes of a trial went with their nodes; empty when all nodes are there.
-
-    Ray may take `wait_s` seconds to notice.
-    """
-    deadline = time.monotonic() + wait_s
-    while True:
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        gone = [place for place in places if place.node not in alive]
-        if gone or time.monotonic() > deadline:
-            break
-        time.sleep(0.5)
-    lines = []
-    for address, host in dict.fromkeys((place.address, place.host) for place in gone):
-        there = [f"{place.process} {place.number}".removesuffix(" 0") for place in gone if place.address == address]
-        lines.append(f"{', '.join(there)} on {address} ({host})")
-    return "; ".join(lines)
+    return Place(process=process, number=number, runners=runners, num_cpus=num_cpus)
 
 
 class NodeWatch:
@@ -145,3 +105,33 @@ def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
         return snapshot(ours, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
         return None
+
+
+class KeptRunners:
+    """The runner processes that a trial of a throughput study has left for the next one in the same main process."""
+
+    def __init__(self) -> None:
+        """Keep none."""
+        self._actors: list[Any] = []
+
+    def keep(self, algorithm: Any) -> None:
+        """Take the runner processes of an algorithm that has finished, so that its end does not end them."""
+        self._actors = take_actors(algorithm.env_runner_group)
+
+    @contextlib.contextmanager
+    def used_by(self, num_env_runners: int) -> Iterator[bool]:
+        """Let the algorithm that is built meanwhile use the processes; yield whether it does.
+
+        Where there are not as many as it needs, they are ended, and RLlib starts its own.
+        """
+        if len(self._actors) != num_env_runners:
+            self.end()
+        actors, self._actors = self._actors, []
+        with runners_in(actors) if actors else contextlib.nullcontext():
+            yield bool(actors)
+
+    def end(self) -> None:
+        """End the processes that no trial needs any more."""
+        actors, self._actors = self._actors, []
+        for actor in actors:
+            ray.kill(actor)

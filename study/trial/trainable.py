@@ -17,7 +17,7 @@ from study.records.records import TrialStarted
 from study.space.parameters import SCALE
 from study.trial.failures import TRACEBACKS, described, node_was_lost, original, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
-from study.trial.throughput import KeptRunners
+from study.trial.places import KeptRunners
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -52,7 +52,6 @@ class StudyTrial(Trainable):
         what fails there with its own type and message, and what fails here as the death of an actor.
         """
         self._started_s = time.perf_counter()
-        self._ended = False
         # Before torch is imported: OpenMP reads it once.
         os.environ["OMP_NUM_THREADS"] = str(spec_in(config).resources.num_cpus_for_main_process)
 
@@ -63,9 +62,6 @@ class StudyTrial(Trainable):
             TrialError: With one line that says what went wrong; the cause is chained.
         """
         try:
-            if self._ended:
-                rule, fix = "has ended, and must not be stepped again", "Report this as a fault of the program."
-                raise TrialError(where="trial", rule=rule, fix=fix)
             if self._run is None:
                 from study.trial.run import TrialRun
 
@@ -73,19 +69,21 @@ class StudyTrial(Trainable):
                 self._run = TrialRun(config, started_s=self._started_s, kept=self._kept)
             result = self._run.advance()
             if result.done:
-                self._ended = True
                 run, self._run = self._run, None
                 run.finish()  # Tune does not call `cleanup` where the next trial gets this process
             return result.packed()
         except Exception as error:
-            kind = TrialLostError if was_lost(error) else TrialError
-            if isinstance(error, kind):
+            lost = was_lost(error)
+            if isinstance(error, TrialLostError if lost else TrialError):
                 raise
-            if isinstance(error, StudyError):
-                made = _as(kind, error)
-            else:
-                what = f"{described(original(error))}"
-                made = kind(where="trial", rule="must not fail", got=what, fix=f"Its traceback is in {TRACEBACKS}.")
+            told = error if isinstance(error, StudyError) else None
+            made = (TrialLostError if lost else TrialError)(
+                " ".join(str(told).split()) if told else "",
+                where=told.where if told else "trial",
+                rule=told.rule if told else "must not fail",
+                got=told.got if told else described(original(error)),
+                fix=told.fix if told else f"Its traceback is in {TRACEBACKS}.",
+            )
             if isinstance(made, TrialLostError):
                 made.node = node_was_lost(error)
             raise made from error
@@ -108,8 +106,3 @@ class StudyTrial(Trainable):
         if run is not None:
             run.close()
         self._kept.end()
-
-
-def _as(kind: type[TrialError], error: StudyError) -> TrialError:
-    """Return an error of another class with the same parts, on one line."""
-    return kind(" ".join(str(error).split()), where=error.where, rule=error.rule, got=error.got, fix=error.fix)

@@ -18,13 +18,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.estimates.targets import restricted
 from analysis.models import laws
-from analysis.models.holdout import _median
 from analysis.models.iteration_time import fit_iteration_time, phase_times
-from analysis.models.laws import LawFit, fit_law, usl_peak
+from analysis.models.laws import LawFit, fit_law
 from analysis.models.study import Bound, ceiling_env_steps_per_s
-from analysis.scaling.blocks import contrast, mean_of, ratio_of_totals
-from analysis.scaling.targets import Targets, product_of, restricted
+from analysis.scaling.blocks import contrast, product_of, ratio_of_totals
 from study import statistics
 from study.statistics import Estimate
 from tests.unit.test_models import TRUTH, design, grid, planted, vector
@@ -72,12 +71,6 @@ def times(rng: Rng, n: int, mean: float, failed: float) -> tuple[np.ndarray, np.
     drawn = mean * rng.lognormal(-0.06, 0.35, n)
     drawn[rng.random(n) < failed] = np.inf
     return np.minimum(drawn, 1.0), drawn <= 1
-
-
-def targets(rng: Rng, n: int, mean: float, failed: float) -> Targets:
-    """The same as the analysis has them; times are exact."""
-    ends, reached = times(rng, n, mean, failed)
-    return Targets(times=ends, since=ends, reached=reached, failed=np.zeros(n, dtype=bool))
 
 
 def population(mean: float, failed: float) -> np.ndarray:
@@ -128,7 +121,12 @@ def censored_ratio(failed: float) -> Draw:
 
 def censored_mean(failed: float) -> Draw:
     truth = float(population(0.6, failed).mean())
-    return lambda rng, n: (restricted(targets(rng, n, 0.6, failed), 1.0, level=0.95), truth)
+
+    def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
+        ends, reached = times(rng, n, 0.6, failed)
+        return restricted(ends, ends, reached, horizon=1.0), truth
+
+    return draw
 
 
 def solved(rng: Rng, n: int) -> tuple[Estimate, float]:
@@ -149,16 +147,6 @@ def decomposed(rng: Rng, n: int) -> tuple[Estimate, float]:
     return contrast(logs(rng, n, 0.0, 0.5, 0.4, 1.0), (-0.5, 0.5, -0.5, 0.5)), 0.55
 
 
-def trend(rng: Rng, n: int) -> tuple[Estimate, float]:
-    # The difference of two cells' fractions within each block, as `clock.karp_flatt_change` takes it.
-    reference, small, large = (np.array(list(each.values())) for each in logs(rng, n, 0.0, -1.2, -2.0))
-    values = (np.exp(large - reference) - 1 / 16) / (1 - 1 / 16) - (np.exp(small - reference) - 1 / 4) / (1 - 1 / 4)
-    truth = (np.exp(-2.0) - 1 / 16) / (1 - 1 / 16) - (np.exp(-1.2) - 1 / 4) / (1 - 1 / 4)
-    return mean_of(values, level=0.95, method=""), float(truth) + NOISE**2 * (
-        np.exp(-2) * 16 / 15 - np.exp(-1.2) * 4 / 3
-    )
-
-
 def rate(rng: Rng, n: int) -> tuple[Estimate, float]:
     seconds = np.exp(rng.normal(0, np.hypot(NOISE, BLOCK), n))
     truth = 1000 / float(np.exp((NOISE**2 + BLOCK**2) / 2))
@@ -171,14 +159,10 @@ def share(rng: Rng, n: int) -> tuple[Estimate, float]:
     return ratio_of_totals(one, one + rest, range(n)), 0.3
 
 
-def time_to_target(rng: Rng, n: int) -> tuple[Estimate | None, float]:
+def time_to_target(rng: Rng, n: int) -> tuple[Estimate, float]:
     speed, truth = rate(rng, n)
     steps, expected = censored_mean(0.1)(rng, n)
-    return None if steps is None else product_of(steps, speed, power=-1), expected / truth
-
-
-def model_error(rng: Rng, n: int) -> tuple[Estimate, float]:
-    return _median(np.abs(rng.normal(0, 0.05, n)), rng, 0.95), float(0.05 * stats.norm.ppf(0.75))
+    return product_of(steps, speed, power=-1), expected / truth
 
 
 def in_blocks(rng: Rng, scales: np.ndarray, rates: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -192,20 +176,20 @@ def amdahl(of: Callable[[LawFit], Estimate | None], truth: float) -> Draw:
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
         where, rates, blocks = in_blocks(rng, scales, 1000 / (0.1 + 0.9 / scales), n)
-        return of(fit_law(laws.amdahl, where, rates, blocks=blocks)), truth
+        return of(fit_law(laws.amdahl, where, rates, blocks.tolist())), truth
 
     return draw
 
 
-USL = (np.log(1000), 0.05, 0.0005)
+USL = (0.05, 0.0005)
 
 
 def usl(of: Callable[[LawFit], Estimate | None], truth: float) -> Draw:
     scales = np.array([1, 2, 4, 8, 16, 24, 32, 46.0])
 
     def draw(rng: Rng, n: int) -> tuple[Estimate | None, float]:
-        where, rates, blocks = in_blocks(rng, scales, laws.usl(scales, *USL), n)
-        return of(fit_law(laws.usl, where, rates, blocks=blocks)), truth
+        where, rates, blocks = in_blocks(rng, scales, 1000 * laws.usl(scales, *USL), n)
+        return of(fit_law(laws.usl, where, rates, blocks.tolist())), truth
 
     return draw
 
@@ -218,21 +202,21 @@ def slowed(seen: pd.DataFrame, rng: Rng, n: int) -> pd.DataFrame:
 
 
 def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
-    seen = slowed(planted(rng, cells=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
+    seen = slowed(planted(rng, where=grid((1, 2, 4, 8, 16), step_wait_s=0.0), runs=n), rng, n)
     target = grid((46,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     truth = phase_times(vector(TRUTH), design(target))["iteration"][0]
-    fit = fit_iteration_time(seen, rng=rng, num_resamples=300)
-    return fit.estimate(float(fit.times(target)[0]), fit.times(target, fit.draws)[:, 0]), float(truth)
+    (found,) = fit_iteration_time(seen).predict(target)
+    return found, 4000 / float(truth)
 
 
 def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
     cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
     true = phase_times(vector(TRUTH), design(cells))
-    found = ceiling_env_steps_per_s(Bound(slowed(planted(rng, cells=cells, runs=n), rng, n)))
+    found = ceiling_env_steps_per_s(Bound(slowed(planted(rng, where=cells, runs=n), rng, n)))
     return found, 4000 / float(true["iteration"][0] - true["slowest_runner"][0])
 
 
-PEAK = usl_peak(*USL[1:])
+PEAK = float(np.sqrt((1 - USL[0]) / USL[1]))
 ROWS = (
     Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
     Row("mean score, 10 % of runs fail", "the same", mean(0.1)),
@@ -250,16 +234,14 @@ ROWS = (
     Row("speed-up, paired by block", "T2, T3, T7, efficiencies, Karp-Flatt", speed_up),
     Row("ratio without a common block", "the same", unpaired),
     Row("part of a decomposed ratio", "T7", decomposed),
-    Row("change of the Karp-Flatt fraction", "T2", trend),
     Row("throughput, total over total", "T2, T4, T8", rate),
     Row("share of a phase", "T5", share),
-    Row("Amdahl, serial fraction", "T9", amdahl(lambda fit: fit.unknown(1, most=1.0), 0.1), 500),
-    Row("USL, contention", "the same", usl(lambda fit: fit.unknown(1), USL[1]), 500),
-    Row("USL, coherency", "the same", usl(lambda fit: fit.unknown(2), USL[2]), 500),
+    Row("Amdahl, serial fraction", "`estimates`", amdahl(lambda fit: fit.unknown(0, most=1.0), 0.1), 500),
+    Row("USL, contention", "the same", usl(lambda fit: fit.unknown(0), USL[0]), 500),
+    Row("USL, coherency", "the same", usl(lambda fit: fit.unknown(1), USL[1]), 500),
     Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
-    Row("model, iteration time at 46 runners", "price list", prediction, 200, 0.9),
+    Row("model, iteration time at 46 runners", "price list", prediction, 200),
     Row("more than any number of runners gives", "T5", bound, 1000),
-    Row("median error of a model over n cells", "T9", model_error, 1000),
 )
 
 

@@ -31,7 +31,7 @@ def report(number: int, count: int, trial: int) -> dict[str, Any]:
     if number == count:
         found = {"progress": progress, "returns": [100.0] * 4, "num_cut": 0, "eval_time_s": 0.01}
         records.append({"kind": "evaluation", **common, **found})
-    return packed(records, trial=trial, attempt=1, progress=progress, done=number == count, policy=None)
+    return packed(records, trial=trial, attempt=1, progress=progress, policy=None)
 
 
 class TrivialTrial(Trainable):

@@ -12,7 +12,7 @@ import uuid
 import psutil
 import pytest
 
-from study.driver.run import take_up
+from study.driver.opening import take_up
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
 from tests.e2e.commands import SPACE, assert_whole, command, environment, records

@@ -107,7 +107,6 @@ def printed(folder: StudyFolder) -> tuple[list[str], str]:
         folder=folder,
         identity=folder.identity(),
         rows=(),
-        best={},
         closed=StudyClosed(session=1, reason="complete"),
         mirrors=(),
     )

@@ -153,7 +153,6 @@ class InventedTrial:
             trial=asked.trial,
             attempt=asked.attempt,
             progress=self._progress,
-            done=done,
             policy=POLICY if done and points else None,
             loads=self._script.loads.get(asked.trial, []) if done else [],
         )

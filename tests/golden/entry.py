@@ -123,7 +123,7 @@ def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
         *((f"cell {name}", cell.needs) for name, cell in plan.cells.items()),
     ]:
         needs[key] = (
-            f"runners={each.num_env_runners} trials={each.num_trials} {each.execution} processes={each.num_processes} "
+            f"runners={each.num_env_runners} trials={each.num_trials} {each.execution} processes={len(each.processes)} "
             f"cpus={each.num_cpus} memory_mb={each.memory_mb} hours={each.hours:.6g} {each.label.timing}"
             f"{' alone' if each.alone else ''}"
         )

@@ -26,11 +26,11 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.adopted.describing import facts_of
-from study.records.records import Evaluation
+from study.records.records import Evaluation, TrialBuilt
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.trial.experiment import pickled
-from study.trial.messages import BuiltTrial, packed_config
+from study.trial.messages import packed_config
 from tests.integration.trials import results_of
 from tests.synthetic import started
 from tests.values import replace
@@ -212,7 +212,7 @@ def test_a_heuristic_plays_beside_a_policy_that_learns_with_a_learning_rate_of_i
     )
     records = trained(config)
     assert np.mean([each for each in records if isinstance(each, Evaluation)][-1].returns) > 0.7 * 2 * STEPS
-    effective = next(each for each in records if isinstance(each, BuiltTrial)).effective
+    effective = next(each for each in records if isinstance(each, TrialBuilt)).effective
     assert effective["overrides_per_module"]["same"] == {"lr": 0.02}
     assert 0 in effective["num_parameters"]
 

@@ -104,7 +104,7 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
 
 def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit() -> None:
     with trials.running(execution="emulated", standardization="rllib", seed=5, budget__env_steps=400) as of_space:
-        setting, model = of_space._asked.setting, of_space._config.spec.model
+        setting, model = of_space._asked.setting, of_space._spec.model
         ours = [each.returns for each in of_kind(play(of_space), "evaluation")]
         expected = weights_of(of_space)
     config = PPOConfig().environment("CartPole-v1")

@@ -26,9 +26,9 @@ from study.trial import evaluation
 from study.trial.engine.envs.environments import judged_in, make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.lanes import evaluation_seeds
-from study.trial.evaluation import evaluate_module
 from tests import synthetic
 from tests.environments import Plain
+from tests.policies import evaluate_module
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
@@ -102,36 +102,36 @@ def test_returns_are_those_of_rllibs_own_loop(
     built = build(env_id, normalize=normalize, clip=clip, environment__kwargs=kwargs, evaluation__max_episode_steps=150)
     # One at a time, so that a matrix product has the same shape in both loops and not one bit may differ.
     monkeypatch.setattr(evaluation, "MAX_LANES", 1)
-    mine = evaluate_module(built[2], built[0], normalize_actions=normalize, clip_actions=clip)
+    mine = evaluate_module(built[2], built[0], config=built[1])
     assert mine.returns == pytest.approx(by_connectors(built), rel=1e-6)
 
 
 def test_side_by_side_is_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    space, _, module = build("CartPole-v1", episodes=70)
-    together = evaluate_module(module, space).returns
+    space, config, module = build("CartPole-v1", episodes=70)
+    together = evaluate_module(module, space, config=config).returns
     assert len(set(together)) > 1
     for lanes in (1, 3):
         monkeypatch.setattr(evaluation, "MAX_LANES", lanes)
-        assert evaluate_module(module, space).returns == together
+        assert evaluate_module(module, space, config=config).returns == together
 
 
 def test_evaluation_leaves_the_generators_alone() -> None:
-    space, _, module = build("tests.environments:Mixed")
+    space, config, module = build("tests.environments:Mixed")
     draws = []
     for evaluated in (False, True):
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002 (the global generator is what is tested)
         if evaluated:
-            evaluate_module(module, space)
+            evaluate_module(module, space, config=config)
         draws.append((torch.rand(1).item(), random.random(), np.random.random()))  # noqa: NPY002
     assert draws[0] == draws[1]
 
 
 @pytest.mark.parametrize(("env_id", "limit", "num_cut"), [("Endless", 11, 5), ("Plain", 20, 0)])
 def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str, limit: int, num_cut: int) -> None:
-    space, _, module = build(f"tests.environments:{env_id}", evaluation__max_episode_steps=limit)
-    result = evaluate_module(module, space)
+    space, config, module = build(f"tests.environments:{env_id}", evaluation__max_episode_steps=limit)
+    result = evaluate_module(module, space, config=config)
     assert (result.returns, result.num_cut) == ((float(limit),) * 5, num_cut)
 
 
@@ -139,9 +139,9 @@ def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str,
 @pytest.mark.parametrize("frame_stack", [1, 2])
 def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool, frame_stack: int) -> None:
     changes = {"evaluation__stochastic": stochastic, "environment__frame_stack": frame_stack}
-    space, _, module = build("tests.environments:Plain", **changes)
+    space, config, module = build("tests.environments:Plain", **changes)
     doubles, _, _ = build("tests.environments:OneArray", **changes)
-    played = (evaluate_module(module, each, keep_actions=5).actions for each in (space, doubles))
+    played = (evaluate_module(module, each, config=config, keep_actions=5).actions for each in (space, doubles))
     np.testing.assert_array_equal(*played)
 
 
@@ -163,20 +163,20 @@ def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool
     ],
 )
 def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, changes: dict[str, Any], message: str) -> None:
-    space, _, module = build(f"tests.environments:{env_id}", **changes)
-    for play in (lambda: evaluate_module(module, space), lambda: evaluate_module(None, space)):
+    space, config, module = build(f"tests.environments:{env_id}", **changes)
+    for play in (lambda: evaluate_module(module, space, config=config), lambda: evaluate_module(None, space)):
         with pytest.raises(TrialError, match=message):
             play()
     with pytest.raises(TrialError, match=message.replace("episode 0", "episode 7")):
-        evaluate_module(module, space, first_episode=7)
+        evaluate_module(module, space, config=config, first_episode=7)
 
 
 def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
-    space, _, module = build("CartPole-v1")
+    space, config, module = build("CartPole-v1")
     for parameter in module.parameters():
         parameter.data *= float("nan")
     with pytest.raises(TrialError, match="the training diverged"):
-        evaluate_module(module, space)
+        evaluate_module(module, space, config=config)
 
 
 class Still(Plain):
@@ -188,10 +188,10 @@ class Still(Plain):
 
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of every episode, shape (episodes, steps, ...)."""
-    space, _, module = built
+    space, config, module = built
     changes = {"stochastic": True, "seed": seed}
     space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)})
-    result = evaluate_module(module, space, keep_actions=space.evaluation.episodes)
+    result = evaluate_module(module, space, config=config, keep_actions=space.evaluation.episodes)
     return np.array(result.actions)
 
 
@@ -354,10 +354,10 @@ def test_the_command_plays_the_space_of_a_study_and_films_it(tmp_path: Path) -> 
 @pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
 def test_a_policy_that_envpool_trained_is_judged_by_gymnasium(env_id: str) -> None:
-    space, _, module = build(env_id, environment__backend="envpool")
+    space, config, module = build(env_id, environment__backend="envpool")
     own, _, _ = build(env_id)
     assert judged_in(space.evaluated_environment) == own.evaluated_environment
-    assert evaluate_module(module, space).returns == evaluate_module(module, own).returns
+    assert evaluate_module(module, space, config=config).returns == evaluate_module(module, own, config=config).returns
 
 
 @pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")

@@ -3,7 +3,6 @@
 import pickle
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -12,22 +11,21 @@ import pytest
 import torch
 import tree
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import SyncVectorEnv
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from ray.tune.registry import register_env
 
 from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.evaluation import evaluate, evaluate_module, runner_of
-from study.trial.experiment import Experiment
+from study.trial.evaluation import evaluate, runner_of
+from study.trial.experiment import Experiment, with_spaces
 from study.trial.policy import CONNECTORS_FILE, pack_policy, read_state, state_of
+from tests.policies import evaluate_module
 from tests.spaces import spec
 
 
@@ -61,7 +59,7 @@ def test_a_plain_policy_gets_the_returns_of_our_own_evaluation(env_id: str, limi
     state = state_in(config)
     with runner_of(config) as runner:
         runner.set_state(state)
-        ours = evaluate_module(runner.module, space, keep_actions=2, first_episode=4)
+        ours = evaluate_module(runner.module, space, config=with_spaces(config), keep_actions=2, first_episode=4)
     theirs = played(config, state, space, keep_actions=2, first_episode=4)
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert (theirs.num_cut, theirs.seeds) == (ours.num_cut, ours.seeds)
@@ -179,21 +177,6 @@ def test_several_agents_are_added_up_or_one_is_taken() -> None:
         played(config, state, counting("up"))
 
 
-def test_an_environment_that_is_a_vector_plays_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def vector(context: Any) -> Any:
-        return SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * context["num_envs"])
-
-    register_env("a-vector", vector)
-    config = configured("a-vector").env_runners(gym_env_vectorize_mode="vector_entry_point")
-    space = spec(evaluation__episodes=5)
-    state = state_in(config)
-    plain = played(configured("CartPole-v1"), state, space)
-    assert played(config, state, space).returns == plain.returns
-    assert played(config, None, space).returns == evaluate_module(None, space).returns
-    cut = spec(evaluation__episodes=5, evaluation__max_episode_steps=7)
-    assert played(config, state, cut).returns == (7.0,) * 5
-
-
 def test_the_script_s_own_evaluation_settings_hold() -> None:
     space = spec(evaluation__episodes=8)
     config = configured(Recalls)
@@ -228,16 +211,6 @@ def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: st
         played(config, state_in(config), spec(), first_episode=7)
     assert found.value.rule == rule
     assert re.fullmatch(got, found.value.got)
-
-
-def test_what_an_algorithm_puts_on_its_runners_is_there_for_callbacks() -> None:
-    config = configured(Recalls)
-    state, seen = state_in(config), []
-    config.callbacks(on_episode_end=lambda *, env_runner, **_: env_runner.of_my_algorithm.append(1))
-    played(config, state, spec(evaluation__episodes=3), beside=SimpleNamespace(of_my_algorithm=seen))  # type: ignore[arg-type]
-    assert len(seen) >= 3
-    with pytest.raises(TrialError, match=r"of_my_algorithm.* is here only while it trains"):
-        played(config, state, spec())
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------

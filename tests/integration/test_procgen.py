@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from study.records.records import Evaluation, Iteration
+from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.space.procgen import GAMES
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
-from study.trial.messages import BuiltTrial
 from tests.integration.trials import play, running
 from tests.needs import needs_qt
 
@@ -80,8 +79,8 @@ def test_a_game_trains_and_is_evaluated_on_other_levels(name: str) -> None:
         evaluation__max_episode_steps=30,
     ) as trial:
         records = [record for result in play(trial) for record in result.records]
-    assert [type(record) for record in records] == [BuiltTrial, Iteration, Iteration, Evaluation]
+    assert [type(record) for record in records] == [TrialBuilt, Iteration, Iteration, Evaluation]
     # Two epochs of 64 steps and the four rows that RLlib's learner appends, in minibatches of 32.
     assert records[2].metrics["num_gradient_updates"] == 5
     assert all(math.isfinite(value) for value in records[3].returns)
-    assert trial._config.spec.evaluated_environment.kwargs["start_level"] == 200
+    assert trial._spec.evaluated_environment.kwargs["start_level"] == 200

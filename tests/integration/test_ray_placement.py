@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from study.planning.needs import Process, _placeable, _Room
+from study.planning.needs import Process, fits
 
 CASES = (
     ((4, 3, 1), (1, 3, 2, 2)),  # it would fit, and Ray does not find out
@@ -51,5 +51,5 @@ def test_what_the_plan_says_fits_is_what_ray_finds_room_for() -> None:
     assert {answer for *_, answer in found} == {True, False}
     for nodes, processes, strategy, answer in found:
         wanted = [Process(num_cpus=num_cpus, memory_mb=0) for num_cpus in processes]
-        rooms = [_Room(num_cpus, 0, 0) for num_cpus in nodes]
-        assert _placeable(wanted, rooms, spread=strategy == "SPREAD") == answer, (nodes, processes, strategy)
+        rooms = [(num_cpus, 0, 0) for num_cpus in nodes]
+        assert fits(wanted, rooms, spread=strategy == "SPREAD") == answer, (nodes, processes, strategy)

@@ -1,20 +1,16 @@
 """The trial under Ray Tune: resources, the way of an error to the driver, and nothing left behind."""
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray import tune
 
 from study.errors import TrialError
 from study.records.records import Iteration
 from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.messages import RESULT, TrialResult
-from study.trial.throughput import meet
 from study.trial.trainable import StudyTrial
 from tests.integration.test_env_runners import runner_of
 from tests.integration.trials import asked, built_config, live_runners, trial_config
@@ -83,7 +79,7 @@ def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> No
     assert not live_runners(10)
 
 
-# --- what goes on in the processes of another trial, and trials that begin together -----------------------------------
+# --- what goes on in the processes of another trial -----------------------------------
 
 
 LEARNT = ("episode_return_sum", "num_episodes", "episode_len_sum", "kl", "entropy", "policy_loss", "vf_loss")
@@ -123,7 +119,7 @@ def timed(*, batch: int, seed: int) -> dict[str, Any]:
     setting = {"num_env_runners": 2, "train_batch_size": batch, "minibatch_size": 50, "num_epochs": 2}
     spec = throughput_spec(environment={"id": "CartPole-v1"}, execution="real")
     begun = asked({**values, **setting, "num_learners": 0}, seed=seed, iterations=2, trial=seed)
-    return {"spec": spec.to_json(), "started": begun, "group": ("alone", 1)}
+    return {"spec": spec.to_json(), "started": begun}
 
 
 def run(trial: StudyTrial) -> tuple[list[Any], list[int]]:
@@ -174,29 +170,3 @@ def test_a_trial_in_kept_processes_learns_what_it_learns_in_its_own_and_other_ru
     assert not set(others) & set(pids)
     assert learnt(second) == learnt(fresh)
     assert [each.metrics["train_batch_size_actual"] for each in second[1:]] == [400, 400]
-
-
-def test_trials_of_a_group_begin_together() -> None:
-    arrived: dict[int, float] = {}
-    begun: dict[int, float] = {}
-
-    def take_part(trial: int) -> None:
-        time.sleep(0.4 * trial)
-        arrived[trial] = time.monotonic()
-        kept.append(meet("group-test", 3, trial=trial, timeout_s=60))
-        begun[trial] = time.monotonic()
-
-    kept: list[Any] = []
-    threads = [threading.Thread(target=take_part, args=(trial,)) for trial in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(begun) == [0, 1, 2]
-    assert min(begun.values()) >= max(arrived.values())
-
-
-def test_a_trial_whose_group_does_not_come_fails_and_says_so() -> None:
-    with pytest.raises(TrialError, match=r"all 2 trials must be up .* got 1\. Fix:"):
-        meet("group-of-one", 2, trial=0, timeout_s=0.5)
-    assert ray.is_initialized()

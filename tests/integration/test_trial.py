@@ -21,11 +21,11 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.lanes import lane_seed
-from study.trial.evaluation import evaluate_module
 from study.trial.messages import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
 from tests.integration.trials import live_runners, of_kind, play, running, trial_config
+from tests.policies import evaluate_module
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.records.records import Evaluation, Iteration, TrialStarted
+from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
-from study.trial.messages import RESULT, BuiltTrial, TrialConfig, TrialResult
+from study.trial.messages import RESULT, TrialConfig, TrialResult
 from tests.spaces import spec
 from tests.synthetic import started
 from tests.values import replace
@@ -18,7 +18,7 @@ from tests.values import replace
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
 
-KINDS: dict[str, type] = {"trial_built": BuiltTrial, "iteration": Iteration, "evaluation": Evaluation}
+KINDS: dict[str, type] = {"trial_built": TrialBuilt, "iteration": Iteration, "evaluation": Evaluation}
 
 
 def trial_config(

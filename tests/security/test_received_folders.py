@@ -24,7 +24,7 @@ from analysis.report import make_report, write
 from analysis.scaling.guard import Rerun
 from analysis.status import StatusReader
 from study.cli.report import STUDIES, folder_of_experiment, report
-from study.cli.status import efficiency_so_far, show
+from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export
@@ -367,7 +367,7 @@ def test_no_escape_code_of_a_record_reaches_the_terminal(study):
     file = io.StringIO()
     console = SteadyConsole(file=file, force_terminal=True, width=300, color_system=None)
     reader = StatusReader(study.path)
-    show(console, reader.read(), efficiency_so_far(reader))
+    show(console, reader.read())
     text = file.getvalue()
     assert "HYPERLINK" in text, "the reason is not shown at all"
     assert printable(text) == text

@@ -4,7 +4,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.driver.admission import SLACK, Running, Waiting, admit, promise
+from study.driver.trial_queue import SLACK, Running, Waiting, admit
 
 
 def w(num_cpus, duration=10.0):
@@ -15,31 +15,34 @@ def r(num_cpus, end):
     return Running(num_cpus=num_cpus, end=end)
 
 
+def first(queue, running, **options):
+    return admit(queue, running, **options)[0]
+
+
 def test_first_come_first_served_while_there_is_room():
-    assert admit([w(2), w(1)], [r(2, 5)], capacity=4, now=0) == 0
-    assert admit([], [], capacity=4, now=0) is None
+    assert first([w(2), w(1)], [r(2, 5)], capacity=4, now=0) == 0
 
 
 def test_a_later_trial_overtakes_only_if_it_ends_about_when_the_first_can_start():
     running = [r(2, 9.0)]
-    assert admit([w(4), w(2, 18.0)], running, capacity=4, now=0) == 1  # half of 18 s after it
-    assert admit([w(4), w(2, 18.1)], running, capacity=4, now=0) is None
+    assert first([w(4), w(2, 18.0)], running, capacity=4, now=0) == 1  # half of 18 s after it
+    assert first([w(4), w(2, 18.1)], running, capacity=4, now=0) is None
 
 
 def test_a_later_trial_may_run_beside_the_first():
     # At t=8 there are 6 CPUs, the first takes 4: a long trial of 2 does not delay it, one of 3 does.
-    assert admit([w(4), w(2, 99)], [r(3, 8.0)], capacity=6, now=0) == 1
-    assert admit([w(4), w(3, 99)], [r(3, 8.0)], capacity=6, now=0) is None
+    assert first([w(4), w(2, 99)], [r(3, 8.0)], capacity=6, now=0) == 1
+    assert first([w(4), w(3, 99)], [r(3, 8.0)], capacity=6, now=0) is None
 
 
 def test_a_trial_larger_than_the_machine_runs_alone():
-    assert admit([w(47)], [], capacity=2, now=0) == 0
-    assert admit([w(47)], [r(2, 1)], capacity=2, now=0) is None
-    assert admit([w(2)], [r(47, 1)], capacity=2, now=0) is None
+    assert first([w(47)], [], capacity=2, now=0) == 0
+    assert first([w(47)], [r(2, 1)], capacity=2, now=0) is None
+    assert first([w(2)], [r(47, 1)], capacity=2, now=0) is None
 
 
 def test_nothing_overtakes_while_a_running_trial_is_late():
-    assert admit([w(4), w(1, 0.5)], [r(3, 2.0)], capacity=4, now=5.0) is None
+    assert first([w(4), w(1, 0.5)], [r(3, 2.0)], capacity=4, now=5.0) is None
 
 
 def simulate(jobs, capacity, backfill):
@@ -50,12 +53,10 @@ def simulate(jobs, capacity, backfill):
         while True:
             waiting = [w(*jobs[i]) for i in queue]
             held = [r(cpus, end) for end, cpus in running]
-            if queue:
-                known = promises.get(queue[0], math.inf)
-                promises[queue[0]] = min(known, promise(waiting[0], held, capacity=capacity, now=now))
-            shown = waiting[: None if backfill else 1]
-            promised = promises[queue[0]] if queue else math.inf
-            index = admit(shown, held, capacity=capacity, now=now, promised=promised)
+            if not queue:
+                break
+            shown, promised = waiting[: None if backfill else 1], promises.get(queue[0], math.inf)
+            index, promises[queue[0]] = admit(shown, held, capacity=capacity, now=now, promised=promised)
             if index is None:
                 break
             job = queue.pop(index)
@@ -98,18 +99,17 @@ def test_a_few_seconds_between_begins_do_not_leave_the_cluster_idle_for_a_whole_
     """One small trial still runs when a large one waits; those beside it would end some seconds after it."""
     running = [r(4, 60.0)]
     queue = [w(46, 60.0), *[w(8, 60.0)] * 5]
-    assert admit(queue, running, capacity=48, now=29.0) == 1
-    assert admit(queue, running, capacity=48, now=31.0) is None
+    assert first(queue, running, capacity=48, now=29.0) == 1
+    assert first(queue, running, capacity=48, now=31.0) is None
 
 
 def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
     """Ends are overestimated anew at every look: without its promise the first one would wait for ever."""
     queue = [Waiting(num_cpus=46, duration=20.0), Waiting(num_cpus=4, duration=20.0)]
     at_first = [Running(num_cpus=44, end=25.0)]
-    promised = promise(queue[0], at_first, capacity=48, now=0.0)
-    assert promised == 25.0
-    assert admit(queue, at_first, capacity=48, now=0.0, promised=promised) == 1
+    index, promised = admit(queue, at_first, capacity=48, now=0.0)
+    assert (index, promised) == (1, 25.0)
     later = [Running(num_cpus=44, end=60.0)]
-    assert admit(queue, later, capacity=48, now=20.0) == 1
-    assert admit(queue, later, capacity=48, now=20.0, promised=promised) is None
-    assert admit(queue, [], capacity=48, now=30.0, promised=promised) == 0
+    assert first(queue, later, capacity=48, now=20.0) == 1
+    assert first(queue, later, capacity=48, now=20.0, promised=promised) is None
+    assert first(queue, [], capacity=48, now=30.0, promised=promised) == 0

@@ -199,14 +199,15 @@ def test_a_module_may_come_from_an_archive_or_elsewhere_and_a_setting_may_have_s
     assert {*facts.source.modules} == {"of_archive"} and facts.settings["env_config"] == {"size": {"width": 4}}
 
 
-def test_a_vector_of_environments_gets_its_number(read):
+def test_what_is_a_vector_of_environments_by_itself_is_refused(read):
     code = """
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
         from ray.rllib.algorithms.ppo import PPOConfig
         config = (PPOConfig().environment(lambda context: CartPoleVectorEnv(num_envs=context["num_envs"]))
             .env_runners(gym_env_vectorize_mode="vector_entry_point", num_envs_per_env_runner=3))
     """
-    assert "(4,)" in read(code).facts.observation_space
+    with pytest.raises(SpaceError, match="must make environments one by one"):
+        read(code)
 
 
 def test_a_script_that_ends_its_process_where_it_would_train_has_come_to_its_training(read):

@@ -116,12 +116,12 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_train.py").write_text(SCRIPT)
     with forked_readings():
-        written = CliRunner().invoke(app, ["adopt", "my_train.py:config", "--runners", "1,2"])
+        written = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:config", "--runners", "1,2"])
         assert written.exit_code == 0, written.output
         (tmp_path / "my_space.yaml").write_text(written.stdout)
-        several = CliRunner().invoke(app, ["adopt", "my_train.py"])
+        several = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py"])
         assert "config, other" in str(several.exception)
-        assert "Fix: Name one of them: my_train.py:config." in str(several.exception), "`adopt` has no option --config"
+        assert "Fix: Name one of them: my_train.py:config." in str(several.exception)
         planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
         straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:other", "--runners", "1,2"])

@@ -89,18 +89,19 @@ def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
     assert all(file.name in text for file in SHIPPED.glob("*.yaml"))
 
 
-def test_studies_lists_kind_state_trials_and_best(tmp_path):
+def test_status_of_a_folder_lists_kind_state_trials_and_best(tmp_path, monkeypatch):
     search = synthetic.make_folder(tmp_path / "a", "sqlite:///x.db")
     synthetic.append(search, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
     holdup.write_study(tmp_path / "b", holdup.holdup_spec(), holdup.study_records(holdup.holdup_spec()))
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "study.json").write_text("garbage")
-    first, second, third = as_json("studies", "--out", tmp_path)
+    first, second, third = as_json("status", tmp_path)
     assert (first["study"], first["kind"], first["ended"], first["failed"]) == ("a", "search", 2, 1)
     assert (second["kind"], second["ended"] == second["trials"] > 0) == ("holdup", True)
     assert (third["kind"], third["ended"], third["state"][:14]) == (None, None, "cannot be read")
-    assert CliRunner().invoke(cli.app, ["studies", "--out", str(tmp_path)]).output.count("\n") >= 4
-    assert "Start one" in CliRunner().invoke(cli.app, ["studies", "--out", str(tmp_path / "none")]).output
+    assert CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output.count("\n") >= 4
+    monkeypatch.chdir(tmp_path)
+    assert "Start one" in CliRunner().invoke(cli.app, ["status"]).output
 
 
 def test_a_shell_completes_commands_spaces_and_studies(tmp_path, monkeypatch):

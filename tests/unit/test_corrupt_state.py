@@ -23,13 +23,12 @@ from analysis.estimates.results import Results
 from analysis.status import StatusReader
 from analysis.tables.catalogue import hold_up
 from study.cli.commands import app
-from study.cli.status import efficiency_so_far, show
+from study.cli.status import show
 from study.cli.sync import sync_study
 from study.designs.holdup.certificate import verify, write_certificate
 from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
-from study.driver.opening import RunOptions, is_resumed, resumed_identity
-from study.driver.run import take_up
+from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import StudyError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder
@@ -154,7 +153,7 @@ def recorded(path):
 def status(path):
     reader = StatusReader(path)
     now = reader.read()
-    show(Console(file=io.StringIO(), width=80), now, efficiency_so_far(reader))
+    show(Console(file=io.StringIO(), width=80), now)
     return now
 
 

@@ -43,7 +43,6 @@ def test_the_page_has_a_row_for_every_simulated_interval():
         ("speed-up, paired by block", 3),
         ("Amdahl, serial fraction", 3),
         ("Amdahl, serial fraction", 2),
-        ("median error of a model over n cells", 4),
     ],
 )
 def test_a_cell_is_what_the_page_says(what, n):

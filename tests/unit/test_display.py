@@ -188,7 +188,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     synthetic.append(folder, *records)
     rows = tuple(ledger_of(folder.records).rows.values())
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
-    result = StudyResult(folder=folder, identity=identity, rows=rows, best={}, closed=closed, mirrors=())
+    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     again = "python run_study.py x.yaml --until race --resume"

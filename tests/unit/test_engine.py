@@ -116,11 +116,6 @@ def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obst
     assert (settle(spec(**changes), recorded, obstacle), len(noted)) == (learner, lines)
 
 
-def test_a_study_of_the_lean_learner_does_not_go_on(lasting):
-    with pytest.raises(SpaceError, match="`lean` was withdrawn in version"):
-        lasting[0](spec(), "lean")
-
-
 @pytest.mark.parametrize(
     ("changes", "place"),
     [

@@ -21,7 +21,6 @@ from analysis.tables.catalogue import TABLES
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
-from study.withdrawn import NAMES
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit import tables_data
@@ -231,15 +230,6 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
         ask(studies["example_throughput"])
-
-
-def test_a_name_that_is_gone_is_answered_with_what_to_ask_instead(studies):
-    study = studies["example_throughput"]
-    asks = {"table": study.table, "figure": study.plot, "quantity": study.estimates}
-    for words in NAMES:
-        what, name = words.split()
-        with pytest.raises(AnalysisError, match=r"withdrawn in version 0\.13\.0"):
-            asks[what](name)
 
 
 def test_a_study_is_one_value(studies):

@@ -160,10 +160,13 @@ def test_the_front_holds_the_measured_runs_that_no_other_beats():
     values = rng.normal(size=(60, 2))
     costs, returns = np.exp(values[:, 0]), values[:, 1].round(1)
     runs = [
-        run(trial, n=10 if trial % 2 else 46, cpu_s_spent=costs[trial], final_return=returns[trial])
+        run(trial, n=10 if trial % 2 else 46, seed=trial, cpu_s_spent=costs[trial], final_return=returns[trial])
         for trial in range(60)
     ]
-    others = [run(60, status="failed", cpu_s_spent=0.001), run(61, timing="emulated", cpu_s_spent=0.001)]
+    others = [
+        run(60, seed=60, status="failed", cpu_s_spent=0.001),
+        run(61, seed=61, timing="emulated", cpu_s_spent=0.001),
+    ]
     figure = figure_of(of([*runs, *others]), "front")
     assert set(figure.frame["trial"]) == set(range(60))
     for n, some in figure.frame.groupby("num_env_runners"):

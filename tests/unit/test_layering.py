@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("harmless", "text", "metrics"),
     ("errors", "engine"),
-    ("console", "missing", "statistics", "withdrawn", "ray_private", "jax_private"),
+    ("console", "missing", "statistics", "ray_private", "jax_private"),
     ("space",),
     ("machine",),
     ("records",),
@@ -37,7 +37,6 @@ OF_ANALYSIS = {
     "harmless",
     "text",
     "mirrors",
-    "withdrawn",
 }
 """What `analysis` may import of `study`."""
 

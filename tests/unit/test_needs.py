@@ -8,9 +8,8 @@ from study.designs.registry import design_of
 from study.planning.guess import guess_seconds
 from study.planning.needs import (
     Process,
-    _placeable,
-    _Room,
     execution_of,
+    fits,
     memory_mb,
     num_cpus,
     num_gpus,
@@ -103,7 +102,7 @@ def test_one_scale_of_several_is_not_real_alone(scales, cores, real):
 
 def placeable(cpus, nodes, *, spread=False, memory_mb=1):
     wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
-    return _placeable(wanted, [_Room(number, 10, 0) for number in nodes], spread=spread)
+    return fits(wanted, [(number, 10, 0) for number in nodes], spread=spread)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_memory_and_gpus_take_part_in_it():
     assert placeable((1, 1), (2, 2), memory_mb=6)
     learner, runner = Process(num_cpus=1, memory_mb=1, num_gpus=1), Process(num_cpus=1, memory_mb=1)
     for rooms in ([(1, 0), (1, 1)], [(1, 1), (1, 0)]):
-        assert _placeable([runner, learner], [_Room(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
+        assert fits([runner, learner], [(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
 
 
 @given(st.integers(1, 12), st.integers(0, 12))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from study.driver.neighbours import Neighbours
+from study.driver.conductor import reserved
 from study.records.timing import Reserved
 from tests import synthetic
 
@@ -10,14 +10,6 @@ from tests import synthetic
 def row(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, **hosts):
     times = {"started": started, "ended_at": ended, "timed_from": timed[0], "timed_to": timed[1]}
     return synthetic.row(trial, num_cpus=num_cpus, cpus_per_machine=hosts, **times)
-
-
-def reserved(*others, own=None):
-    rows = {0: own or row(0, a=2, b=1)} | {other.trial: other for other in others}
-    neighbours = Neighbours(rows)
-    for trial in rows:
-        neighbours.began(trial)
-    return neighbours.reserved(0)
 
 
 @pytest.mark.parametrize(
@@ -47,19 +39,9 @@ def reserved(*others, own=None):
     ],
 )
 def test_another_trial_holds_its_cpus_for_its_share_of_the_time(others, on_a, on_b):
-    assert reserved(*others) == {"a": on_a, "b": on_b}
-
-
-def test_one_that_did_not_run_at_the_same_time_is_not_looked_at():
-    rows = {0: row(0, a=2), 1: row(1, a=4)}
-    neighbours = Neighbours(rows)
-    neighbours.began(1)
-    neighbours.ended(1)
-    neighbours.began(0)
-    assert neighbours.reserved(0)["a"] == Reserved(num_cpus=2)
-    assert neighbours.reserved(1)["a"] == Reserved(num_cpus=4)
+    assert reserved(row(0, a=2, b=1), others) == {"a": on_a, "b": on_b}
 
 
 def test_without_a_timed_part_there_is_nothing_to_say():
-    assert reserved(own=row(0, timed=(None, None), a=2)) == {}
-    assert reserved(own=row(0, timed=(100.0, None), a=2)) == {}
+    assert reserved(row(0, timed=(None, None), a=2), []) == {}
+    assert reserved(row(0, timed=(100.0, None), a=2), []) == {}

@@ -220,18 +220,6 @@ def test_what_does_not_equal_its_copy_is_no_difference_and_a_local_runner_is_one
     assert config.differences["create_local_env_runner"] == ["False", "True"]
 
 
-class WithSetup(PPO):
-    def setup(self, config: AlgorithmConfig) -> None:
-        super().setup(config)
-
-
-@pytest.mark.parametrize(("algorithm", "has_runners"), [(PPO, False), (WithSetup, True)])
-def test_an_algorithm_with_a_setup_of_its_own_has_runners_for_evaluation(algorithm: type, has_runners: bool) -> None:
-    script = own_script()
-    script.algo_class = algorithm
-    assert bool(adopted(script).evaluation_interval) is has_runners
-
-
 class OwnRunner(SingleAgentEnvRunner):
     pass
 

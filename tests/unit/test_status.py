@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from analysis.status import StatusReader, read_status
 from analysis.status.health import quiet_after_s
 from study.cli.commands import app
-from study.cli.status import efficiency_so_far, show
+from study.cli.status import show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records import lock
@@ -38,10 +38,10 @@ def at_work(folder):
         yield folder
 
 
-def printed(status, width, efficiency=None):
+def printed(status, width):
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
-        show(console, status, efficiency)
+        show(console, status)
     return capture.get()
 
 
@@ -50,24 +50,6 @@ def rewrite(folder, moments):
     lines = folder.records.read_bytes().splitlines()
     content = [orjson.loads(line) | {"time": moment} for line, moment in zip(lines, moments, strict=True)]
     folder.records.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in content))
-
-
-def measured_trial(number, *, runners, seed=5, time_s=0.5):
-    for record in synthetic.whole_trial(number):
-        match record.kind:
-            case "trial_started":
-                yield replace(
-                    record,
-                    seed=seed,
-                    num_cpus=runners + 1,
-                    setting=record.setting | {"num_env_runners": runners, "minibatch_size": 64, "num_epochs": 4},
-                )
-            case "trial_built" | "trial_ended":
-                yield replace(record, timing="measured", timing_reason="")
-            case "iteration":
-                yield replace(record, metrics=record.metrics | {"iteration_time_s": time_s})
-            case _:
-                yield record
 
 
 @pytest.mark.parametrize(
@@ -278,33 +260,6 @@ def test_the_best_of_a_scale_says_how_many_it_was_best_of(folder, scored):
     synthetic.append(folder, synthetic.opened(), *trial(0, 0.4), *trial(1, 0.9), *trial(2, 0.6))
     (best,) = read_status(folder.path).best
     assert (best.trial, best.score, best.final_return, best.num_finished) == (1, 0.9 if scored else None, 90.0, 3)
-    assert "n=1, no interval" in printed(read_status(folder.path), 80)
-
-
-def test_efficiency_waits_for_two_measured_scales(folder):
-    trials = [*measured_trial(0, runners=1), *synthetic.whole_trial(1)]
-    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed("complete"))
-    reader = StatusReader(folder.path)
-    reader.read()
-    assert efficiency_so_far(reader).endswith("got 1 at 1 scale.")
-
-
-def test_efficiency_is_that_of_the_table_in_short(folder):
-    synthetic.append(
-        folder,
-        synthetic.opened(),
-        *(
-            record
-            for number, (runners, seed) in enumerate([(1, 1), (1, 2), (2, 1), (2, 2)])
-            for record in measured_trial(number, runners=runners, seed=seed, time_s=1.0 / runners**0.5)
-        ),
-    )
-    reader = StatusReader(folder.path)
-    status = reader.read()
-    table = efficiency_so_far(reader)
-    assert table.frame["speed_up"].tolist() == pytest.approx([1.0, 2**0.5])
-    assert table.frame["efficiency_per_runner"].tolist() == pytest.approx([1.0, 0.5**0.5])
-    assert "the speed-up is 1.41" in " ".join(printed(status, 80, table).split())
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -312,7 +267,7 @@ def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
     records = [record for number in range(3) for record in synthetic.whole_trial(number)]
     synthetic.append(at_work, synthetic.opened(), *records, *(synthetic.started(n, runners=46) for n in range(3, 18)))
     status = read_status(at_work.path)
-    text = printed(status, width, "None yet.")
+    text = printed(status, width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text.replace("… and 3 more", "")
     assert "… and 3 more" in text

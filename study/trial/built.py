@@ -1,8 +1,13 @@
-"""Reads the effective configuration back from a built algorithm. Imports RLlib."""
+"""What was built for a trial, its processes and the values that they really have, against what was asked.
+
+Imports RLlib. Each value is read where it takes effect: the optimizer, the learner and its connector, the runners.
+"""
 
 import math
 import os
+import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,35 +18,69 @@ from torch import nn
 
 from study.errors import TrialError
 from study.ray_private import connector_pieces
+from study.records.records import TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
+from study.space.settings import differences, to_be_built
+from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
+from study.trial.experiment import Experiment
 from study.trial.measured import MeasuredAlgorithm
+from study.trial.places import Place, here
 
 
-def runner_reports(algorithm: MeasuredAlgorithm, *, timeout_s: float) -> tuple[RunnerReport, ...]:
-    """Return what each process that steps lanes says about itself, in lane order.
+def read_built(
+    algorithm: MeasuredAlgorithm, spec: StudySpec, asked: TrialStarted, experiment: Experiment, *, started_s: float
+) -> tuple[list[Place], TrialBuilt]:
+    """Wait for the processes of a trial; return where they are, the main one first, and the record of what was built.
+
+    Args:
+        algorithm: The trial's.
+        spec: Its space.
+        asked: What it was to be.
+        experiment: What it trains.
+        started_s: When it began, by `time.perf_counter()`.
 
     Raises:
-        TrialError: A process did not answer in time.
+        TrialError: A process did not answer in time, or what was built is not what was asked.
     """
-    group, expected = algorithm.env_runner_group, algorithm.config.num_env_runners
-    if not expected:
-        return (group.local_env_runner.report(),)
-    reports: list[RunnerReport] = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
-    if len(reports) != expected:
-        rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
-        fix = "Raise resources.startup_timeout_s, or look at the nodes."
-        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
-    return tuple(sorted(reports, key=lambda report: report.place.number))
+    resources, group, expected = spec.resources, algorithm.env_runner_group, algorithm.config.num_env_runners
+    reports: list[RunnerReport] = [group.local_env_runner.report()] if not expected else []
+    if expected:
+        timeout_s = max(resources.startup_timeout_s - (time.perf_counter() - started_s), 1.0)
+        reports = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
+        if len(reports) != expected:
+            rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
+            fix = "Raise resources.startup_timeout_s, or look at the nodes."
+            raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
+        reports.sort(key=lambda report: report.place.number)
+    startup_time_s = time.perf_counter() - started_s
+    effective = read_effective(algorithm, reports)
+    if experiment.judged is not None:
+        effective["evaluation_backend"] = experiment.judged.backend
+    if wrong := differences({**to_be_built(spec, asked.setting), "seed": asked.seed}, effective):
+        where, rule = "start-up", "what was built must be what was asked"
+        fix = "Remove what `rllib:` changes, or set the parameter in the space."
+        raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
+    algorithm.learners_used()  # start-up is no training
+    cpus = resources.num_cpus_per_learner
+    learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
+    stepped_here = () if expected else reports[0].place.runners
+    main = here("main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
+    places = [main, *(report.place for report in reports if expected), *learners]
+    built = TrialBuilt(
+        trial=asked.trial,
+        attempt=asked.attempt,
+        startup_time_s=startup_time_s,
+        effective=effective,
+        processes_per_node=dict(Counter(place.node for place in places)),
+        placement=[place.to_json() for place in places],
+    )
+    return places, built
 
 
-def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ...]) -> dict[str, Any]:
-    """Return what will really run, as JSON values.
-
-    The keys that are parameters of `study.space.parameters` are comparable with a setting. Each value is read
-    where it takes effect: the optimizer, the learner and its connector, the runners.
-    """
+def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]) -> dict[str, Any]:
+    """Return what will really run, as JSON values; those named as parameters are comparable with a setting."""
     config = algorithm.config
     learner = algorithm.ask_learners(_learner_values)[0]
     learners = max(config.num_learners, 1)
@@ -74,25 +113,13 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: tuple[RunnerReport, ..
     }
 
 
-def _common(reports: tuple[RunnerReport, ...], name: str) -> Any:
+def _common(reports: Sequence[RunnerReport], name: str) -> Any:
     """Return the value that all runners share, or the list of values where they do not."""
     return _one_or_all([getattr(report, name) for report in reports])
 
 
 def _one_or_all(values: list[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else values
-
-
-def _values_of_process(learner: Learner) -> dict[str, Any]:
-    """Return which learner computes, and where."""
-    platform = getattr(learner, "jax_platform", None)
-    return {
-        "device": str(learner.device),
-        **({} if platform is None else {"jax_platform": platform}),
-        # Ray Train wraps the class of a learner that is an actor.
-        "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
-        "torch_threads_learner": torch.get_num_threads(),
-    }
 
 
 def _learner_values(learner: Learner) -> dict[str, Any]:
@@ -109,11 +136,16 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
                 overrides.setdefault(module_id, {})[name] = value
             else:
                 found.setdefault(name, []).append(value)
+    platform = getattr(learner, "jax_platform", None)
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
         **({"overrides_per_module": overrides} if overrides else {}),
         FRAGMENT: PARAMETERS[FRAGMENT].read(learner.config),
-        **_values_of_process(learner),
+        "device": str(learner.device),
+        **({} if platform is None else {"jax_platform": platform}),
+        # Ray Train wraps the class of a learner that is an actor.
+        "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
+        "torch_threads_learner": torch.get_num_threads(),
     }
 
 

@@ -1,0 +1,201 @@
+"""What reaching the target takes: env steps, time and CPUs of each setting.
+
+A batch that is processed faster may need more env steps. A target is looked for in evaluations: a run whose time to it
+is 50,000 env steps, the evaluation before being at none, got there anywhere in between; `BEFORE` says since when.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.settings import CHOSEN_BY, Setting
+from analysis.quantity import Part, Row, quantity, rows_of
+from analysis.scaling.blocks import LEVEL, product_of, scaled
+from analysis.scaling.clock import rate_of
+from analysis.scaling.selection import as_int
+from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
+
+SECONDS_PER_HOUR = 3600
+BEFORE = "env_steps_before_target"
+"""Column that `watched` adds: env steps at which a run was last seen below its target."""
+NO_TARGET = "of a setting that no run of which reached the target"
+ALONE = "the only run of its setting"
+NOT_JUDGED = "not ended, on seeds that settings were chosen by, or once more with one seed"
+MOST_RESAMPLED = 50
+"""Settings that are resampled, those with the most runs."""
+BEYOND = f"beyond the {MOST_RESAMPLED} settings with the most runs"
+
+
+@dataclass(kw_only=True, eq=False)
+class Reach:
+    """The runs of one setting on their way to the target.
+
+    Attributes:
+        setting: With its runs.
+        timed: Those of its runs whose clock was measured, on equal hardware.
+        horizon: Env steps at which restricted means are cut.
+    """
+
+    setting: Setting
+    timed: pd.DataFrame
+    horizon: float
+
+    @cached_property
+    def times(self) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Env steps to the target (or those watched without it), those when last seen below, and who got there.
+
+        Each of shape (runs,). A failed run did not leave by chance: it is written as not reached at the horizon. One
+        that finished without the target is censored at the steps that it trained for.
+        """
+        runs, failed = self.setting.runs, self.setting.failed.to_numpy(dtype=bool)
+        steps, trained, before = (
+            runs[name].to_numpy(dtype=np.float64, na_value=np.nan) if name in runs else np.full(len(runs), np.nan)
+            for name in ("env_steps_to_target", "env_steps", BEFORE)
+        )
+        reached = ~failed & np.isfinite(steps)
+        times = np.where(reached, steps, np.where(failed | np.isnan(trained), self.horizon, trained))
+        since = np.where(failed | np.isnan(before), times, np.minimum(before, times))
+        order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
+        return times[order], since[order], reached[order]
+
+    @cached_property
+    def steps(self) -> Estimate:
+        """The restricted mean of env steps to the target."""
+        return restricted(*self.times, horizon=self.horizon)
+
+
+def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, horizon: float) -> Estimate:
+    """Return the restricted mean of env steps to the target with its bootstrap interval.
+
+    The upper end is that of the recorded times, the lower one that of the evaluations before them.
+
+    Args:
+        times: Env steps to the target, or those watched without it, shape (runs,).
+        since: Env steps at which each run was last seen below the target, shape (runs,); equal to `times` where these
+            are exact.
+        reached: Whether each run got there, shape (runs,).
+        horizon: Env steps at which the mean is cut.
+    """
+    # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
+    whole = np.full(times.size, horizon)
+    exact = bool((since == times).all())
+    share = ratio_of_restricted_means(
+        times, reached, whole, whole > 0, horizon=horizon, level=LEVEL,
+        first_since=None if exact else since, second_since=None if exact else whole,
+    )  # fmt: skip
+    mean = scaled(share, horizon)
+    # Equal runs: rounding must not put the value outside of its interval.
+    return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=times.size)
+
+
+@quantity("target", "env steps", "steps to the target")
+def steps_to_target(at: Reach) -> Estimate:
+    """Kaplan-Meier restricted mean up to the common horizon."""
+    return at.steps
+
+
+@quantity("target", "s", "time to the target")
+def time_to_target_s(at: Reach) -> Estimate | None:
+    """Steps to the target over throughput: seconds of training; of settings with a measured clock."""
+    return product_of(at.steps, rate_of(at.timed), power=-1) if len(at.timed) else None
+
+
+@quantity("target", "CPU h", "CPU-hours to the target")
+def cpu_hours_to_target(at: Reach) -> Estimate | None:
+    """Time to the target times the CPUs allocated."""
+    seconds, cpus = time_to_target_s(at), as_int(at.timed, "num_cpus")
+    return None if seconds is None or cpus is None else scaled(seconds, cpus / SECONDS_PER_HOUR)
+
+
+def targets_of(
+    settings: Sequence[Setting], measured: pd.DataFrame, *, num_trials: int = 0, budget: float | None = None
+) -> Part:
+    """Return steps, time and CPUs to the target of each setting with several seeds, or of the confirmation.
+
+    Steps to the target are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that
+    ended, whatever their timing label. Where `watched` has said since when, intervals hold the time between two
+    evaluations. Throughput is that of the setting's own runs with a measured clock, total over total; of runs in
+    several workloads, such as on two kinds of hardware, of the one with the most.
+
+    Args:
+        settings: With their runs, those with the most runs first (`analysis.estimates.settings`).
+        measured: Runs whose times may be used (`analysis.scaling.selection`).
+        num_trials: Trials of the study.
+        budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
+    """
+    excluded = dict.fromkeys((ALONE, NO_TARGET, BEYOND), 0)
+    excluded[NOT_JUDGED] = max(num_trials - sum(len(each.runs) for each in settings), 0)
+    chosen: list[Setting] = []
+    for each in settings:
+        stages = each.runs["stage"]
+        if len(each.runs) < 2 and not stages.eq("confirm").any():
+            excluded[ALONE] += 1
+        elif each.runs.loc[~each.failed, "env_steps_to_target"].isna().all():
+            excluded[NO_TARGET] += len(each.runs)
+        elif len(chosen) == MOST_RESAMPLED:
+            excluded[BEYOND] += len(each.runs)
+        else:
+            chosen.append(each)
+    excluded = {reason: number for reason, number in excluded.items() if number}
+    if not chosen or (horizon := _common_horizon(chosen)) is None:
+        return Part(excluded=excluded)
+    horizon = min(horizon, budget or horizon)
+    rows, apart = list[Row](), 0.0
+    for each in chosen:
+        mine = measured[measured["trial"].isin(each.runs["trial"])]
+        common = mine["fingerprint"].astype(str).mode()
+        at = Reach(setting=each, horizon=horizon, timed=mine[mine["fingerprint"].isin(common.head(1))])
+        times, since, reached = at.times
+        place = each.row() | {"num_cpus": as_int(at.timed, "num_cpus"), "n_censored": int((~reached).sum())}
+        rows += rows_of("target", at, place)
+        apart = max(apart, float((times - since)[reached].max(initial=0.0)))
+    said = f"Steps are counted up to {int(horizon):,} env steps."
+    if apart:
+        said += f" Evaluations are up to {int(apart):,} env steps apart, and the intervals hold that."
+    unconfirmed = any(each.runs["stage"].dropna().ne("confirm").any() for each in chosen)
+    return Part(
+        rows=tuple(rows),
+        excluded=excluded,
+        n=sum(len(each.runs) for each in chosen),
+        notes=(*((CHOSEN_BY,) if unconfirmed else ()), said),
+    )
+
+
+def _common_horizon(settings: Iterable[Setting]) -> float | None:
+    """Return the env steps up to which all settings were watched: the least of their longest finished runs.
+
+    None where no setting has a finished run. One whose runs all failed does not shorten it.
+    """
+
+    def longest() -> Iterator[float]:
+        for each in settings:
+            watched_ = each.runs.loc[~each.failed, ["env_steps", "env_steps_to_target"]]
+            steps = watched_.to_numpy(dtype=np.float64, na_value=np.nan)
+            if np.isfinite(steps).any():
+                yield float(np.nanmax(steps))
+
+    return min(longest(), default=None)
+
+
+def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
+    """Return the runs with `BEFORE`, the last evaluation before the target; 0 where there is none.
+
+    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
+    the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
+
+    Args:
+        runs: One row per trial (`analysis.load`).
+        evaluations: One row per evaluation.
+        target: Return that counts as solved; None where it is not known, and the last evaluation then never counts.
+    """
+    hits = runs.set_index("trial")["env_steps_to_target"].astype("Float64")
+    trial, steps = evaluations["trial"], evaluations["env_steps"].astype("Float64")
+    hit = trial.map(hits).astype("Float64").fillna(np.inf)
+    last = steps == steps.groupby(trial).transform("max")
+    at_target = evaluations["eval_return"] >= target if target is not None else last
+    below = (steps < hit) & ~(np.isinf(hit) & last & at_target)
+    before = evaluations[below.fillna(False)].groupby("trial")["env_steps"].max().astype("Float64")
+    return runs.assign(**{BEFORE: runs["trial"].map(before).fillna(0.0)})
