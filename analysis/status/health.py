@@ -66,7 +66,7 @@ class Advice:
 
 def driver_of(folder: StudyFolder, ledger: Ledger) -> Driver:
     """Return what has become of the driver."""
-    if folder.records in (folder.packed_records, folder.packed_results):
+    if folder.records == folder.packed_records:
         return "packed"
     if at_work(folder.path):
         return "working"

@@ -70,6 +70,7 @@ class Mirror(ABC):
         folder: The study.
         address: Of the place.
         opened: Whether the study was found or created there since the last failure.
+        tried: Whether that was tried: its engine is imported, or not to be had.
     """
 
     key: ClassVar[str]
@@ -79,7 +80,7 @@ class Mirror(ABC):
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
         self.folder, self.address = folder, address
-        self.opened = False
+        self.opened = self.tried = False
         self._most = self.chunk
         own = address == self.address_of(folder)
         digest = "" if own else f"-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
@@ -225,6 +226,7 @@ def follow(mirror: Mirror, orders: Orders) -> None:
                 if said != mirror.state.error:
                     _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
                     mirror.note(error=said)
+            mirror.tried = True
     finally:
         mirror.close()
         if lock is not None:

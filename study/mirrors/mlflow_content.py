@@ -15,7 +15,7 @@ from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Evaluation, Iteration, Line, Metrics, StudyOpened, TrialBuilt, TrialEnded
+from study.records.records import Evaluation, Iteration, Line, Metrics, TrialBuilt, TrialEnded
 from study.space.spec import StudySpec
 
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
@@ -30,7 +30,7 @@ NUM_RECORDS = "study.records"
 """Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
-"""Tag with the text above a run's page: of the study's run the answer, of a trial's run its result, once known."""
+"""Tag with the text above a run's page: the answer, above that of the study's run."""
 _LONGEST_TAG = 5000
 """Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
 _TRIAL_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -135,11 +135,6 @@ def identity_text(identity: StudyIdentity) -> str:
     return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
 
 
-def session_text(opened: StudyOpened) -> str:
-    """Return where and with what a driver runs, for people."""
-    return json.dumps({"cluster": opened.cluster, "provenance": opened.provenance}, indent=1)
-
-
 # --- the run of a trial ----------------------------------------------------------------------------------------------
 
 
@@ -176,21 +171,8 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "reason": row.reason,
         "checkpoint": row.checkpoint or "",
         "episodes_cut": f"{counts['num_cut']} of {counts['num_eval_episodes']}" if counts["num_cut"] else "",
-        NOTE: _result(row),
     }
     return _cut_tags(tags)
-
-
-def _result(row: TrialRow) -> str:
-    """Return what came of a trial, in a sentence; empty where nothing did."""
-    final, speed = row.summary.get("final_return"), row.summary.get("env_steps_per_s")
-    if row.status == "failed":
-        return f"**Failed:** {row.reason}"
-    if final is None or not math.isfinite(final):
-        return ""
-    why = f": {row.timing_reason}" if row.timing_reason else ""
-    pace = "" if speed is None else f" {speed:,.0f} env steps/s ({row.timing or UNKNOWN}{why})."
-    return f"**Return {final:,.6g}.**{pace}"
 
 
 def _cut_tags(tags: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ until it is restored there.
 """
 
 import contextlib
+import json
 import logging
 import lzma
 import os
@@ -287,7 +288,7 @@ class MlflowMirror(Mirror):
         """Upload what a session was begun with."""
         texts = {
             self.folder.identity_file.name: content.identity_text(self._identity),
-            "provenance.json": content.session_text(record),
+            "provenance.json": json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1),
         }
         spec = self._identity.spec
         if all(shown == spec[name] for name, shown in mask_arguments(spec).items()):  # else it holds a secret

@@ -205,13 +205,16 @@ def main(folder: str, parent: str) -> None:
     logging.getLogger("study").setLevel(logging.INFO)
     stdin = open(0, "rb", buffering=0)  # noqa: SIM115 (until the end)
     addresses = json.loads(stdin.readline())
-    set_back(_NICENESS)
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
     mirrors, orders = [MIRRORS[key](StudyFolder(Path(folder)), address) for key, address in addresses.items()], Orders()
     threads = [threading.Thread(target=follow, args=(mirror, orders), daemon=True) for mirror in mirrors]
     for thread in threads:
         thread.start()
+    set_aside = False
     while not orders.finishing and any(thread.is_alive() for thread in threads):
+        if not set_aside and all(mirror.tried for mirror in mirrors):  # a first start waits for them until then
+            set_aside = True
+            set_back(_NICENESS)
         if select.select([stdin], [], [], _LOOK_S)[0]:
             order = stdin.readline()
             orders.finish(json.loads(order) if order else ORPHAN_DRAIN_S, patient=bool(order))

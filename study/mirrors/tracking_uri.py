@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
@@ -29,35 +29,22 @@ CLIENT_SETTINGS = {
     "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 """Environment of MLflow's client; what the person has set wins."""
-_FIXES = (
-    (r"Host header", "Start the server with `--allowed-hosts NAME:PORT`."),
-    (
-        r"error code 40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED",
-        "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+_FIXES = {
+    r"Host header": "Start the server with `--allowed-hosts NAME:PORT`.",
+    r"error code 40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED": (
+        "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
     ),
-    (r"error code 3\d\d\b", "It is a redirect, which is not followed: name where it leads."),
-    (
-        r"out-of-date database schema|locate revision",
-        "Back the database up, then run `mlflow db upgrade URI`; or use the MLflow that made it.",
-    ),
-    (
-        r"No module named|Can't load plugin",
-        "Install the database's driver, for PostgreSQL with pip install 'runner-scaling-study[postgresql]'.",
-    ),
-    (r"", "Start or correct it, or give another address; then try again."),
-)
+    r"error code 3\d\d\b": "It is a redirect, which is not followed: name where it leads.",
+    r"out-of-date database schema|locate revision": "Back the database up, then run `mlflow db upgrade URI`.",
+    r"No module named|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
+    r"": "Start or correct it, or give another address; then try again.",
+}
 """What an error says -> what to do. The first that fits counts."""
 _SERVERS = ("http", "https")
 _DATABASES = ("postgresql", "mysql", "mssql")
 _OPTUNA_DATABASES = ("postgresql", "mysql", "mariadb")
-_TIME_LIMITS = {
-    "connect_timeout": "10",  # seconds, like the next two
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",  # milliseconds
-}
-"""libpq's, for a mirror that should notice an outage."""
+_TIME_LIMITS = "connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=30000"
+"""libpq's, in seconds but for the last, in milliseconds: a mirror should notice an outage."""
 
 
 def asked_uri(given: str | None) -> str | None:
@@ -182,7 +169,7 @@ def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyErr
     if isinstance(error, StudyError):
         return error
     said = " ".join(str(error).split())
-    fix = next(fix for words, fix in _FIXES if re.search(words, said))
+    fix = next(fix for words, fix in _FIXES.items() if re.search(words, said))
     where = f"{place} {mask_credentials(uri)}"
     return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
 
@@ -206,7 +193,7 @@ def with_time_limits(uri: str) -> str:
     if not re.match(r"postgresql(\+psycopg2?)?://", uri):
         return uri
     given = parse_qs(urlsplit(uri).query)
-    added = urlencode({name: value for name, value in _TIME_LIMITS.items() if name not in given})
+    added = "&".join(each for each in _TIME_LIMITS.split("&") if each.partition("=")[0] not in given)
     return f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
 
 

@@ -34,7 +34,6 @@ from tests.synthetic import (
     append,
     closed,
     ended,
-    evaluation,
     iteration,
     make_folder,
     opened,
@@ -42,7 +41,6 @@ from tests.synthetic import (
     sync_mlflow,
     whole_trial,
 )
-from tests.values import replace
 from tests.waiting import until
 
 
@@ -84,22 +82,6 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert space.read_text() == "tracking_uri: http://***@host"
     names = {"study.json", "trials.csv", "records.jsonl.xz", "provenance.json"}
     assert {path.name for path in space.parent.iterdir()} == {"space.yaml", *names}
-
-
-def test_what_is_counted_over_a_trial_or_a_study_is_counted_on_by_the_next_mirror(folder, database):
-    cut, whole = (replace(evaluation(0, number), num_cut=number % 2) for number in (1, 2))
-
-    def trial(number, runners, value):
-        yield started(number, runners=runners)
-        yield replace(ended(number), summary={"final_return": value})
-
-    append(folder, opened(), *trial(1, 1, -90.0), *trial(2, 4, -80.0), started(0), cut, whole)
-    with folder.locked():
-        sync_mlflow(folder)
-    append(folder, *trial(3, 4, -85.0), *trial(4, 1, -70.0), cut, replace(ended(0), summary={}), closed())
-    sync_mlflow(folder)
-    tags = {trial: run.tags.get("episodes_cut") for (trial, _), run in children(database).items()}
-    assert tags == {0: f"2 of {3 * len(whole.returns)}", **dict.fromkeys((1, 2, 3, 4))}
 
 
 def test_the_answer_and_the_films_come_with_a_sync(folder, database):

@@ -398,20 +398,12 @@ def test_packed_records_that_are_damaged_are_named(published, tmp_path_factory, 
     told(status, packed)
 
 
-def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
-    (study / "space.yaml").write_bytes(b"\xff\xfe\0")
-    assert "space.yaml" in told(lambda: pack(StudyFolder(study), tmp_path / "packed"))[1]
-    assert not (tmp_path / "packed").exists()
-
-
 RUN = ["run", "--space", "{study}/space.yaml", "--name", "demo", "--out", "{study}/..", "--resume"]
 COMMANDS = [
     ("records.jsonl", RUN),
-    ("space.yaml", RUN),
     ("study.json", ["status", "{study}"]),
     ("records.jsonl", ["report", "{study}"]),
     ("records.jsonl", ["sync", "--tracking-uri", "sqlite:///{study}/../mlflow.db", "{study}"]),
-    ("records.jsonl", ["importance", "{study}"]),
 ]
 
 

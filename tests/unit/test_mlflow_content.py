@@ -76,7 +76,6 @@ def test_tags():
         *(started(2), replace(ended(2, "failed"), reason="x" * 9000)),
     ).rows
     assert content.trial_tags(rows[0], ended=False) == {
-        "mlflow.note.content": "**Return 30.** 777 env steps/s (oversubscribed: 3 processes on 2 cores).",
         "engine": "unknown",
         "status": "finished",
         "checkpoint": "checkpoints/trial_00000",
@@ -84,7 +83,7 @@ def test_tags():
         "timing_reason": "3 processes on 2 cores",
     }
     failed = content.trial_tags(rows[1], ended=False)
-    assert (failed["mlflow.note.content"], failed["engine"]) == ("**Failed:** because of failed", "RLlib's own")
+    assert (failed["reason"], failed["engine"]) == ("because of failed", "RLlib's own")
     assert len(content.trial_tags(rows[2], ended=False)["reason"]) == 5000
 
 

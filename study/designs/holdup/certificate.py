@@ -197,14 +197,11 @@ def _text(file: Path) -> str | None:
 
 
 def _check_kind(folder: StudyFolder, spec: StudySpec) -> None:
-    """Refuse a study that has no stages, or was packed without what a certificate rests on."""
+    """Refuse a study that has no stages."""
     if spec.holdup is None:
         rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
         fix = "Add the section and start a new study."
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
-    if folder.records == folder.packed_results:
-        rule, got = "a certificate rests on the training iterations too", "a study packed without them"
-        raise RecordError(where=str(folder.records), rule=rule, got=got, fix="Pack it without --results-only.")
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:
