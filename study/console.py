@@ -6,8 +6,7 @@ Needs rich. `tests/unit/test_console.py` checks that no other file prints.
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -23,8 +22,6 @@ PROGRAMS = ("python ", "mlflow ui", "pip install", "://")
 """What a line with a command or an address holds."""
 NARROW = 100
 """Terminals with fewer columns get tighter tables."""
-LONG_HEADING = 9
-"""Characters of a heading that may take two lines on them."""
 
 
 class SteadyConsole(Console):
@@ -93,33 +90,28 @@ def say(console: Console, text: str, *, title: str = "") -> None:
 
 def table(
     headings: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+    rows: Iterable[Sequence[str]],
     *,
     words: Collection[str] = (),
     fold: Collection[str] = (),
-    least: Mapping[str, int] = MappingProxyType({}),
     width: int = FILE_WIDTH,
 ) -> Table:
     """Return a table without lines, numbers to the right; a row takes one line unless a column may fold.
 
     Args:
-        headings: One for each column.
+        headings: One for each column; on a narrow terminal those of two words take two lines.
         rows: Cells, as many as headings. Texts are never markup.
         words: Columns with words, which stand to the left and are never wrapped.
         fold: Columns with words that may take several lines.
-        least: Heading -> columns of the terminal that it takes at least: a table that is redrawn stays as it is.
-        width: Columns of the terminal; on a narrow one the columns stand closer and headings take two lines.
+        width: Columns of the terminal; on a narrow one the columns stand closer.
     """
     narrow = width < NARROW
     made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=narrow)
-    long = [narrow and len(heading) > LONG_HEADING and " " in heading for heading in headings]
-    for heading, two_lines in zip(headings, long, strict=True):
-        shown = Text(heading.replace(" ", "\n", 1) if two_lines else f"\n{heading}" if any(long) else heading)
-        if heading in fold:
-            made.add_column(shown, overflow="fold")
-        else:
-            justify: JustifyMethod = "left" if heading in words else "right"
-            made.add_column(shown, justify=justify, no_wrap=True, min_width=least.get(heading))
+    for heading in headings:
+        shown = Text(heading.replace(" ", "\n", 1) if narrow else heading)
+        justify: JustifyMethod = "left" if heading in (*words, *fold) else "right"
+        folds = heading in fold
+        made.add_column(shown, justify=justify, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
     for row in rows:
-        made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        made.add_row(*map(Text, row))
     return made

@@ -59,29 +59,19 @@ class StudyError(Exception):
         return _sentence(self.rule, self.got)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with all parts: errors of a trial come from another process."""
-        return _restored, (type(self), self.args, self.__dict__)
+        """Pickle with all parts, whatever a subclass is made of: errors of a trial come from another process."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 def in_one_line(*, where: str, rule: str, got: str, fix: str) -> str:
     """Return the text of a problem, `where: rule, got value. Fix: action.`, without the parts that are empty."""
-    place = f"{where}: " if where else ""
-    text = f"{place}{_sentence(rule, got)}"
-    if not fix:
-        return text
-    return f"{text}Fix: {fix}" if text.endswith("\n") else f"{text} Fix: {fix}"
+    text = f"{where}: {_sentence(rule, got)}" if where else _sentence(rule, got)
+    return f"{text}{'' if text.endswith(chr(10)) else ' '}Fix: {fix}" if fix else text
 
 
 def _sentence(rule: str, got: str) -> str:
     text = f"{rule}, got {got}" if got else rule
     return text if text.endswith((".", "!", "?", "\n")) else f"{text}."
-
-
-def _restored(kind: type[StudyError], args: tuple[Any, ...], parts: dict[str, Any]) -> StudyError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(parts)
-    return error
 
 
 class ClusterError(StudyError, RuntimeError):

@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
     "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
-    "certificate": ("study.cli.certificate", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
+    "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),

@@ -1,6 +1,7 @@
-"""What shows a study while it runs: a table that follows it on a terminal, plain lines elsewhere. Imports no engine."""
+"""What shows a study while it runs: a line for each change of a trial; on a terminal how far it is below them."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.status.reader import time_left
-from study.cli.tables import trial_table
 from study.console import terminal
 from study.harmless import one_line
 from study.records.ledger import TrialRow
@@ -20,21 +20,19 @@ from study.text import clock, count, duration, number
 
 if TYPE_CHECKING:
     from study.designs.base import Design
-    from study.driver.conductor import Conductor, Display
-
-MAX_ROWS = 12
-"""Lines of trials in the live view; the table at the end has all."""
+    from study.driver.conductor import Conductor
 
 
-def make_display(console: Console) -> "Display":
-    """Return a live view for a terminal, plain lines otherwise."""
+def make_display(console: Console) -> "PlainDisplay":
+    """Return a display with a live line for a terminal, one of plain lines otherwise."""
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
 
 
 class PlainDisplay:
-    """One line for each end of a trial, and for progress now and then: for files and batch jobs."""
+    """One line for each change of a trial, and for progress now and then: for files and batch jobs."""
 
     INTERVAL_S = 30.0
+    """Seconds between two lines on how far the study is."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Write to `console`, or to standard error."""
@@ -77,38 +75,43 @@ class PlainDisplay:
             self.note(f"{time.strftime('%H:%M:%S')} {headline(self._conductor)}")
 
 
-class LiveDisplay:
-    """A table that follows the study."""
+class LiveDisplay(PlainDisplay):
+    """The same lines, and below them how far the study is, redrawn twice a second."""
+
+    INTERVAL_S = math.inf
 
     def __init__(self, console: Console) -> None:
         """Draw on `console`; the time that the person has waited counts from now."""
-        self._console = console
+        super().__init__(console)
         self._began = time.monotonic()
 
-    def note(self, text: str) -> None:
-        """Print one line above the table, if it can be."""
-        with contextlib.suppress(OSError):
-            self._console.print(text, highlight=False, markup=False)
-
-    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
         """Show what is being done, and for how long, while the context is open."""
         began = time.monotonic()
-        return self._redrawn(lambda: Group(Text(f"{what} … {clock(time.monotonic() - began)}"), Text("")))
+        with self._redrawn(lambda: Text(f"{what} … {clock(time.monotonic() - began)}")):
+            yield
 
-    def live(self, conductor: "Conductor") -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def live(self, conductor: "Conductor") -> Iterator[None]:
         """Show the study while the context is open."""
 
         def view() -> Group:
-            elapsed_s, (width, height) = time.monotonic() - self._began, self._console.size
-            return live_view(conductor, width=width, height=height, elapsed_s=elapsed_s)
+            rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
+            done = sum(1.0 if row.ended else row.progress for row in rows if row.status != "interrupted")
+            elapsed, width = clock(time.monotonic() - self._began), self._console.width
+            bar = progress_bar(done, conductor.plan.num_trials, width, after=elapsed)
+            return Group(bar, Text(headline(conductor), no_wrap=True, overflow="ellipsis"))
 
-        return self._redrawn(view)
+        with self._redrawn(view), super().live(conductor):
+            yield
 
     @contextlib.contextmanager
-    def _redrawn(self, view: Callable[[], Group]) -> Iterator[None]:
-        """Redraw twice a second, in a thread of rich's, while the context is open."""
+    def _redrawn(self, view: Callable[[], Group | Text]) -> Iterator[None]:
+        """Redraw, in a thread of rich's, while the context is open."""
         with Live(
-            get_renderable=view,
+            # The last line stays empty: a terminal echoes ^C there, which behind a full line would begin another.
+            get_renderable=lambda: Group(view(), Text("")),
             console=self._console,
             refresh_per_second=2,
             transient=True,
@@ -117,35 +120,6 @@ class LiveDisplay:
         ):
             yield
 
-    def update(self) -> None:
-        """Do nothing: the view redraws itself."""
-
-
-def live_view(conductor: "Conductor", *, width: int, height: int = 24, elapsed_s: float = 0.0) -> Group:
-    """Return what a terminal shows of a running study.
-
-    Every line has its place and every column its width, so that nothing moves while values change.
-    """
-    now = time.time()
-    rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
-    running = [row for row in rows if row.status == "running"]
-    done = sum(row.ended for row in rows) + sum(row.progress for row in running)
-    after = f"{clock(elapsed_s)}{_outlook(conductor, rows, now)}"
-    # The trials under way and the last that ended, by number: a line keeps its place until it leaves.
-    latest = sorted(rows, key=lambda row: (row.status == "running", row.ended_at or 0, row.trial))
-    shown = sorted(latest[-max(min(MAX_ROWS, height - 8), 3) :], key=lambda row: row.trial)
-    return Group(
-        _one_line(" · ".join(_results(conductor, rows))),
-        progress_bar(done, conductor.plan.num_trials, width, after=after),
-        _one_line(" · ".join(_at_work(running)) or "Ray Tune starts"),
-        trial_table(shown, width=width, times=conductor.design.times, now=now),
-        Text(""),  # a terminal echoes ^C in the last line, which at the end of a full one would begin another
-    )
-
-
-def _one_line(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
-
 
 def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Table:
     """Return a bar of at most 60 columns with words behind it; blue while it grows, green at its end."""
@@ -153,36 +127,28 @@ def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Tab
         total=total, completed=done, width=min(width - 30, 60), complete_style="blue", finished_style="green"
     )
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, _one_line(after))
+    grid.add_row(bar, Text(after, no_wrap=True))
     return grid
 
 
 def headline(conductor: "Conductor") -> str:
-    """Return how far the study is, in one line: what stands in a log."""
+    """Return in one line how far the study is: what ended, the best, what runs, how long the rest should take."""
     rows = list(conductor.ledger.rows.values())
-    parts = [*_results(conductor, rows), *_at_work([row for row in rows if row.status == "running"])]
-    return " · ".join(parts) + _outlook(conductor, rows, time.time())
-
-
-def _results(conductor: "Conductor", rows: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield how many trials ended, and the best of them."""
+    running = [row for row in rows if row.status == "running"]
     counts, total, phase = conductor.ledger.counts(), conductor.plan.num_trials, conductor.phase
     ended = counts["finished"] + counts["failed"]
-    yield f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"
+    parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
     if counts["failed"]:
-        yield f"{counts['failed']} failed"
-    known = [(final, row) for row in rows if (final := _final_return(row)) is not None]
-    if known:
+        parts.append(f"{counts['failed']} failed")
+    if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
         final, best = max(known, key=lambda pair: pair[0])
-        yield f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}"
-
-
-def _outlook(conductor: "Conductor", rows: Sequence[TrialRow], now: float) -> str:
-    """Return how long the rest should take, or why the study stops before: then nothing is left."""
+        parts.append(f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}")
+    parts += _at_work(running)
     if conductor.stop is not None:
-        return f" · stopping: {conductor.stop.detail}"
-    left = time_left(rows, [row for row in rows if row.status == "running"], conductor.plan.num_trials, now)
-    return "" if left is None else f" · about {duration(left.seconds)} left"
+        parts.append(f"stopping: {conductor.stop.detail}")
+    elif (left := time_left(rows, running, total, time.time())) is not None:
+        parts.append(f"about {duration(left.seconds)} left")
+    return " · ".join(parts)
 
 
 def _final_return(row: TrialRow) -> float | None:

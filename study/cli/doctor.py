@@ -7,11 +7,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from study.console import say, terminal, write_json
-from study.doctor.checks import LEVELS, Finding
+from study.doctor.checks import LEVELS
 from study.errors import ExitCode
 from study.options import Address, AsJson, Out, Set, Space, SpaceArgument, command_app, examples, load, one_space
 
@@ -36,39 +35,26 @@ def doctor(
 
     With a space, also whether its largest trial fits and its environment runs.
     """
-    named = space_argument or space
-    spec = load(one_space(space_argument, space), set_, None, None) if named else None
+    spec = load(one_space(space_argument, space), set_, None, None) if space_argument or space else None
     from study.doctor.asking import find_surroundings
     from study.doctor.checks import judge
 
     console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
     with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
         around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
-    findings: list[Finding] = []
+    findings = []
     for finding in judge(around):
         findings.append(finding)
         if not as_json:
-            print_finding(console, finding)
+            level = (f"{finding.level:<4}  ", STYLES[finding.level])
+            fix = f". Fix: {finding.fix}" if finding.fix else ""
+            text = Text.assemble(level, (finding.check, "bold"), f": {finding.found}{fix}")
+            console.print(text, soft_wrap=not console.is_terminal)  # in a file exactly one line
+    counts = Counter(finding.level for finding in findings)
     if as_json:
         write_json([msgspec.structs.asdict(finding) for finding in findings])
     else:
-        counts = Counter(finding.level for finding in findings)
         parts = ", ".join(f"{counts[level]} {level}" for level in LEVELS if counts[level])
         end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
         say(console, f"\n{parts}: {end}.")
-    failed = any(finding.level == "fail" for finding in findings)
-    raise typer.Exit(ExitCode.MISTAKE if failed else ExitCode.FINISHED)
-
-
-def print_finding(console: Console, finding: Finding) -> None:
-    """Print one line, in a terminal with the fix below it; in a file exactly one line."""
-    fix = f"Fix: {finding.fix}" if finding.fix else ""
-    if not console.is_terminal:
-        say(console, f"{finding.level:<4}  {finding.check}: {finding.found}{f'. {fix}' if fix else ''}")
-        return
-    text = Text.assemble(
-        (f"{finding.level:<4}  ", STYLES[finding.level]), (finding.check, "bold"), f": {finding.found}"
-    )
-    if fix:
-        text.append(f"\n      {fix}", style=STYLES[finding.level].split()[-1])
-    console.print(text)
+    raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)

@@ -1,18 +1,16 @@
 """`evaluate`: options into an `EvaluationRequest`, then numbers, a film; or JSON. No engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
 from study.options import AsJson, command_app, examples, study_folders, wrong_option
-from study.text import count, number
+from study.text import count
 
 if TYPE_CHECKING:
     from study.evaluating.film import Film
@@ -114,83 +112,51 @@ def evaluate(
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
-    """Print what the policy got."""
-    spec = evaluated.spec
-    how = "random" if evaluated.policy.row is None else "drawn" if evaluated.stochastic else "greedy"
-    first = f" from episode {number:,} on" if (number := evaluated.policy.first_episode) else ""
-    played = count(len(evaluated.returns), f"{how} episode")
-    say(console, evaluated.policy.title)
-    say(console, f"{played} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, value in _lines(evaluated):
-        table.add_row(name, value)
-    console.print(table)
+    """Print what the policy got, and what that means and does not mean."""
+    policy, spec, returns = evaluated.policy, evaluated.spec, evaluated.returns
+    mean, solved, n, is_random = evaluated.mean, evaluated.solved, len(evaluated.returns), policy.row is None
+    how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
+    first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
+    say(console, policy.title)
+    say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
+    known = f"{mean.value:,.2f} [{mean.low:,.2f}, {mean.high:,.2f}], 95 % interval over {n:,} episodes"
+    lines = {"mean return": known if mean.has_interval else f"{mean:,.2f}", "median": f"{median(returns):,.2f}"}
+    lines["range"] = f"{min(returns):,.2f} to {max(returns):,.2f}"
+    if solved is not None:
+        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
+        target = f"{spec.environment.target:,g} or above"
+        lines["solved"] = f"{evaluated.num_solved:,} of {n:,} at the target of {target}: {share}"
+    lines["cut"] = f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
+    for name, value in lines.items():
+        say(console, f"{name:<12} {value}")
     say(console, "")
-    for sentence in _remarks_on_random(evaluated) if evaluated.policy.row is None else _remarks(evaluated):
-        say(console, sentence)
+    if is_random:
+        say(console, "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt.")
+        if mean.rounded is None:
+            say(console, "One episode has no interval and is no floor. More: --episodes 200")
+        else:
+            say(console, "Under `environment` in the space:")
+            say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
+        return
+    if evaluated.as_recorded:
+        say(console, "These are the returns of the trial's last evaluation on record, episode by episode.")
+    elif evaluated.as_recorded is False:
+        other = "another CPU that rounds otherwise, or an environment that does not follow its seed"
+        say(console, f"These are not the returns on record: other versions, {other}.")
+    own = policy.spec.evaluation.seed
+    if policy.chosen_among > 1 and spec.evaluation.seed == own:
+        chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
+        say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
 
 
 def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
     """Print where the film is and what it shows."""
-    size, cut = film.file.stat().st_size / 1e3, sum(not shot.whole for shot in film.shots)
-    shown = f"episodes 1 to {len(film.shots)}" if len(film.shots) > 1 else "episode 1"
-    end = ", not all to their end" if cut else ""
-    length = f"{film.seconds:.1f} s, {size:,.0f} kB"
-    say(console, f"Film: {film.file} ({shown}{end}; {length}); a picture of it: {film.poster}")
+    end = "" if all(shot.whole for shot in film.shots) else ", not all to their end"
+    shown = f"{count(len(film.shots), 'episode')}{end}"
+    say(console, f"Film: {film.file} ({shown}; {film.seconds:.1f} s); a picture of it: {film.poster}")
     if film.unlike:
         numbers = ", ".join(str(episode + 1) for episode in film.unlike)
-        say(
-            console,
-            f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed. "
-            "Fix: draw from its np_random alone.",
-        )
+        what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."
+        say(console, f"{what} Fix: draw from its np_random alone.")
     if study is not None and film.file.parent.resolve() == study.clips.resolve():
         say(console, f"To bring it to MLflow: python -m study sync {study.path}")
-
-
-def _lines(evaluated: "Evaluated") -> Iterator[tuple[str, str]]:
-    returns, mean, solved = evaluated.returns, evaluated.mean, evaluated.solved
-    n, target = len(returns), evaluated.spec.environment.target
-    known = f"{mean.value:,.2f} [{mean.low:,.2f}, {mean.high:,.2f}], 95 % interval over {n:,} episodes"
-    yield "mean return", known if mean.has_interval else f"{mean:,.2f}"
-    yield "median", number(median(returns), ",.2f")
-    yield "range", f"{min(returns):,.2f} to {max(returns):,.2f}"
-    if solved is not None:
-        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
-        yield "solved", f"{evaluated.num_solved:,} of {n:,} at the target of {target:,g} or above: {share}"
-    yield "cut", f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
-
-
-def _remarks(evaluated: "Evaluated") -> Iterator[str]:
-    """Yield what the numbers mean and do not mean."""
-    policy, own = evaluated.policy, evaluated.policy.spec.evaluation.seed
-    if evaluated.as_recorded:
-        yield (
-            "These are the returns of the trial's last evaluation on record, episode by episode. The return in tables "
-            "is the mean over all evaluations in the last tenth of the budget."
-        )
-    elif evaluated.as_recorded is False:
-        yield (
-            "These are not the returns on record: other versions, another CPU that rounds otherwise, or an "
-            "environment that does not follow its seed."
-        )
-    if policy.chosen_among > 1 and evaluated.spec.evaluation.seed == own:
-        yield (
-            f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it. For episodes that "
-            f"nothing was chosen by: --seed {own + 1}"
-        )
-
-
-def _remarks_on_random(evaluated: "Evaluated") -> Iterator[str]:
-    """Yield what was played, how the space's floor compares, and at last the line that may replace it."""
-    yield "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt."
-    mean, own = evaluated.mean, evaluated.spec.environment.floor
-    floor = mean.rounded
-    if floor is None:
-        yield "One episode has no interval and is no floor. More: --episodes 200"
-        return
-    if own is not None:
-        where = "within" if mean.low <= own <= mean.high else "outside of"
-        yield f"The space's own floor of {own:,g} is {where} the interval."
-    yield "\nUnder `environment` in the space:"
-    yield f"floor: {floor:.12g}  # random policy: {mean:.4g}"

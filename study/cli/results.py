@@ -1,5 +1,6 @@
-"""`export` and `importance`: what a study of one kind answers. Thin calls into the designs."""
+"""`export`, `importance` and `certificate`: what a study of one kind answers. Thin calls into the designs."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,8 @@ from study.records.folder import StudyFolder
 from study.text import count
 
 app = command_app()
+certificate = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER.")
+app.add_typer(certificate, name="certificate")
 
 
 @app.command(
@@ -86,3 +89,28 @@ def importance(study: Study) -> None:
     lines = [(name, *(f"{each.get(name, 0.0):.2f}" for each in shares.values())) for name in names]
     console.print(table(headings, lines, words=("parameter",), width=console.width))
     say(console, "Shares of what tells the better half of the trials apart (PED-ANOVA); few trials, rough shares.")
+
+
+@certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
+def write_files(study: Study) -> None:
+    """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
+    from study.designs.holdup.certificate import write_certificate
+    from study.designs.holdup.page import page
+    from study.records.folder import StudyFolder
+
+    write(f"{page(write_certificate(StudyFolder(study)))}\n")
+
+
+@certificate.command(epilog=examples("python -m study certificate verify studies/acrobot_holdup"))
+def verify(
+    path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
+) -> None:
+    """Make every decision and figure of a certificate again from the records beside it; exit code 2 on a difference.
+
+    This shows that the arithmetic is right, and that the decisions follow from the records. It does not show that the
+    records are those of a training.
+    """
+    from study.designs.holdup.certificate import verify as verify_certificate
+
+    verify_certificate(path)
+    say(terminal(), f"{path}: every decision and every figure follows from the records.")

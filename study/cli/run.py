@@ -219,14 +219,13 @@ def _resume_command() -> str:
 def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its trials, the study's answer, and what to type next."""
     from study.cli.tables import print_answer, print_trials
-    from study.designs.registry import design_of
     from study.mirrors.mlflow_mirror import MlflowMirror
     from study.records.cautions import cautions
 
     closed, identity, folder = result.closed, result.identity, result.folder
     spec = identity.parse()
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    print_trials(console, result.rows, times=design_of(spec).times, table_file=folder.table)
+    print_trials(console, result.rows, table_file=folder.table)
     for caution in cautions(spec, result.rows):
         say(console, f"\n{caution}")
     if answer is not None:

@@ -2,12 +2,11 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from study.console import say, table
@@ -18,7 +17,7 @@ from study.planning.plan import Plan, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import MISSING, clock, count, cpu_hours, duration, gigabytes, number, plain, spans
+from study.text import count, cpu_hours, duration, gigabytes, spans
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -27,83 +26,12 @@ GUESSED = "Times are guesses, good to a factor of three, from figures of a 2-cor
 PROVISIONAL = f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}."
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
-MOST_TRIALS = 40
-"""Trials that are listed one by one at the end of a session; of more there is the file."""
 
 # --- trials ---------------------------------------------------------------------------------------------------------
 
 
-def _latest_return(row: TrialRow) -> float | None:
-    if row.status == "finished":
-        return row.summary.get("final_return")
-    returns = row.last_evaluation.returns if row.last_evaluation else ()
-    return sum(returns) / len(returns) if returns else None
-
-
-_CELLS: Mapping[str, tuple[int, Callable[[TrialRow], str]]] = {
-    "trial": (5, lambda row: str(row.trial)),
-    "block": (5, lambda row: str(row.seed)),
-    "runners": (7, lambda row: str(row.num_env_runners)),
-    "envs": (4, lambda row: plain(row.setting.get("num_envs_per_env_runner", MISSING))),
-    "batch": (6, lambda row: str(row.setting["train_batch_size"])),
-    "minibatch": (9, lambda row: plain(row.setting.get("minibatch_size", MISSING))),
-    "epochs": (6, lambda row: plain(row.setting.get("num_epochs", MISSING))),
-    "lr": (7, lambda row: number(row.setting.get("lr"), ".2g")),
-    "seed": (4, lambda row: str(row.seed)),
-    "env steps/s": (7, lambda row: number(row.sums.env_steps_per_s(), ",.0f")),
-    "wall time s": (6, lambda row: number(row.last_iteration.wall_time_s if row.last_iteration else None)),
-    "return": (6, lambda row: number(_latest_return(row), ".1f")),
-}
-"""Heading -> width that the numbers of a column take, and what the column shows of a trial."""
-_OF_SETTINGS = ("trial", "runners", "batch", "lr", "seed", "env steps/s", "wall time s", "return")
-_OF_CELLS = ("trial", "block", "runners", "envs", "batch", "minibatch", "epochs", "env steps/s", "wall time s")
-"""Columns of a study that learns, and of one that times cells."""
-_ROOM_FOR_BOTH = 106
-"""Columns of a terminal from which on timing and status have a column each."""
-
-
-def trial_table(rows: Iterable[TrialRow], *, width: int, times: bool = False, now: float | None = None) -> Table:
-    """Return the table of trials, a line for each.
-
-    Args:
-        rows: The trials.
-        width: Columns of the terminal; on a narrow one, one column says the state of a trial or how it was timed.
-        times: Whether the trials are runs of cells in blocks, each for its times.
-        now: Seconds since the epoch while the study runs: columns then have their full width from the start.
-    """
-    narrow = width < _ROOM_FOR_BOTH
-    columns = _OF_CELLS if times else _OF_SETTINGS
-    ends = {"state": 14} if narrow else {"timing": 14, "status": 13}
-    widths = {name: _CELLS[name][0] for name in columns} | ends
-    lines = [
-        (
-            *(_CELLS[name][1](row) for name in columns),
-            *([] if narrow else [row.timing or ""]),
-            _state(row, now, narrow=narrow),
-        )
-        for row in rows
-    ]
-    return table(list(widths), lines, words=list(ends), least=widths if now is not None else {}, width=width)
-
-
-def _state(row: TrialRow, now: float | None, *, narrow: bool) -> Text:
-    """Return how far a trial is or how it ended; where there is one column for both, a finished one says its timing."""
-    match row.status:
-        case "running" if row.timing is None:
-            return Text("starting" if now is None else f"starting {clock(now - row.started)}", style="cyan")
-        case "running":
-            return Text(f"running {row.progress:4.0%}", style="cyan")
-        case "finished":
-            shown = row.timing or "finished" if narrow else "finished"
-            return Text(shown, style="green" if shown in ("measured", "finished") else "")
-        case _:
-            return Text(row.status.upper(), style="red" if row.status == "failed" else "yellow")
-
-
-def print_trials(console: Console, rows: Sequence[TrialRow], *, times: bool, table_file: Path) -> None:
-    """Print a study's trials where they are few, why some failed, how many there are and where all of it is."""
-    if len(rows) <= MOST_TRIALS:
-        console.print(trial_table(rows, width=console.width, times=times))
+def print_trials(console: Console, rows: Sequence[TrialRow], *, table_file: Path) -> None:
+    """Print why trials failed or have no clock, how many there are, by which engine, and where all of it is."""
     failed: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
         if row.reason and row.status != "finished":

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -41,23 +41,42 @@ class StopSignals:
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, close: Callable[[Conductor], StudyClosed]) -> None:
-        """Take no signal yet.
-
-        Args:
-            close: Records the end of the session; also from another thread, when Tune does not return.
-        """
-        self._close = close
-        self._closing = threading.Lock()
+        """Take no signal yet; `close` records the end of the session, also from another thread."""
+        self._close, self._closing = close, threading.Lock()
         self._closed: StudyClosed | None = None
         self._conductor: Conductor | None = None
         self._received: tuple[str, float] | None = None
         """The first signal and when it came, on the clock of `time.monotonic`."""
         self._interrupted = False
-        self._before: dict[int, Any] = {}
         self._timers: list[threading.Timer] = []
-        self._pipe: tuple[int, int] | None = None
-        self._wakeup_before = -1
+        self._undo = contextlib.ExitStack()
         self._children_before: set[int] = set()
+
+    def __enter__(self) -> "StopSignals":
+        self._children_before = children_of(os.getpid())
+        if threading.current_thread() is threading.main_thread():
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            listener = threading.Thread(target=self._listen, args=[read], name="signals", daemon=True)
+            self._undo.callback(listener.join)  # what it has read may still arm a timer
+            self._undo.callback(os.close, write)
+            self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
+            for number in self.NUMBERS:
+                self._undo.callback(signal.signal, number, signal.getsignal(number))
+            listener.start()
+            self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+        for timer in self._timers:
+            timer.cancel()
+
+    def install(self) -> None:
+        """Take the signals, again where Ray or Tune took them: both install handlers of their own."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self.NUMBERS:
+                signal.signal(number, self._handle)
 
     def tell(self, conductor: Conductor) -> None:
         """Pass signals on to the conductor, also one that came before it existed."""
@@ -70,12 +89,6 @@ class StopSignals:
         """When mirrors must be done, on the clock of `time.monotonic`; infinite where no signal came."""
         return math.inf if self._received is None else self._received[1] + ANSWER_S - _LAST_S
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the main thread where no conductor can end the session; `_listen` does the rest."""
-        if self._conductor is None and self._closed is None and not self._interrupted:
-            self._interrupted = True
-            raise KeyboardInterrupt
-
     def check(self) -> None:
         """Interrupt once more where the first interruption was swallowed, as by a destructor or a callback.
 
@@ -83,6 +96,26 @@ class StopSignals:
             KeyboardInterrupt: A signal came.
         """
         if self._received is not None:
+            raise KeyboardInterrupt
+
+    def lose_ray(self, why: str) -> None:
+        """End the study because Ray is gone: as by a signal, but from any thread, and as an error."""
+        if self._conductor is not None:
+            fix = "Fix: look after Ray there, then run the same command with --resume."
+            self._conductor.end_early("error", f"{why}. {fix}")
+            self._arm(GIVE_UP_S, self._give_up)
+
+    def close(self, conductor: Conductor) -> StudyClosed:
+        """Record the end of the session once Tune has returned; from now on no signal changes how it ended."""
+        with self._closing:
+            if self._closed is None:
+                self._closed = self._close(conductor)
+        return self._closed
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt the main thread where no conductor can end the session; `_listen` does the rest."""
+        if self._conductor is None and self._closed is None and not self._interrupted:
+            self._interrupted = True
             raise KeyboardInterrupt
 
     def _listen(self, pipe: int) -> None:
@@ -109,15 +142,7 @@ class StopSignals:
         self._arm(ANSWER_S, self._leave, "The session did not end in time.")
         self._arm(GIVE_UP_S, self._give_up)
 
-    def lose_ray(self, why: str) -> None:
-        """End the study because Ray is gone: as by a signal, but from any thread, and as an error."""
-        if self._conductor is not None:
-            self._conductor.end_early(
-                "error", f"{why}. Fix: look after Ray there, then run the same command with --resume."
-            )
-            self._arm(GIVE_UP_S, self._give_up)
-
-    def _arm(self, seconds: float, act: Callable[..., None], *words: str) -> None:
+    def _arm(self, seconds: float, act: Callable[..., None], *words: Any) -> None:
         timer = threading.Timer(seconds, act, words)
         timer.daemon = True
         self._timers.append(timer)
@@ -125,16 +150,15 @@ class StopSignals:
 
     def _give_up(self) -> None:
         """Record the end and leave; the main thread is inside Ray and does not come back."""
-        conductor = self._conductor
-        if conductor is None:
+        if self._conductor is None:
             return
         with self._closing:  # never let go: a main thread that comes back now waits here for the end of the process
             if self._closed is not None:
                 return
             reason = ""
             try:
-                self._closed = self._close(conductor)
-                reason = f" ({conductor.stop.detail})" if conductor.stop else ""
+                self._closed = self._close(self._conductor)
+                reason = f" ({self._conductor.stop.detail})" if self._conductor.stop else ""
             finally:
                 self._leave(f"Ray did not end in time{reason}.")
 
@@ -144,42 +168,6 @@ class StopSignals:
             _say(f"{why}\nNothing recorded is lost: run the same command with --resume-or-start.")
         finally:
             leave(ExitCode.STOPPED, spared=self._children_before)
-
-    def close(self, conductor: Conductor) -> StudyClosed:
-        """Record the end of the session once Tune has returned; from now on no signal changes how it ended."""
-        with self._closing:
-            if self._closed is None:
-                self._closed = self._close(conductor)
-        return self._closed
-
-    def install(self) -> None:
-        """Take the signals, again where Ray or Tune took them: both install handlers of their own."""
-        if threading.current_thread() is threading.main_thread():
-            for number in self.NUMBERS:
-                signal.signal(number, self._handle)
-
-    def __enter__(self) -> "StopSignals":
-        self._children_before = children_of(os.getpid())
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
-            self._pipe = os.pipe()
-            os.set_blocking(self._pipe[1], False)
-            self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            self._listener = threading.Thread(target=self._listen, args=[self._pipe[0]], name="signals", daemon=True)
-            self._listener.start()
-            self.install()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pipe is not None:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(self._wakeup_before)
-            os.close(self._pipe[1])
-            self._listener.join()  # what it has read may still arm a timer
-            self._pipe = None
-        for timer in self._timers:
-            timer.cancel()
 
 
 def _say(text: str) -> None:
@@ -192,14 +180,14 @@ def _say(text: str) -> None:
 
 
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
-    """End this process at once, and what it has started: the processes of a private Ray, mirrors."""
+    """End this process at once, and what it has started but for `spared`: the processes of a private Ray, mirrors."""
     try:
         _kill(children_of(os.getpid()) - set(spared))
     finally:
         os._exit(code)
 
 
-def _kill(processes: Iterable[int]) -> None:
+def _kill(processes: Collection[int]) -> None:
     """Kill processes and all below them, each before its children can notice that it is gone."""
     for process in processes:
         below = children_of(process)

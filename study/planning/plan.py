@@ -98,8 +98,6 @@ class Plan:
     """What trials need that do not run as the space says."""
     cells: Mapping[str, CellPlan] = field(default_factory=dict)
     """What the trials of named cells need."""
-    left_out: str = ""
-    """Which trials of the space cannot run on this cluster and why; empty where all can."""
 
     def needs(self, request: TrialRequest) -> TrialNeeds:
         """Return what a trial needs."""
@@ -158,13 +156,9 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     yield from _on_script(spec)
-    if plan.left_out:
-        yield f"Left out: {plan.left_out}. To change it: {ELSEWHERE}."
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
-        if spec.fused_obstacle:
-            yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
-        else:
-            yield "Slower: RLlib's own learner instead of the fused one: JAX is missing. To change it: pip install jax."
+        why = spec.fused_obstacle or "JAX is missing; pip install jax"
+        yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
     yield from _on_clocks(spec, plan)
 
 
@@ -230,15 +224,8 @@ def _on_script(spec: StudySpec) -> Iterator[str]:
         f"sets {said or 'none of its parameters'}; seeds, evaluation, resources, and what happens when a runner is "
         "lost. All else is the script's."
     )
-    if facts.schedules:
-        yield f"Schedules: {listed(facts.schedules)} as the script has them, unless the space names them."
     if facts.runner_obstacle and spec.runner == "batched":
         yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
-    if not facts.is_on_policy:
-        yield (
-            f"Phases: {facts.base_algorithm} samples and learns in steps of its own. An iteration is timed as a whole, "
-            "and sampling, learning and synchronisation have no times of their own."
-        )
 
 
 def _in_words(domain: Domain) -> str:

@@ -5,7 +5,6 @@ reached) that the caller wrote. Intervals have the level that is asked for only 
 says; tests simulate it.
 """
 
-from study.statistics.comparisons import better_with_permutation, holm
 from study.statistics.estimate import (
     FEWEST_RUNS,
     NUM_RESAMPLES,
@@ -20,7 +19,9 @@ from study.statistics.estimate import (
     without_interval,
 )
 from study.statistics.means import (
+    better_with_permutation,
     difference_of_means,
+    holm,
     iqm,
     iqm_interval,
     mean_interval,

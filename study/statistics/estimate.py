@@ -147,9 +147,8 @@ def bootstrap(
 
     The percentile bootstrap ignores that a resample varies less than the sample's source (by (n - 1) / n) and that
     the spread is itself estimated. Its tails are therefore taken at the normal probability of
-    sqrt(n / (n - 1)) * t(level, n - 1), n being the runs of the smallest sample. Figures for plain percentiles and
-    BCa stand at `iqm_interval`. Callers sort the samples, so that the order of runs does not matter. With fewer than
-    `FEWEST_RUNS` runs in a sample there is no interval.
+    sqrt(n / (n - 1)) * t(level, n - 1), n being the runs of the smallest sample. Callers sort the samples, so that the
+    order of runs does not matter. With fewer than `FEWEST_RUNS` runs in a sample there is no interval.
 
     Source:
         Hesterberg, The American Statistician 69 (2015), section 4.3 (expanded percentile).

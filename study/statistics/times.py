@@ -63,17 +63,13 @@ def ratio_of_restricted_means(
 ) -> Estimate:
     """Return the restricted mean of `first` over that of `second`: above 1 says that `second` is faster.
 
-    With censoring the ratio understates: when the times of `first` are distributed as c times those of `second`,
-    c > 1, the ratio lies in [1, c], since the horizon cuts more off the slower. It is then a bound, not the
-    speed-up. The interval is for this ratio, by the expanded percentile bootstrap; percentiles of the ratio and of
-    its logarithm are the same, and the resamples are always the same, so that equal runs have equal intervals.
-    `README.md` has how often it covers.
+    With censoring the ratio understates: it is then a bound, not the speed-up. The interval is for this ratio, by the
+    expanded percentile bootstrap; the resamples are always the same, so that equal runs have equal intervals.
 
-    Where evaluations are apart, the target is reached at some time since the evaluation before. Resamples do not know
-    this: where all runs reach it by the first evaluation, their interval has no width and never holds the truth. With
-    `first_since` or `second_since` the lower end is that of the earliest times of `first` over the recorded ones of
-    `second`, the upper end that of the recorded ones over the earliest: the interval holds wherever in between the
-    truth lies, and covers at least as often as it says (`test_a_ratio_known_to_a_grid_holds_the_truth`).
+    Where evaluations are apart, the target is reached at some time since the evaluation before, which resamples do not
+    know. With `first_since` or `second_since` the lower end is that of the earliest times of `first` over the recorded
+    ones of `second`, the upper end that of the recorded ones over the earliest: the interval holds wherever in between
+    the truth lies (`test_a_ratio_known_to_a_grid_holds_the_truth`).
 
     Args:
         first: Times, shape (runs of the first,), > 0, any unit.

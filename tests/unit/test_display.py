@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from analysis.status.reader import time_left
-from study.cli.display import PlainDisplay, headline, live_view
+from study.cli.display import LiveDisplay, PlainDisplay, headline
 from study.cli.run import print_end
 from study.cli.tables import answer_of, print_plan
 from study.designs.registry import design_of, make_plan
@@ -101,30 +101,6 @@ def test_the_time_left_is_known_once_a_trial_has_finished_and_until_the_study_st
     assert text.endswith("stopping: received SIGINT") and "left" not in text
 
 
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_every_line_of_a_running_study_has_its_place_whatever_it_says(width):
-    """No row takes two lines, none is cut, and no column moves when values come."""
-    early = [started(0, 2), started(1, 46)]
-    late = [
-        *synthetic.whole_trial(0),
-        started(1, 46),
-        synthetic.built(1),
-        synthetic.iteration(1, 1, env_steps_per_s=1e5),
-    ]
-    places = []
-    for records in (early, late):
-        console = Console(width=width, force_terminal=True, color_system=None)
-        with console.capture() as capture:
-            console.print(live_view(course(*records, num_trials=398), width=width, elapsed_s=4000.0))
-        lines = [line.rstrip() for line in capture.get().splitlines()]
-        heads = next(place for place, line in enumerate(lines) if line.startswith("trial"))
-        assert [line.split()[0] for line in lines[heads + 1 :] if line] == ["0", "1"]
-        assert "1:06:40" in lines[1]
-        assert not any("…" in line for line in lines)
-        places.append((heads, lines[heads]))
-    assert places[0] == places[1]
-
-
 def test_start_up_is_no_pace():
     """The first trial waits a minute for its processes, the others a second: two trials of 10 s are left."""
     ledger = Ledger()
@@ -138,14 +114,15 @@ def test_start_up_is_no_pace():
     assert left.seconds == pytest.approx(22.0, rel=0.01)
 
 
-def test_lines_say_each_change_of_a_trial_once():
-    console, session = Console(width=140, record=True, file=io.StringIO()), course(started(0, 2))
-    display = PlainDisplay(console)
-    with display.live(session):
-        display.update()
+@pytest.mark.parametrize("display", [PlainDisplay, LiveDisplay])
+def test_lines_say_each_change_of_a_trial_once(display):
+    console, session = Console(width=140, record=True, file=io.StringIO(), force_terminal=True), course(started(0, 2))
+    shown = display(console)
+    with shown.busy("Starting"), shown.live(session):
+        shown.update()
         for record in [*synthetic.whole_trial(0)][1:]:
             session.ledger.apply(record, 60.0)
-            display.update()
+            shown.update()
     lines = [line for line in console.export_text().splitlines() if "trial 0: " in line]
     assert [line.count("of training") for line in lines] == [1]
 

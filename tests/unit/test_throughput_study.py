@@ -120,7 +120,7 @@ def test_the_end_shows_why_a_cell_has_no_rate(tmp_path):
     assert drive.run(finish).reason == "complete"
     console = Console(width=150, force_terminal=False)
     with console.capture() as capture:
-        print_trials(console, [*rows(tmp_path).values()], times=True, table_file=tmp_path / "trials.csv")
+        print_trials(console, [*rows(tmp_path).values()], table_file=tmp_path / "trials.csv")
     text = capture.get()
     assert re.search(r"FAILED, trials [\d, -]+: planted fault", text)
     assert "not measured: environments wait 4 ms a step; 5 CPUs reserved, 2 cores; CPU pressure 30.0%" in text
