@@ -206,7 +206,7 @@ def test_a_private_file_known_by_a_second_name_is_neither_published_nor_written_
     with pytest.raises(RecordError, match="hard link"):
         pack(study, tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
-    with pytest.raises(RecordError, match=r"space\.yaml must have one name"):
+    with pytest.raises(RecordError, match=r"space\.yaml must be a file .* with one name"):
         check_files(study)
 
 
