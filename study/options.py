@@ -17,7 +17,7 @@ from study.adopted.loading import load_space, with_script, words
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME, NAME_RULE
-from study.space.space_file import NOTE, NOTE_CHANGE, NOTE_MORE, SHIPPED, read_space
+from study.space.space_file import SHIPPED, read_space, written
 from study.space.spec import StudySpec
 
 
@@ -245,11 +245,12 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
 
 
 def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
-    """Return the space file with a note of what the command line changed."""
+    """Return the space as it is run: the file, or where the command line changes it, its content with the changes."""
     changes = all_overrides(str(file), given, replicate, trials)
-    note = "".join(f"{NOTE_CHANGE}{NOTE_MORE.join(change.splitlines(keepends=True))}\n" for change in changes)
-    # A mark of the byte order, which some editors write first, would be a character of a key behind the note.
-    return (f"{NOTE}{note}#\n" if changes else "") + file.read_text(encoding="utf-8-sig")
+    if not changes:
+        return file.read_text(encoding="utf-8-sig")
+    header = f"# {file.name}, with what the command line changed."
+    return written(read_space(file, overrides=changes).content, header=header)
 
 
 def checked_name(name: str) -> str:

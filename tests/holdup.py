@@ -48,11 +48,8 @@ HOLDUP: dict[str, Any] = {
     "small_scale": 2,
     "unseen_scales": [3],
     "num_settings": 4,
-    "calibrate": {"num_points": 3},
     "race": {"num_settings": 2, "blocks": [1, 1]},
-    "stress": {"num_settings": 1, "num_seeds": 2},
     "confirm": {"num_seeds": 8, "num_seeds_others": 5, "num_seeds_stock": 2},
-    "measure": {"scales": [1, 2], "repeats": 2, "iterations": 2},
 }
 PROVENANCE = {
     "time": "2026-11-21T12:00:00+00:00",

@@ -18,7 +18,6 @@ from analysis.scaling.fingerprint import in_words as called
 from analysis.tables import numbers
 from analysis.tables.cells import TableColumn
 from analysis.tables.table import Table
-from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count, listed
 
@@ -183,14 +182,14 @@ def go_on(data: StudyData) -> str:
     if "://" not in data.source:
         folder = Path(data.source)
         place += ["--out", str(folder.parent if folder.name not in ("", "..") else folder.absolute().parent)]
-    return shlex.join(["python", "run_study.py", *as_options(data.space_file), *place, "--resume"])
+    return shlex.join(["python", "run_study.py", "--space", str(data.space_file), *place, "--resume"])
 
 
 def run_again(data: StudyData, suffix: str, changes: Sequence[str]) -> str:
     """Return the command that runs a study's space with changes, as `--set` takes them; empty without a space."""
     if data.space_file is None:
         return ""
-    words = ["python", "run_study.py", *as_options(data.space_file), "--name", f"{data.name}_{suffix}"]
+    words = ["python", "run_study.py", "--space", str(data.space_file), "--name", f"{data.name}_{suffix}"]
     return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 

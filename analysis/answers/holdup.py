@@ -1,5 +1,6 @@
 """What a hold-up study says: the setting by its values, whether it holds up, by which rule. Reads the certificate."""
 
+import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,6 @@ from analysis.answers.facts import (
     in_words,
     percent,
     progress,
-    run_again,
     runners,
     table_of,
     to_copy,
@@ -81,6 +81,8 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int) -> Iterator[
     yield Fact(
         role="support", text=_rules_in_words(content, target), quantity="score", num_env_runners=target, arm=winner
     )
+    if not content["verdict"]["learning"] and (seen := content.get("signs")):  # versions before 0.15.0 had none
+        yield Fact(role="support", text=" ".join(seen), num_env_runners=target, arm=winner)
     yield cost_and_clocks(data, content["cpu_hours"]["all"])
     yield from titles(study, winner, target)
     yield from _unknown(content, data, target, engine)
@@ -109,7 +111,7 @@ def _verdict(content: Mapping[str, Any], target: int, small: int, engine: str) -
 
 
 def _rules(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of holding up: not the clock, nor what this study has no arm for."""
+    """Return the rules of holding up: not what this study has no arm for, nor the clock of before version 0.15.0."""
     return [
         check
         for check in content["verdict"]["checks"].values()
@@ -181,11 +183,9 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
 
 def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: str) -> Iterator[Fact]:
     small, arm = content["scales"]["small"], content["arms"][f"winner@{target}"]
-    if not content["clock_measured"]:
-        text = f"what {runners(target)} take in hours and cost, and what limits them: their clocks were not measured."
-        command = run_again(data, "real", ["execution=real"])
-        text += f" That needs {target + 1} CPUs." if command else ""
-        yield Fact(role="unknown", text=text, command=command)
+    text = f"what {runners(target)} take in hours and cost, and what limits them. A throughput study of this setting "
+    text += f"answers it; it needs {target + 1} CPUs."
+    yield Fact(role="unknown", text=text, command=_throughput_study(content, data))
     stock = content["arms"].get(f"{WINNER_STOCK}@{target}")
     if engine != OWN and (stock is None or stock["folded"]):
         tried = f": tried was one of them with the environments of all, {count(stock['n'], 'run')}" if stock else ""
@@ -201,6 +201,23 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: s
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
         few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
         yield Fact(role="unknown", text=f"how rarely it misses the target: {few}.")
+
+
+def _throughput_study(content: Mapping[str, Any], data: StudyData) -> str:
+    """Return the command that times the setting at the small and the target scale; empty for a person's script."""
+    if data.spec is None or data.spec.config is not None:
+        return ""
+    small, target, environment = content["scales"]["small"], content["scales"]["target"], data.spec.environment
+    numbers = content["winner"]["resolved"][str(target)]
+    names = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+    changes = [f"environment.id={environment.id}", *(f"parameters.{name}={numbers[name]}" for name in names)]
+    changes += [f"environment.kwargs={json.dumps(environment.kwargs)}"] if environment.kwargs else []
+    grid: dict[str, Any] = {"num_env_runners": [small, target]}
+    if "steps_per_env_runner" in content["winner"]["rule"]:
+        grid["steps_per_env_runner"] = content["winner"]["rule"]["steps_per_env_runner"]
+    changes.append(f"throughput.grids={json.dumps({'clock': grid})}")
+    words = ["python", "run_study.py", "--space", "throughput.yaml", "--name", f"{data.name}_clock"]
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 
 def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:

@@ -14,7 +14,7 @@ from study.records.folder import StudyFolder
 from study.space.settings import WINNER, WINNER_STOCK
 from study.statistics import Estimate
 
-CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved", "clock": "time_saved"}
+CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved"}
 """Rule of the verdict -> the quantity that it judges; the share of solved runs is that of the runs."""
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
 """What looking into a damaged certificate raises."""
@@ -88,6 +88,5 @@ for _name, _label, _definition in (
     ("score_difference", "score kept", "Mean score of the winner less that of the best small setting."),
     ("score_lead", "lead", "Mean score of the winner less that of a baseline at the same number of runners."),
     ("steps_saved", "steps saved", "Env steps to the target of the baseline over those of the winner."),
-    ("time_saved", "time saved", "Seconds to the target of the baseline over those of the winner."),
 ):
     declare("certificate", _name, "1", _label, _definition)

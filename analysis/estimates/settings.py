@@ -59,7 +59,8 @@ MOST_SETTINGS = 1_000
 CHOSEN_BY = "Runs on seeds that settings were chosen by: the best ones look better than they are."
 """What must be said where there is no confirmation yet."""
 NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
-"""Stages whose runs are cut short for the clock: they say nothing about the return."""
+"""Stages whose runs are cut short for the clock: they say nothing about the return. `calibrate` and `measure` are of
+hold-up studies before version 0.15.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

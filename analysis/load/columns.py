@@ -100,7 +100,6 @@ _RUN = (
     Column("timing_reason", "", "string", "Why the timing is labelled so, or why it has no label."),
     *(_recorded(name) for name in OF_TRIALS),
     Column("max_iterations", "1", "Int64", "Training iterations that it was given, at most."),
-    Column("predicted_cpu_s", "CPU s", "Float64", "CPU seconds that it was expected to take."),
     Column("checkpoint", "", "string", "Folder of its final policy."),
     Column("learner_threads", "1", "Int64", "Threads of torch in the process that learns."),
     Column("started", "s", "Float64", "When the attempt was started, seconds since the epoch."),

@@ -253,7 +253,6 @@ def _line(row: TrialRow, built: _Built, num_learners: int | None) -> dict[str, A
         "timing": row.timing,
         "timing_reason": row.timing_reason or None,
         "max_iterations": row.iterations,
-        "predicted_cpu_s": row.predicted_cpu_s,
         "checkpoint": row.checkpoint,
         "started": row.started,
         "ended": row.ended_at,

@@ -50,9 +50,9 @@ class StudyData:
 
     @property
     def space_file(self) -> str | None:
-        """The space file for a command that runs more of this: the study's own copy, which notes what `--set` changed.
+        """The space file for a command that runs more of this: the study's own copy, as it ran.
 
-        `as_options` turns it into the words of a command. Without a folder, the file that the study was started with;
+        Without a folder, the file that the study was started with;
         None where that is not known.
         """
         if "://" not in self.source and (copy := StudyFolder(Path(self.source)).space_file).exists():

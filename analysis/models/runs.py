@@ -36,7 +36,7 @@ CLOCK_FREE = frozenset(
         "evaluation",
         *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip"),
         *("vf_clip_param", "vf_loss_coeff"),
-        *("kl_coeff", "kl_target", "vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"),
+        *("kl_coeff", "kl_target"),
     )
 )
 """Keys of a fingerprint that the models take as numbers, or that leave the clock alone."""

@@ -21,7 +21,6 @@ from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differ
 from analysis.scaling.selection import as_text, blocks, texts
 from study.space.parameters import ALGORITHMS, SCALE
 from study.space.sections import AXES, LEARNERS
-from study.space.space_file import as_options
 from study.statistics import Estimate
 from study.text import count
 
@@ -142,7 +141,7 @@ class Rerun:
         return "\n".join(lines)
 
     def _line(self, suffix: str, changes: Sequence[str]) -> str:
-        words = ["python", "run_study.py", *as_options(str(self.space)), "--name", f"{self.study}{suffix}"]
+        words = ["python", "run_study.py", "--space", str(self.space), "--name", f"{self.study}{suffix}"]
         return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 

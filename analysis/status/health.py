@@ -15,7 +15,6 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
 from study.records.timing import PRESSURE_LIMIT
-from study.space.space_file import as_options
 from study.text import count
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
 def resume_command(folder: StudyFolder, identity: StudyIdentity) -> str:
     """Return the command that continues the study."""
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
-    return shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
+    return shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
 
 
 def quiet_after_s(longest_pause_s: float | None) -> float:

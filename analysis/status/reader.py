@@ -220,8 +220,7 @@ def _status(reader: StatusReader, driver: health.Driver, moment: float, problems
     under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
     timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
     staged = bool(identity.spec.get("holdup"))
-    cancelled = {number for decision in ledger.decisions for number in decision.cancelled}
-    planned = max(ledger.num_trials - len(cancelled), len(rows))  # in a hold-up study the plan is a guess
+    planned = max(ledger.num_trials, len(rows))  # in a hold-up study the plan is a guess
     found = Status(
         name=identity.name,
         folder=str(folder.path),

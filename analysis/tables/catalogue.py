@@ -464,7 +464,7 @@ def _rules(content: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], small:
         note = f" ({_with_names(check['note'], small)})" if check["note"] else ""
         yield f"{PASSED[check['passed']]}: {check['law']}{found}{note}."
     yield f"Against the baselines: {_with_names(content['comparisons']['sentence'], small)}."
-    yield from (_with_names(note, small) for note in content["notes"])
+    yield from content.get("signs", ())  # versions before 0.15.0 had none
     if apart := [steps for arm in arms if (steps := arm["resolution_env_steps"])]:
         yield f"Steps to target are those of evaluations, up to {max(apart):,.0f} env steps after the one before."
 

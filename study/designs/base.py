@@ -2,8 +2,8 @@
 
 No other part of `study/` tests for a kind, but commands that are for one kind alone.
 
-A new kind of study is a class of its own like `Design`, one `register` (`study.designs.registry`) and its name in
-`study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
+A new kind of study is a class of its own like `Design` with an entry in `DESIGNS` (`study.designs.registry`) and its
+name in `study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
 `tests/unit/test_fourth_kind.py`.
 """
 
@@ -17,7 +17,6 @@ from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
 from study.records.request import TrialRequest
-from study.space.parameters import Value
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -37,41 +36,17 @@ class Course:
         return ""
 
     @property
-    def cancelled(self) -> set[int]:
-        """Trials that were asked for and are not run."""
-        return set()
-
-    @property
     def is_due(self) -> bool:
         """Whether a decision follows once the current trials have ended."""
         return False
 
-    def decide(self, left: Sequence[int], reason: str) -> list[TrialRequest]:
-        """Record the decision that is due, and return the trials that follow from it.
-
-        Args:
-            left: Trials that are not run.
-            reason: Why they are not.
-        """
+    def decide(self) -> list[TrialRequest]:
+        """Record the decision that is due, and return the trials that follow from it."""
         raise NotImplementedError
 
     def how_it_ended(self) -> tuple[str, str]:
         """Return reason and detail of a session that has nothing left to run."""
         return "complete", ""
-
-    def why_skip(self, request: TrialRequest, *, num_running: int, left_s: float | None) -> str:
-        """Return why a trial is not to be run at all; empty when it is.
-
-        Args:
-            request: The trial.
-            num_running: Trials that run now.
-            left_s: Seconds of the session's time budget that are left.
-        """
-        return ""
-
-    def shortfall(self, following: TrialRequest) -> str:
-        """Return why the budget does not pay for the study, whose next trial is `following`; empty when it does."""
-        return ""
 
     def check(self, started: TrialStarted) -> None:
         """Refuse a trial that the rules of the study forbid.
@@ -79,14 +54,6 @@ class Course:
         Raises:
             RecordError: It must not run.
         """
-
-    def predicted_cpu_s(self, request: TrialRequest, setting: Mapping[str, Value]) -> float | None:
-        """Return the CPU-seconds of training that a trial should take; None where nothing is known."""
-        return None
-
-    def share_of_usual(self, request: TrialRequest) -> float:
-        """Return how much longer than the median of its kind a trial should take."""
-        return 1.0
 
 
 class Design(Protocol):

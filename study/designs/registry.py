@@ -1,4 +1,4 @@
-"""The kinds of study by their names: one `register` for each. The schema knows a name from `study.space.spec`."""
+"""The kinds of study by their names. The schema knows a name from `study.space.spec`."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,13 @@ from study.planning.plan import Plan
 from study.records.records import StageDecided
 from study.space.spec import StudySpec
 
-_DESIGNS: dict[str, Design] = {}
-
-
-def register(design: Design) -> None:
-    """Make a kind of study known; the space names it by `kind:`."""
-    _DESIGNS[design.name] = design
-
-
-register(Search())
-register(Throughput())
-register(HoldUp())
+DESIGNS: dict[str, Design] = {each.name: each for each in (Search(), Throughput(), HoldUp())}
+"""Name, as a space gives it, -> kind of study."""
 
 
 def design_of(spec: StudySpec) -> Design:
     """Return the kind of a study."""
-    return _DESIGNS[spec.design]
+    return DESIGNS[spec.design]
 
 
 def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:

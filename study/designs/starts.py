@@ -37,7 +37,6 @@ def start_of(
     attempt: int,
     num_cpus: int,
     execution: Execution,
-    predicted_cpu_s: float | None = None,
 ) -> TrialStarted:
     """Return the record of the start of a trial.
 
@@ -49,7 +48,6 @@ def start_of(
         attempt: From 1.
         num_cpus: CPUs that it reserves.
         execution: Whether its runners are real.
-        predicted_cpu_s: CPU-seconds of training by the cost model, where there is one.
     """
     if request.setting is not None:
         proposed, optuna_number = {}, None
@@ -71,6 +69,5 @@ def start_of(
         rule=rule,
         digest=digest_of(rule) if rule else "",
         variant=request.variant,
-        predicted_cpu_s=predicted_cpu_s,
         first_episode=request.first_episode,
     )

@@ -113,7 +113,7 @@ class Conductor:
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
         self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
-        self._queue = TrialQueue(spec, plan, ledger.rows, self._course, deadline=deadline)
+        self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
         self._deaths = 0
@@ -175,7 +175,6 @@ class Conductor:
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
-        started = structs.replace(started, predicted_cpu_s=self._course.predicted_cpu_s(request, started.setting))
         self._course.check(started)
         self._append(started)
         rows, others = self.ledger.rows, list(self._beside)
@@ -390,12 +389,9 @@ class Conductor:
         if not course.decides or queue.running or self.stop is not None:
             return
         while course.is_due:
-            reason = queue.why_skip(queue.waiting[0]) if queue.waiting else ""
-            if queue.waiting and not reason:
-                if shortfall := course.shortfall(queue.waiting[0]):
-                    self.end_early("error", shortfall)
+            if queue.waiting:
                 return
-            queue.replace(course.decide([request.trial for request in queue.waiting], reason))
+            queue.replace(course.decide())
         queue.replace([])
 
     def close(self) -> StudyClosed:

@@ -194,9 +194,8 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         raise RecordError(where=where, rule=rule, got=str(error.faults[0]), fix=fix) from error
     if begun.digest() != spec.digest():
         before, now = as_of_now(identity.spec), spec.to_json()
-        rule, fix = "a resume needs the space that the study was started with", "Repeat the options of its first start"
+        rule, fix = "a resume needs the space that the study was started with", f"Name its own: {folder.space_file}"
         got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
-        fix = f"{fix} (they are noted at the top of {folder.space_file})"
         script, same_file = before.get("script"), before.get("config") == spec.config
         if script and now["script"] and same_file and script != now["script"]:
             rule = "a resume needs the script that the study was started with"

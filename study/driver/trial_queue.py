@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from study.designs.base import Course
 from study.planning.needs import num_gpus
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
@@ -92,17 +91,12 @@ class TrialQueue:
         deadline: End of the time budget, on the clock of `time.monotonic`.
     """
 
-    def __init__(
-        self, spec: StudySpec, plan: Plan, rows: Mapping[int, TrialRow], course: Course, *, deadline: float | None
-    ) -> None:
+    def __init__(self, spec: StudySpec, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
-        self._plan, self._rows, self._course, self._num_gpus = plan, rows, course, num_gpus(spec)
+        self._plan, self._rows, self._num_gpus = plan, rows, num_gpus(spec)
         self.requests = {request.trial: request for request in plan.requests}
-        cancelled = course.cancelled
-        self.waiting = [
-            request for request in plan.requests if request.trial not in cancelled and not self.is_over(request.trial)
-        ]
+        self.waiting = [request for request in plan.requests if not self.is_over(request.trial)]
         self.running: dict[int, float] = {}
         self.suspects: set[int] = set()
         self._durations: dict[Hashable, deque[float]] = {}
@@ -183,17 +177,10 @@ class TrialQueue:
         if self.part_ended:
             return []
         head = [each for each in self.waiting[:LOOKAHEAD] if self._plan.processes_kept_for(each) == self._kept_for]
-        if head and self.why_skip(head[0]):
-            return []
         if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
         return [each for each in head if left > 0 and self._would_end(each, left)]
-
-    def why_skip(self, request: TrialRequest) -> str:
-        """Return why a trial is not run at all; empty when it is."""
-        left = None if self.deadline is None else self.deadline - time.monotonic()
-        return self._course.why_skip(request, num_running=len(self.running), left_s=left)
 
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
@@ -222,8 +209,7 @@ class TrialQueue:
 
     def _would_end(self, request: TrialRequest, left_s: float) -> bool:
         known = self._kind(request, self._plan.needs(request).execution) in self._medians
-        longer = 1.0 if request.iterations is not None else self._course.share_of_usual(request)
-        return not known or self._expected_s(request) * longer <= left_s
+        return not known or self._expected_s(request) <= left_s
 
     def _end_of(self, request: TrialRequest) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""

@@ -96,8 +96,6 @@ class Plan:
     """What trials need that do not run as the space says."""
     cells: Mapping[str, CellPlan] = field(default_factory=dict)
     """What the trials of named cells need."""
-    left_out: str = ""
-    """Which trials of the space cannot run on this cluster and why; empty where all can."""
 
     def needs(self, request: TrialRequest) -> TrialNeeds:
         """Return what a trial needs."""
@@ -156,8 +154,6 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     yield from _on_script(spec)
-    if plan.left_out:
-        yield f"Left out: {plan.left_out}. To change it: {ELSEWHERE}."
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."

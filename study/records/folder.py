@@ -29,7 +29,7 @@ from study.records.ledger import Ledger
 from study.records.records import RESTORE, Moment, Whole
 from study.records.table import read_table
 from study.space.parsing import parse_space
-from study.space.space_file import Source, unfit
+from study.space.space_file import Source
 from study.space.spec import StudySpec, as_of_now
 
 FORMAT = 1
@@ -223,8 +223,6 @@ class StudyFolder:
                 rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
                 raise RecordError(where=where, rule=rule, got=found, fix=fix)
             identity = msgspec.convert(content, StudyIdentity)
-            if wrong := next((fault.problem for fault in unfit(identity.spec)), ""):
-                raise ValueError(f"spec: {wrong}")
         except RecordError:
             raise
         except (ValueError, RecursionError) as error:

@@ -71,7 +71,9 @@ class StudyOpened(Record, frozen=True):
     """Commit, versions, hardware, scheduler job of this driver."""
 
 
-class TrialStarted(Record, frozen=True):
+class TrialStarted(
+    Record, frozen=True, forbid_unknown_fields=False
+):  # versions before 0.15.0 wrote what it was predicted to cost
     """A trial was given to Ray Tune."""
 
     # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
@@ -102,12 +104,10 @@ class TrialStarted(Record, frozen=True):
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
-    """`study`, `stock` or `measured`; see `study.space.settings`."""
+    """`study` or `stock`; see `study.space.settings`."""
     scale: Whole | None = None
     """Runners that the trial stands for, where it is not `setting`'s: before 0.14.0 one of RLlib's runners had the
     lanes of 46."""
-    predicted_cpu_s: float | None = None
-    """In a hold-up study: CPU-seconds of training by the cost model of the calibration; a prediction."""
     first_episode: Whole = 0
     """Number of the first evaluation episode that the trial plays: above 0 in the confirmation of a hold-up study, in
     which every run plays episodes that no other trial plays."""
@@ -223,8 +223,6 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     """Digests of the settings that do not."""
     evidence: dict[str, Any]
     """The numbers behind it."""
-    cancelled: list[Whole]
-    """Trials that were asked for before and are not run, for lack of budget."""
     requests: list[dict[str, Any]]
     """The trials that follow, in their order: `Request.to_json()`."""
     next_stage: str | None

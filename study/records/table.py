@@ -39,7 +39,6 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "variant": row.variant if row.stage else None,
         "digest": row.digest or None,
         "stands_for_runners": row.scale,
-        "predicted_cpu_s": row.predicted_cpu_s,
         "attempt": row.attempt,
         "num_cpus": row.num_cpus,
         "checkpoint": row.checkpoint,

@@ -8,7 +8,7 @@ vf_clip_param 10, lr 5e-5) are slow and learn badly there.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 Value = int | float
 
@@ -27,8 +27,8 @@ MAX_TRIALS = 1_000_000
 """Of one study: more than anybody can run, and a plan holds each of them."""
 MAX_WHOLE = 2**63 - 1
 """The whole numbers that JSON's readers, NumPy and databases agree on; `str` refuses those of 4300 digits."""
-PPO_ALONE, ASYNCHRONOUS = ("PPO",), ("APPO", "IMPALA")
-EVERY = (*PPO_ALONE, "A2C", *ASYNCHRONOUS)
+ASYNCHRONOUS = ("APPO", "IMPALA")
+EVERY = ("PPO", "A2C", *ASYNCHRONOUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,8 @@ class Parameter:
         defaults: Algorithm -> its default, where that is another one.
         rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
             or a space always gives it.
-        setter: Sets the value in an `AlgorithmConfig` where `AlgorithmConfig.training` has no argument
-            `attribute(name)` for it: `set`.
-        reader: Reads it back: `read`.
+        method: The method of `AlgorithmConfig` that sets it.
+        per_learner: Whether RLlib's value is the share of one learner; its argument is then named here.
         meaning: One line for the schema and the field reference, with the unit.
     """
 
@@ -62,8 +61,8 @@ class Parameter:
     algorithms: tuple[str, ...] = EVERY
     defaults: Mapping[str, Value] = field(default_factory=dict)
     rllib: Value | None = None
-    setter: Callable[[Any, Value, int | None], None] | None = None
-    reader: Callable[[Any], Any] | None = None
+    method: Literal["training", "env_runners"] = "training"
+    per_learner: str = ""
     meaning: str
 
     @property
@@ -75,7 +74,7 @@ class Parameter:
     @property
     def is_argument(self) -> bool:
         """Whether it is an argument `attribute(name)` of `AlgorithmConfig.training`."""
-        return self.setter is None
+        return self.method == "training" and not self.per_learner and self.name != END_FRACTION
 
     def allows(self, value: Value) -> bool:
         """Return whether `value` lies within the bounds."""
@@ -90,14 +89,19 @@ class Parameter:
             value: The value of the whole trial: RLlib's batches are those of one learner.
             env_steps: Steps of the whole training, over which a schedule runs.
         """
-        if self.setter is None:
-            config.training(**{attribute(self.name): value})
+        if self.name == END_FRACTION:
+            if value != 1:
+                first = _lr_of(config)
+                config.training(lr=[[0, first], [env_steps, first * value]])
+        elif self.per_learner:
+            config.training(**{self.per_learner: int(value) // _learners(config)})
         else:
-            self.setter(config, value, env_steps)
+            getattr(config, self.method)(**{attribute(self.name): value})
 
     def read(self, config: Any) -> Any:
         """Return the value that RLlib's configuration has; None where it has none."""
-        return getattr(config, attribute(self.name), None) if self.reader is None else self.reader(config)
+        own = _READERS.get(self.name)
+        return getattr(config, attribute(self.name), None) if own is None else own(config)
 
 
 def attribute(name: str) -> str:
@@ -132,40 +136,33 @@ def _learners(config: Any) -> int:
     return max(int(config.num_learners), 1)
 
 
-def _of_runners(name: str) -> Callable[[Any, Value, int | None], None]:
-    """Return what sets an argument of `AlgorithmConfig.env_runners`."""
-    return lambda config, value, _: config.env_runners(**{name: value})
+def _lr_of(config: Any) -> Any:
+    return config.lr[0][1] if isinstance(config.lr, list) else config.lr
 
 
-def _set_batch(config: Any, value: Value, _: int | None) -> None:
-    config.training(train_batch_size_per_learner=int(value) // _learners(config))
-
-
-def _set_minibatch(config: Any, value: Value, _: int | None) -> None:
-    config.training(minibatch_size=int(value) // _learners(config))
-
-
-def _read_minibatch(config: Any) -> Any:
+def _minibatch_of(config: Any) -> Any:
     # Where none is set, a batch is one minibatch.
     return config.minibatch_size * _learners(config) if config.minibatch_size else config.total_train_batch_size
 
 
-def _read_lr(config: Any) -> Any:
-    return config.lr[0][1] if isinstance(config.lr, list) else config.lr
-
-
-def _set_end(config: Any, value: Value, env_steps: int | None) -> None:
-    if value != 1:
-        first = _read_lr(config)
-        config.training(lr=[[0, first], [env_steps, first * value]])
-
-
-def _read_end(config: Any) -> float | None:
+def _end_fraction_of(config: Any) -> float | None:
     """Return the last learning rate of a schedule in units of the first; None where that is 0, as in a warm-up."""
     if not isinstance(config.lr, list):
         return 1.0
-    (_, first), (_, last) = config.lr[0], config.lr[-1]
+    first, last = config.lr[0][1], config.lr[-1][1]
     return last / first if first else None
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "train_batch_size": lambda config: config.total_train_batch_size,
+        "minibatch_size": _minibatch_of,
+        "lr": _lr_of,
+        FRAGMENT: lambda config: config.get_rollout_fragment_length(),
+        END_FRACTION: _end_fraction_of,
+    }
+)
+"""How a parameter is read of an `AlgorithmConfig` that has no attribute of its name, or another value there."""
 
 
 def _whole(name: str, default: int | None, meaning: str, **others: Any) -> Parameter:
@@ -174,6 +171,10 @@ def _whole(name: str, default: int | None, meaning: str, **others: Any) -> Param
 
 def _real(name: str, default: float | None, meaning: str, **others: Any) -> Parameter:
     return Parameter(name=name, kind=float, default=default, minimum=0, meaning=meaning, **others)
+
+
+def _positive(name: str, default: float, meaning: str, **others: Any) -> Parameter:
+    return _real(name, default, meaning, open_minimum=True, **others)
 
 
 # Defaults of APPO and IMPALA are RLlib's own. Batches of A2C are small, as there is one update for each; its lr is that
@@ -187,7 +188,7 @@ _ALL = (
         "`step`. Every scale gets the same share of an ordinary study's trials, and 'best' is always per "
         "scale.",
         maximum=MAX_PROCESSES,
-        setter=_of_runners(SCALE),
+        method="env_runners",
     ),
     _whole(
         "num_envs_per_env_runner",
@@ -196,7 +197,7 @@ _ALL = (
         defaults=dict.fromkeys(ASYNCHRONOUS, 1),
         rllib=1,
         maximum=4096,
-        setter=_of_runners("num_envs_per_env_runner"),
+        method="env_runners",
     ),
     _whole(
         "train_batch_size",
@@ -204,68 +205,55 @@ _ALL = (
         "Environment steps per training iteration, over all runners.",
         defaults=dict.fromkeys(("A2C", *ASYNCHRONOUS), 500),
         rllib=4000,
-        setter=_set_batch,
-        reader=lambda config: config.total_train_batch_size,
+        per_learner="train_batch_size_per_learner",
     ),
     _whole(
         "minibatch_size",
         256,
         "Steps per gradient update; at most `train_batch_size`.",
-        algorithms=PPO_ALONE,
+        algorithms=("PPO",),
         rllib=128,
-        setter=_set_minibatch,
-        reader=_read_minibatch,
+        per_learner="minibatch_size",
     ),
-    _whole("num_epochs", 10, "Passes over each train batch.", algorithms=PPO_ALONE, rllib=30),
-    _real(
+    _whole("num_epochs", 10, "Passes over each train batch.", algorithms=("PPO",), rllib=30),
+    _positive(
         "lr",
         3e-4,
         "Learning rate of Adam; of A2C's RMSprop.",
         defaults={"A2C": 7e-4, **dict.fromkeys(ASYNCHRONOUS, 5e-4)},
         rllib=5e-5,
-        open_minimum=True,
-        reader=_read_lr,
     ),
-    _real("gamma", 0.99, "Discount per step.", rllib=0.99, open_minimum=True, maximum=1),
+    _positive("gamma", 0.99, "Discount per step.", rllib=0.99, maximum=1),
     _real(
         "lambda",
         0.95,
         "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.",
-        algorithms=PPO_ALONE,
+        algorithms=("PPO",),
         rllib=1.0,
         maximum=1,
     ),
-    _real(
+    _positive(
         "clip_param",
         0.2,
         "PPO clip range of the probability ratio.",
         algorithms=("PPO", "APPO"),
         defaults={"APPO": 0.4},
         rllib=0.3,
-        open_minimum=True,
     ),
-    _real(
-        "entropy_coeff",
-        0.0,
-        "Weight of the entropy bonus.",
-        defaults=dict.fromkeys(ASYNCHRONOUS, 0.01),
-        rllib=0.0,
-    ),
-    _real(
+    _real("entropy_coeff", 0.0, "Weight of the entropy bonus.", defaults=dict.fromkeys(ASYNCHRONOUS, 0.01), rllib=0.0),
+    _positive(
         "grad_clip",
         0.5,
         "Largest global norm of a gradient.",
         defaults=dict.fromkeys(ASYNCHRONOUS, 40.0),
         rllib=1e6,  # RLlib clips no gradient, which a norm of 1e6 does not either
-        open_minimum=True,
     ),
-    _real(
+    _positive(
         "vf_clip_param",
         10_000.0,
         "Largest squared error of the value function that still has a gradient (reward units squared).",
-        algorithms=PPO_ALONE,
+        algorithms=("PPO",),
         rllib=10.0,
-        open_minimum=True,
     ),
     _real("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
     _real(
@@ -276,21 +264,15 @@ _ALL = (
         defaults={"APPO": 0.0},
         rllib=0.2,
     ),
-    _real(
-        "kl_target",
-        0.01,
-        "KL per iteration that the adapted penalty aims at.",
-        algorithms=("PPO", "APPO"),
-        rllib=0.01,
-        open_minimum=True,
+    _positive(
+        "kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", algorithms=("PPO", "APPO"), rllib=0.01
     ),
     _whole(
         FRAGMENT,
         50,
         "Steps that each environment of a runner takes before they are sent to the learner.",
         algorithms=ASYNCHRONOUS,
-        setter=_of_runners(FRAGMENT),
-        reader=lambda config: config.get_rollout_fragment_length(),
+        method="env_runners",
     ),
     _real(  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
         END_FRACTION,
@@ -298,35 +280,6 @@ _ALL = (
         "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
         algorithms=ASYNCHRONOUS,
         maximum=1,
-        setter=_set_end,
-        reader=_read_end,
-    ),
-    _real(
-        "vtrace_clip_rho_threshold",
-        1.0,
-        "V-trace: largest importance weight in the value targets.",
-        algorithms=ASYNCHRONOUS,
-        open_minimum=True,
-    ),
-    _real(
-        "vtrace_clip_pg_rho_threshold",
-        1.0,
-        "V-trace: largest importance weight in the policy gradient.",
-        algorithms=ASYNCHRONOUS,
-        open_minimum=True,
-    ),
-    _whole("circular_buffer_num_batches", 8, "Train batches that the learner's buffer holds.", algorithms=("APPO",)),
-    _whole(
-        "circular_buffer_iterations_per_batch",
-        2,
-        "How often a train batch is learnt from before it leaves that buffer, at the most.",
-        algorithms=("APPO",),
-    ),
-    _whole(
-        "target_network_update_freq",
-        2,
-        "Fillings of that buffer, learnt from, after which the target network follows.",
-        algorithms=("APPO",),
     ),
 )
 
@@ -344,7 +297,7 @@ _RULES = (
         None,
         "In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
         "grows with the batch.",
-        algorithms=PPO_ALONE,
+        algorithms=("PPO",),
     ),
     _real(
         "lr_scaling_exponent",
@@ -389,12 +342,15 @@ class Algorithm:
         return (*self.parameters, *(name for name in RULES if name not in self.rules))
 
 
-def _algorithm(name: str, **others: Any) -> Algorithm:
+def _algorithm(
+    name: str, *, given: Mapping[str, Value] | None = None, rules: Mapping[str, Value] | None = None
+) -> Algorithm:
     return Algorithm(
         parameters=tuple(each.name for each in _ALL if name in each.algorithms),
         defaults={each.name: each.defaults[name] for each in _ALL if name in each.defaults},
+        given=given or {},
+        rules=rules or {},
         asynchronous=name in ASYNCHRONOUS,
-        **others,
     )
 
 

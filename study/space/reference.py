@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from study.space.domains import inner_model
 from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
 from study.space.sections import AXES, GridSpec, SeedsSpec
@@ -27,72 +27,57 @@ def json_schema() -> str:
 
 def field_reference() -> str:
     """Return the field reference as Markdown tables."""
-    lines = ["| field | default | meaning |", "|---|---|---|"]
-    lines += _rows(StudySpec, "")
+    lines = ["| field | default | meaning |", "|---|---|---|", *_rows(StudySpec, "")]
     lines += ["", "| parameter | algorithms | default | allowed | meaning |", "|---|---|---|---|---|"]
-    for parameter in NAMES.values():
-        allowed = f"{parameter.kind.__name__} {parameter.bounds}"
-        cells = (f"`{parameter.name}`", _who_has(parameter), _defaults(parameter), allowed, parameter.meaning)
-        lines.append(f"| {' | '.join(cells)} |")
+    for each in NAMES.values():
+        algorithms = "all" if each.algorithms == EVERY else ", ".join(each.algorithms)
+        allowed = f"{each.kind.__name__} {each.bounds}"
+        lines.append(f"| `{each.name}` | {algorithms} | {_defaults(each)} | {allowed} | {each.meaning} |")
     return "\n".join(lines) + "\n"
-
-
-def _who_has(parameter: Parameter) -> str:
-    return "all" if parameter.algorithms == EVERY else ", ".join(parameter.algorithms)
 
 
 def _defaults(parameter: Parameter) -> str:
     """Return the default, and the algorithms that have another one."""
     if parameter.default is None:
         return "none" if parameter.name in RULES else "required"
-    others: dict[float, list[str]] = {}
+    names: dict[float, list[str]] = {}
     for name in parameter.algorithms:
-        others.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
-    if len(others) == 1:
-        return _code(next(iter(others)))
-    return "; ".join(f"{_code(value)} ({', '.join(names)})" for value, names in others.items())
+        names.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
+    if len(names) == 1:
+        return _code(next(iter(names)))
+    return "; ".join(f"{_code(value)} ({', '.join(each)})" for value, each in names.items())
 
 
-def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None = None) -> Iterator[str]:
-    """Yield a row for each field; `defaults` is what stands where a space leaves the whole section out."""
+def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None) -> Iterator[str]:
+    """Yield a row for each field; `section` is what stands where a space leaves the whole section out."""
     for name, info in model.model_fields.items():
-        place = f"{prefix}{info.alias or name}"
-        inner = _model(info.annotation)
+        place, inner = f"{prefix}{info.alias or name}", inner_model(info)
+        default = _default(info) if section is None else _shown(getattr(section, name))
+        meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
         if inner is ScriptFacts:
             continue  # nobody writes it
         if place == "parameters":
-            yield f"| `{place}` | required | {_cell(info)} See the next table. |"
+            yield f"| `{place}` | required | {meaning} See the next table. |"
         elif inner is SeedsSpec:
-            yield f"| `{place}` | {_code(info.default.model_dump())} | {_cell(info)} |"
+            yield f"| `{place}` | {_code(info.default.model_dump())} | {meaning} |"
         elif inner is GridSpec:
-            yield f"| `{place}` | {_default(info)} | {_cell(info)} |"
+            yield f"| `{place}` | {default} | {meaning} |"
             yield f"| `{place}.<name>.<axis>` | none | Axes: {', '.join(f'`{axis}`' for axis in AXES)}. |"
         elif inner is not None:
-            suffix = "[]" if get_origin(info.annotation) is list else ""
-            alone = suffix or info.default is None
-            yield f"| `{place}` | {_default(info) if alone else ''} | {_cell(info)} |"
-            absent = info.default if isinstance(info.default, BaseModel) else None
-            yield from _rows(inner, f"{place}{suffix}.", absent)
+            items = "[]" if get_origin(info.annotation) is list else ""
+            yield f"| `{place}` | {default if items or info.default is None else ''} | {meaning} |"
+            yield from _rows(inner, f"{place}{items}.", info.default if isinstance(info.default, BaseModel) else None)
         else:
-            default = _default(info) if defaults is None else _code(getattr(defaults, name))
-            yield f"| `{place}` | {default if default != '`null`' else 'none'} | {_cell(info)} |"
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if get_origin(annotation) in (list, dict, Union, UnionType):
-        return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+            yield f"| `{place}` | {default} | {meaning} |"
 
 
 def _default(info: FieldInfo) -> str:
-    if info.default is PydanticUndefined:
-        return "required"
-    return "none" if info.default is None else _code(info.default)
+    return "required" if info.default is PydanticUndefined else _shown(info.default)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else "" if isinstance(value, BaseModel) else _code(value)
 
 
 def _code(value: Any) -> str:
     return f"`{json.dumps(value)}`"
-
-
-def _cell(info: FieldInfo) -> str:
-    return (info.description or "").replace("\n", " ").replace("|", "\\|")

@@ -5,7 +5,7 @@ Commands that only read a study need nothing else of the script.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -118,23 +118,10 @@ def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str
         before: Its facts at the start of the study, as JSON values.
         now: Those of now.
     """
-    file, (old, new) = now["source"]["file"], (dict(_flat(each)) for each in (before, now))
-    same_text = old["source.sha256"] == new["source.sha256"]
-    if same_text and (unknown := sorted(now.keys() - before.keys())):
-        got = f"a start by another version of this program, which did not record {', '.join(unknown)}"
-        return got, "Go on with the version that began the study: its commit is in the records"
-    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    facts = [name for name in names if name not in ("source.file", "source.sha256")]
-    if not same_text:
-        return f"another {file}: {', '.join(facts) or 'text that changes none of its facts'}", f"Restore {file}"
-    fix = "Restore what it imports and reads: modules, files, environment variables"
-    return f"the same {file}, which gives other {', '.join(facts)}", fix
-
-
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested mappings, with their places."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flat(inner, f"{place}.{name}" if place else str(name))
-    else:
-        yield place, value
+    old, new = ({**facts, **facts["source"]} for facts in (before, now))
+    file, places = new["file"], {"source", "file", "sha256"}
+    facts = ", ".join(sorted(name for name in {*old, *new} - places if old.get(name) != new.get(name)))
+    if old["sha256"] != new["sha256"]:
+        return f"another {file}: {facts or 'text that changes none of its facts'}", f"Restore {file}"
+    fix = "Restore what it imports and reads: modules, files, environment variables, the version of this program"
+    return f"the same {file}, which gives other {facts}", fix

@@ -8,17 +8,15 @@ import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
-from study.space.domains import Arguments, Distinct, Domains, Section, Setting, broken, domain_of, values
+from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
-from study.space.procgen import GAMES, PREFIX, game_meant, is_procgen
+from study.space.procgen import GAMES, PREFIX, is_procgen
 
 Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Scale = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
-Values = dict[str, float | int]
-"""Parameter or rule -> its value."""
+Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
+Scale = Annotated[Whole, Field(ge=1, le=MAX_PROCESSES)]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
 
 
@@ -40,7 +38,7 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     target: float | None = None
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
 reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
-    max_episode_steps: int | None = Field(None, ge=1)
+    max_episode_steps: Whole | None = Field(None, ge=1)
     """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones, other implementations \
@@ -55,9 +53,9 @@ evaluation, and not when emulated."""
     step_cpu_ms: float = Field(0.0, ge=0)
     """Every training step of an environment computes for so many milliseconds more, as a heavy simulator does; not in \
 evaluation, and not when emulated."""
-    action_repeat: int = Field(1, ge=1)
+    action_repeat: Whole = Field(1, ge=1)
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
-    frame_stack: int = Field(1, ge=1)
+    frame_stack: Whole = Field(1, ge=1)
     """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
     normalize_observations: bool = False
     """The network begins with (observation - mean) / deviation, clipped to 10, of all that was trained on so far; \
@@ -69,7 +67,7 @@ environment's. Needs `runner: batched`, PPO or A2C, and at most one learner."""
     @field_validator("id")
     @classmethod
     def _game(cls, env_id: str) -> str:
-        if is_procgen(env_id) and game_meant(env_id) is None:
+        if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
             near = difflib.get_close_matches(env_id, [PREFIX + game for game in GAMES], n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
             raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
@@ -87,34 +85,26 @@ environment's. Needs `runner: batched`, PPO or A2C, and at most one learner."""
 class NetworkSpec(Section):
     """RLlib's default network (names of `DefaultModelConfig`): fully connected; for images with convolutions before."""
 
-    fcnet_hiddens: list[Annotated[int, Field(ge=1)]] = Field([64, 64], min_length=1)
+    fcnet_hiddens: list[Annotated[Whole, Field(ge=1)]] = Field([64, 64], min_length=1)
     """Units of each hidden layer."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
     vf_share_layers: bool = False
     """Whether policy and value function share the hidden layers; for images the convolutions."""
-    conv_filters: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
+    conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
     """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
 64, 84 or 96 pixels."""
     conv_net: Literal["nature", "impala"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
 RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
 
-    @field_validator("conv_net")
-    @classmethod
-    def _alone(cls, conv_net: str | None, info: ValidationInfo) -> str | None:
-        if conv_net is not None and info.data.get("conv_filters") is not None:
-            rule = "takes the place of conv_filters, so that only one may be given"
-            raise broken(rule=rule, got="both", fix="Remove one of the two.")
-        return conv_net
-
 
 class BudgetSpec(Section):
     """When a trial ends: at the first of the limits given; at least one is."""
 
-    env_steps: int | None = Field(None, ge=1)
+    env_steps: Whole | None = Field(None, ge=1)
     """Environment steps sampled for training, over all runners."""
-    iterations: int | None = Field(None, ge=1)
+    iterations: Whole | None = Field(None, ge=1)
     """Training iterations."""
     time_s: float | None = Field(None, gt=0)
     """Seconds of training time: evaluation and start-up do not count."""
@@ -125,7 +115,7 @@ class BaselineSpec(Section):
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: Annotated[Values, Setting(NAMES)] = Field(min_length=1)
+    parameters: Values = Field(min_length=1)
     """Values of tuned parameters. Without `num_env_runners` the baseline is run at every scale."""
 
 
@@ -134,7 +124,7 @@ class SearchSpec(Section):
 
     sampler: Sampler = "tpe"
     """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
-    num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
+    num_trials: Whole | None = Field(None, ge=1, le=MAX_TRIALS)
     """Trials in all, baselines included; a grid counts itself."""
     seeds: Annotated[list[Seed], Distinct] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
@@ -148,27 +138,19 @@ of two consecutive evaluations at the target; `return_and_cpu_s`, the front of r
     baselines: list[BaselineSpec] = Field([])
     """Settings that run first, such as the one that you use today."""
 
-    @field_validator("baselines")
-    @classmethod
-    def _named_apart(cls, baselines: list[BaselineSpec]) -> list[BaselineSpec]:
-        names = [baseline.name for baseline in baselines]
-        if len(set(names)) != len(names):
-            raise broken(rule="names must be distinct", got=str(names), fix="Rename one.")
-        return baselines
-
 
 class EvaluationSpec(Section):
     """Evaluation on fixed seeds, outside the timed part of a trial."""
 
-    episodes: int = Field(50, ge=1)
+    episodes: Whole = Field(50, ge=1)
     """Episodes of each evaluation."""
-    num_evaluations: int = Field(10, ge=1)
+    num_evaluations: Whole = Field(10, ge=1)
     """Evaluations, evenly spaced over the budget; the last one is at the end."""
-    seed: int = Field(10_000, ge=0, lt=2**28)
+    seed: Whole = Field(10_000, ge=0, lt=2**28)
     """First seed of the evaluation episodes; the same for every trial."""
     stochastic: bool = False
     """Draw actions from the policy's distribution, with noise of `seed`, instead of taking the most probable ones."""
-    max_episode_steps: int = Field(10_000, ge=1)
+    max_episode_steps: Whole = Field(10_000, ge=1)
     """An evaluation episode that does not end is cut here and scored with what it has."""
     kwargs: Arguments = Field({})
     """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
@@ -187,24 +169,24 @@ def _share(gpus: float) -> float:
 class ResourcesSpec(Section):
     """What a trial reserves, and how long it may be silent."""
 
-    num_cpus_for_main_process: int = Field(1, ge=1)
+    num_cpus_for_main_process: Whole = Field(1, ge=1)
     """CPUs of the main process, which holds the learner unless `num_learners` says otherwise."""
-    num_cpus_per_env_runner: int = Field(1, ge=1)
+    num_cpus_per_env_runner: Whole = Field(1, ge=1)
     """CPUs of each environment runner."""
     placement: Literal["pack", "spread"] = "pack"
     """Fill nodes one after another, or spread the runners over all of them."""
-    emulation_processes: int = Field(1, ge=1)
+    emulation_processes: Whole = Field(1, ge=1)
     """Processes that step the lanes of an emulated trial: 1 is the main process itself; more are processes of their \
 own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
-    num_learners: int = Field(0, ge=0, le=MAX_PROCESSES)
+    num_learners: Whole = Field(0, ge=0, le=MAX_PROCESSES)
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
-    num_cpus_per_learner: int = Field(1, ge=1)
+    num_cpus_per_learner: Whole = Field(1, ge=1)
     """CPUs of each learner process."""
     num_gpus_per_learner: Annotated[float, AfterValidator(_share)] = Field(0.0, ge=0)
     """GPUs of each learner process; without learner processes, of the main process."""
-    memory_main_mb: int = Field(700, ge=1)
+    memory_main_mb: Whole = Field(700, ge=1)
     """Memory that the plan reckons for the main process, and for each learner process."""
-    memory_per_env_runner_mb: int = Field(300, ge=1)
+    memory_per_env_runner_mb: Whole = Field(300, ge=1)
     """Memory that the plan reckons for each environment runner, and for each emulation process."""
     sample_timeout_s: float = Field(600.0, gt=0)
     """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
@@ -219,16 +201,10 @@ Baseline = Literal["rllib_defaults", "naive_growth", "published"]
 class SeedsSpec(Section):
     """Consecutive seeds."""
 
-    first: Seed
+    first: Whole = Field(ge=0, lt=2**30)
     """The first seed."""
-    count: int = Field(ge=1)
+    count: Whole = Field(ge=1, lt=2**30)
     """How many."""
-
-    @model_validator(mode="after")
-    def _within_generators(self) -> "SeedsSpec":
-        if self.seeds[-1] >= 2**31:
-            raise broken(rule=f"seeds go up to {2**31 - 1}", got=str(self.seeds[-1]), fix="Lower count.")
-        return self
 
     @property
     def seeds(self) -> range:
@@ -236,54 +212,25 @@ class SeedsSpec(Section):
         return range(self.first, self.first + self.count)
 
 
-class CalibrateSpec(Section):
-    """What trials cost here, before the search."""
-
-    num_points: int = Field(6, ge=3)
-    """Short trials of different batches, minibatches and epochs, at the target scale: they fit the cost model."""
-
-
 class RaceSpec(Section):
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
 
-    num_settings: int = Field(8, ge=2)
+    num_settings: Whole = Field(8, ge=2)
     """Settings that enter."""
-    blocks: list[Annotated[int, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
-    """Rank seeds of each block; after each, the better half goes on (never fewer than the stress needs)."""
-
-
-class StressSpec(Section):
-    """The finalists at every searched scale."""
-
-    num_settings: int = Field(1, ge=1)
-    """Settings that enter: the best of the race, and as many of the best at the small scale."""
-    num_seeds: int = Field(4, ge=2)
-    """Rank seeds of each setting at each scale; those run already are not run again."""
+    blocks: list[Annotated[Whole, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
+    """Rank seeds of each block; after each, the better half goes on, and after the last one the best."""
 
 
 class ConfirmSpec(Section):
     """The frozen settings on test seeds."""
 
-    num_seeds: int = Field(20, ge=5)
+    num_seeds: Whole = Field(20, ge=5)
     """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half \
 of them first, and the rest where a rule is open."""
-    num_seeds_others: int = Field(10, ge=5)
+    num_seeds_others: Whole = Field(10, ge=5)
     """Most test seeds of every other arm, in halves as well."""
-    num_seeds_stock: int = Field(5, ge=0)
+    num_seeds_stock: Whole = Field(5, ge=0)
     """Test seeds of the winner under RLlib's own runners and learner; 0 leaves this arm out."""
-
-
-class MeasureSpec(Section):
-    """Throughput: short trials with real runners, which say nothing about learning."""
-
-    scales: Annotated[list[Scale], Distinct] = Field([1, 2, 4, 8, 16, 32, 46], min_length=2)
-    """Runners of the trials."""
-    repeats: int = Field(3, ge=2)
-    """Blocks; each runs every point once, in random order."""
-    iterations: int = Field(6, ge=2)
-    """Training iterations of each trial; the first one is warm-up."""
-    step_wait_ms: float = Field(0.0, ge=0)
-    """In this stage every environment step waits so many milliseconds, so that runners need no core each."""
 
 
 class HoldUpSpec(Section):
@@ -298,31 +245,23 @@ class HoldUpSpec(Section):
     baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: Annotated[Values, Setting({name: each for name, each in NAMES.items() if name != SCALE})] = Field({})
+    published: Values = Field({})
     """Parameters of a published setting; the rest is as RLlib ships it."""
-    naive_steps_per_env_runner: int = Field(400, ge=1)
+    naive_steps_per_env_runner: Whole = Field(400, ge=1)
     """Batch per runner of `naive_growth`."""
     tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
-    """Seeds of calibration and search."""
+    """Seeds of the search."""
     rank_seeds: SeedsSpec = SeedsSpec(first=101, count=7)
-    """Seeds of race and stress."""
+    """Seeds of the race and of the baselines."""
     test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
-    """Seeds of confirmation and measurement; refused until the settings are frozen."""
-    num_settings: int = Field(24, ge=4, le=MAX_TRIALS)
-    """Settings that the search proposes: half at the target scale, a quarter at the small one, the rest between."""
-    calibrate: CalibrateSpec = CalibrateSpec()  # type: ignore[call-arg]
-    """What trials cost here, before the search."""
+    """Seeds of the confirmation; refused until the settings are frozen."""
+    num_settings: Whole = Field(24, ge=4, le=MAX_TRIALS)
+    """Settings that the search proposes besides this project's default: half at the target scale, a quarter at the \
+small one, the rest between."""
     race: RaceSpec = RaceSpec()  # type: ignore[call-arg]
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
-    stress: StressSpec = StressSpec()  # type: ignore[call-arg]
-    """The finalists at every searched scale."""
     confirm: ConfirmSpec = ConfirmSpec()  # type: ignore[call-arg]
     """The frozen settings on test seeds."""
-    measure: MeasureSpec | None = None
-    """The clock; none leaves it out, and the certificate says so."""
-    cpu_hours: float | None = Field(None, gt=0)
-    """Budget of CPU time in training, by all trials up to the confirmation; evaluation and start-up come on top. The \
-search is cut short so that the later stages can be paid for; the certificate says what they use beyond it."""
     tolerance: float = Field(0.05, gt=0, lt=1)
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)
@@ -331,31 +270,14 @@ search is cut short so that the later stages can be paid for; the certificate sa
 
 LEARNERS = "num_learners"
 """An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
-_LEARNERS = Parameter(
-    name=LEARNERS,
-    kind=int,
-    default=0,
-    minimum=0,
-    maximum=MAX_PROCESSES,
-    meaning="Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`.",
-)
-_VARIED = (
-    SCALE,
-    "num_envs_per_env_runner",
-    "train_batch_size",
-    "steps_per_env_runner",
-    "minibatch_size",
-    "num_minibatches",
-    "num_epochs",
-)
-"""Parameters and rules that an iteration's time depends on, in the order of the tables."""
+_MEANING = "Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`."
 AXES = {
-    **{name: NAMES[name] for name in _VARIED},
     SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
-    LEARNERS: _LEARNERS,
+    **{name: NAMES[name] for name in ("num_envs_per_env_runner", "train_batch_size", "steps_per_env_runner")},
+    **{name: NAMES[name] for name in ("minibatch_size", "num_minibatches", "num_epochs")},
+    LEARNERS: Parameter(name=LEARNERS, kind=int, default=0, minimum=0, maximum=MAX_PROCESSES, meaning=_MEANING),
 }
-"""What a grid can vary."""
-
+"""What a grid can vary: what an iteration's time depends on, in the order of the tables."""
 
 GridSpec: type[Domains] = create_model(
     "GridSpec",
@@ -371,9 +293,9 @@ GridSpec: type[Domains] = create_model(
 class ThroughputSpec(Section):
     """A throughput study: short trials of cells, in blocks. It measures the clock and makes no claim about learning."""
 
-    iterations: int = Field(4, ge=1)
+    iterations: Whole = Field(4, ge=1)
     """Timed training iterations of each trial; one more before them is warm-up."""
-    blocks: int = Field(3, ge=1)
+    blocks: Whole = Field(3, ge=1)
     """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
 at its beginning and at its end. The number of the block is the seed of its trials."""
     grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
@@ -381,10 +303,9 @@ at its beginning and at its end. The number of the block is the seed of its tria
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
         """Return grid -> axis -> its values, of those that the grid varies."""
-        said = {name: {axis: getattr(grid, axis) for axis in AXES} for name, grid in self.grids.items()}
-        return {
-            name: {
-                axis: [int(value) for value in values(domain)] for axis, domain in domains.items() if domain is not None
-            }
-            for name, domains in said.items()
-        }
+        found: dict[str, dict[str, list[int]]] = {}
+        for name, grid in self.grids.items():
+            said = {axis: getattr(grid, axis) for axis in AXES}
+            given = {axis: domain for axis, domain in said.items() if domain is not None}
+            found[name] = {axis: [int(value) for value in values(domain)] for axis, domain in given.items()}
+        return found

@@ -1,15 +1,19 @@
-"""From a space to what runs: settings, the cells of a throughput study, and the variants of a trial. Pure.
+"""From a space to what runs: settings, the sizes of their batches, and the variants of a trial. Pure.
 
 A setting may hold rules (`steps_per_env_runner`) in place of parameters, so that it can be run at any scale. It has
 three forms: what a space or a sampler proposes, the complete one (`rounded`), and RLlib's parameters at a number of
 runners (`runnable`).
+
+A batch that is a multiple of the lanes and learners (`batch_unit`) gives every one of them the same share. What a
+sampler chooses is rounded to such a multiple (`rounded`). What a person wrote runs as it is, or is refused by the rules
+(`misfit`): learners must share it evenly, and asynchronous runners deliver whole fragments only.
 """
 
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from study.space.domains import Choices, Domain, Range, bounds, largest, smallest
+from study.space.domains import Choices, Domain, Range, bounds, values
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
@@ -29,16 +33,52 @@ def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Val
         setting: A value for every parameter except the scale, or for the rule in its place.
         num_env_runners: The scale.
     """
-    values = {name: value for name, value in setting.items() if name not in RULES} | {SCALE: num_env_runners}
+    numbers = {name: value for name, value in setting.items() if name not in RULES} | {SCALE: num_env_runners}
     if "steps_per_env_runner" in setting:
-        values["train_batch_size"] = int(setting["steps_per_env_runner"]) * num_env_runners
+        numbers["train_batch_size"] = int(setting["steps_per_env_runner"]) * num_env_runners
     if "num_minibatches" in setting:
-        values["minibatch_size"] = max(int(values["train_batch_size"]) // int(setting["num_minibatches"]), 1)
-    if "minibatch_size" in values:
-        values["minibatch_size"] = min(int(values["minibatch_size"]), int(values["train_batch_size"]))
+        numbers["minibatch_size"] = max(int(numbers["train_batch_size"]) // int(setting["num_minibatches"]), 1)
+    if "minibatch_size" in numbers:
+        numbers["minibatch_size"] = min(int(numbers["minibatch_size"]), int(numbers["train_batch_size"]))
     if exponent := setting.get("lr_scaling_exponent", 0):
-        values["lr"] = values["lr"] * (values["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
-    return {name: PARAMETERS[name].kind(values[name]) for name in PARAMETERS if name in values}
+        numbers["lr"] = numbers["lr"] * (numbers["minibatch_size"] / REFERENCE_MINIBATCH) ** exponent
+    return {name: PARAMETERS[name].kind(numbers[name]) for name in PARAMETERS if name in numbers}
+
+
+def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
+    """Return all of RLlib's parameters that run for `proposed`: rounded as in `rounded`, then resolved and `fitted`."""
+    setting = rounded(spec, proposed, written=written)
+    scale = int(setting.pop(SCALE))
+    return fitted(spec, setting, scale)
+
+
+def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
+    """Return the complete setting for `proposed`, rules and the scale included.
+
+    A size that was sampled becomes the nearest multiple inside its range, so that every lane delivers the same number
+    of steps, and RLlib's own runner, which can only step all lanes at once, does not overshoot the batch.
+
+    Args:
+        spec: The space.
+        proposed: The scale and the tuned parameters; a rule in place of a parameter, or the reverse, too.
+        written: Parameters that a baseline gave: these stay as they are.
+    """
+    # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
+    given = proposed.keys() | {REPLACED[name] for name in proposed if name in REPLACED}
+    setting = dict(proposed) if {*spec.parameter_names} - {SCALE} <= given else overlay(spec.fixed, proposed)
+    scale = int(setting[SCALE])
+    unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), int(setting.get(FRAGMENT, 1)))
+    units = {
+        "train_batch_size": unit,
+        "steps_per_env_runner": unit // math.gcd(unit, scale),
+        "minibatch_size": max(spec.resources.num_learners, 1),
+    }
+    for name, multiple in units.items():
+        domain = spec.tuned.get(name)
+        if name in setting and isinstance(domain, Range) and domain.step is None and name not in written:
+            lowest, highest = math.ceil(domain.low / multiple), max(math.floor(domain.high / multiple), 1)
+            setting[name] = multiple * min(max(round(setting[name] / multiple), lowest), highest)
+    return setting
 
 
 def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
@@ -47,13 +87,65 @@ def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) 
     A batch is never smaller than the lanes; else a baseline's runs as it is written.
     """
     resolved = resolve(setting, num_env_runners)
-    if spec.traits.asynchronous or not spec.is_on_policy:
-        return resolved
     lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
-    if resolved["train_batch_size"] < lanes:
-        batch = math.lcm(lanes, max(spec.resources.num_learners, 1))
-        return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
-    return resolved
+    if spec.traits.asynchronous or not spec.is_on_policy or resolved["train_batch_size"] >= lanes:
+        return resolved
+    batch = math.lcm(lanes, max(spec.resources.num_learners, 1))
+    return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
+
+
+def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: int) -> int:
+    """Return what a batch is a multiple of, so that every lane and every learner has the same share of it.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        num_envs: Environments of each runner.
+        fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
+    """
+    learners = max(spec.resources.num_learners, 1)
+    if not spec.is_on_policy:
+        return learners
+    if spec.traits.asynchronous:
+        return num_envs * fragment * learners
+    return math.lcm(num_env_runners * num_envs, learners)
+
+
+def misfit(domain: Domain, unit: int) -> str:
+    """Return what of a size is no multiple of a unit; of a range that is sampled, that it holds none."""
+    if isinstance(domain, Range) and domain.step is None:
+        return f"{domain.low} to {domain.high}" if domain.high // unit * unit < domain.low else ""
+    # All of a range are multiples where the first and the step are: there may be too many to look at each.
+    some = (domain.low, domain.low + (domain.step or 0)) if isinstance(domain, Range) else values(domain)
+    return next((str(value) for value in some if value % unit), "")
+
+
+def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
+    """Return the train batches that a space allows at a scale."""
+    steps = spec.rule("steps_per_env_runner")
+    if steps is None:
+        return spec.domain("train_batch_size")
+    if isinstance(steps, Choices):
+        return Choices(choices=[value * num_env_runners for value in steps.choices])
+    if isinstance(steps, Range):
+        step = None if steps.step is None else steps.step * num_env_runners
+        return steps.model_copy(
+            update={"low": steps.low * num_env_runners, "high": steps.high * num_env_runners, "step": step}
+        )
+    return steps * num_env_runners
+
+
+def minibatch_bounds(spec: StudySpec, num_env_runners: int) -> tuple[int, int]:
+    """Return the smallest and the largest minibatch that a space allows at a scale."""
+    number = spec.rule("num_minibatches")
+    if number is None:
+        low, high = bounds(spec.domain("minibatch_size"))
+        return int(low), int(high)
+    (smallest, largest), (fewest, most) = bounds(batch_domain(spec, num_env_runners)), bounds(number)
+    return max(int(smallest) // int(most), 1), max(int(largest) // int(fewest), 1)
+
+
+# --- what a trial is asked and what runs ------------------------------------------------------------------------------
 
 
 def to_be_built(spec: StudySpec, setting: Mapping[str, Value]) -> dict[str, Value]:
@@ -77,109 +169,12 @@ def differences(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[
     return lines
 
 
-def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
-    """Return the train batches that a space allows at a scale."""
-    steps = spec.rule("steps_per_env_runner")
-    if steps is None:
-        return spec.domain("train_batch_size")
-    if isinstance(steps, Choices):
-        return Choices[int](choices=[int(value) * num_env_runners for value in steps.choices])
-    if isinstance(steps, Range):
-        low, high = int(steps.low) * num_env_runners, int(steps.high) * num_env_runners
-        step = None if steps.step is None else int(steps.step) * num_env_runners
-        return Range[int](low=low, high=high, log=steps.log, step=step)
-    return int(steps) * num_env_runners
-
-
-def minibatch_bounds(spec: StudySpec, num_env_runners: int) -> tuple[int, int]:
-    """Return the smallest and the largest minibatch that a space allows at a scale."""
-    number = spec.rule("num_minibatches")
-    if number is None:
-        low, high = bounds(spec.domain("minibatch_size"))
-        return int(low), int(high)
-    (smallest, largest), (fewest, most) = bounds(batch_domain(spec, num_env_runners)), bounds(number)
-    return max(int(smallest) // int(most), 1), max(int(largest) // int(fewest), 1)
-
-
-def is_complete(spec: StudySpec, setting: Mapping[str, Value]) -> bool:
-    """Return whether a setting has a value, or a rule, for every parameter of the algorithm."""
-    replaced = {REPLACED[name] for name in setting if name in REPLACED}
-    return set(spec.parameter_names) - {SCALE} <= setting.keys() | replaced
-
-
-def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: int) -> int:
-    """Return what a batch is a multiple of, so that every lane and every learner has the same share of it.
-
-    Args:
-        spec: The space.
-        num_env_runners: The scale.
-        num_envs: Environments of each runner.
-        fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
-    """
-    learners = max(spec.resources.num_learners, 1)
-    if not spec.is_on_policy:
-        return learners
-    if spec.traits.asynchronous:
-        return num_envs * fragment * learners
-    return math.lcm(num_env_runners * num_envs, learners)
-
-
-def larger_batches(spec: StudySpec) -> dict[int, int]:
-    """Return scale -> its largest train batch, where that has more steps than the whole budget of a trial."""
-    if not spec.is_on_policy:
-        return {}
-    steps, scales = spec.budget.env_steps, (*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ()))
-    batches = {scale: int(largest(batch_domain(spec, scale))) for scale in scales}
-    return {scale: batch for scale, batch in batches.items() if steps is not None and batch > steps}
-
-
-def runnable(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
-    """Return all of RLlib's parameters that run for `proposed`: rounded as in `rounded`, then resolved and `fitted`."""
-    setting = rounded(spec, proposed, written=written)
-    scale = int(setting.pop(SCALE))
-    return fitted(spec, setting, scale)
-
-
-def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collection[str] = ()) -> dict[str, Value]:
-    """Return the complete setting for `proposed`, rules and the scale included.
-
-    A batch that was *sampled* becomes the nearest multiple of the lanes (and learners) inside its range, so that every
-    lane delivers the same number of steps, and RLlib's own runner, which can only step all lanes at once, does not
-    overshoot the batch. A batch that a person wrote down stays as it is.
-
-    Args:
-        spec: The space.
-        proposed: The scale and the tuned parameters; a rule in place of a parameter, or the reverse, too.
-        written: Parameters that a baseline gave.
-    """
-    # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
-    setting = dict(proposed) if is_complete(spec, proposed) else overlay(spec.fixed, proposed)
-    scale = int(setting[SCALE])
-    fragment = int(setting.get(FRAGMENT, 1))
-    unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), fragment)
-    units = {
-        "train_batch_size": unit,
-        "steps_per_env_runner": unit // math.gcd(unit, scale),
-        "minibatch_size": max(spec.resources.num_learners, 1),
-    }
-    for name, multiple in units.items():
-        domain = spec.tuned.get(name)
-        if name in setting and isinstance(domain, Range) and domain.step is None and name not in written:
-            setting[name] = _nearest_multiple(int(setting[name]), domain, multiple)
-    return setting
-
-
-def _nearest_multiple(value: int, domain: Range[int] | Range[float], unit: int) -> int:
-    lowest, highest = math.ceil(smallest(domain) / unit), max(math.floor(largest(domain) / unit), 1)
-    return unit * min(max(round(value / unit), lowest), highest)
-
-
 # --- variants of a trial ---
 
 THROUGHPUT = "throughput"
 """What the trials of a throughput study have in place of a stage."""
-Variant = Literal["study", "stock", "measured"]
-"""`study`: as the space says. `stock`: RLlib's own runners and learner. `measured`: real runners, for the clock."""
+Variant = Literal["study", "stock"]
+"""`study`: as the space says. `stock`: RLlib's own runners and learner."""
 
 WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
 """Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
@@ -190,15 +185,8 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
     """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""
     if num_learners is not None:
         return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
-    match variant:
-        case "stock":
-            environment = spec.environment.model_copy(update={"backend": "gymnasium"})
-            stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
-            return spec.model_copy(update={"environment": environment, **stock})
-        case "measured":
-            wait = spec.holdup.measure.step_wait_ms if spec.holdup and spec.holdup.measure else 0.0
-            environment = spec.environment.model_copy(update={"step_wait_ms": wait})
-            evaluation = spec.evaluation.model_copy(update={"num_evaluations": 1, "episodes": 1})
-            return spec.model_copy(update={"execution": "real", "environment": environment, "evaluation": evaluation})
-        case _:
-            return spec
+    if variant == "stock":
+        environment = spec.environment.model_copy(update={"backend": "gymnasium"})
+        stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
+        return spec.model_copy(update={"environment": environment, **stock})
+    return spec

@@ -7,8 +7,7 @@ schema's version: a new key whose default does what was done before stops no res
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, mode
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
-from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Rule, Section
+from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section
 from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value, attribute
 from study.space.procgen import is_procgen, tested_on
 from study.space.script import ScriptFacts, of_script
@@ -38,29 +37,13 @@ Standardization = Literal["steps", "rllib", "none"]
 Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A kind of study, as far as its space is concerned; `study.designs` has the rest of it.
-
-    Attributes:
-        learns: Whether its trials are evaluated, and scored by `environment.floor` and `environment.reference`.
-        rules: Rules between the sections of its spaces, where `study.space.rules` has none for it.
-    """
-
-    learns: bool = True
-    rules: Sequence[Rule] = ()
-
-
-KINDS: dict[str, Kind] = {"search": Kind(), "throughput": Kind(learns=False)}
-"""By the values of `kind:`; a package that adds a kind of study adds an entry. A hold-up study is a search."""
+KINDS = {"search": True, "throughput": False}
+"""Kind of study -> whether its trials are evaluated and scored. A hold-up study is a search."""
 
 
 def _one_of(known: Mapping[str, object], name: str) -> str:
     if name not in known:
-        *first, last = map(repr, known)
-        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, known))})
     return name
 
 
@@ -162,7 +145,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def learns(self) -> bool:
         """Whether trials are evaluated and scored."""
-        return KINDS[self.kind].learns
+        return KINDS[self.kind]
 
     @property
     def traits(self) -> Algorithm:
@@ -223,10 +206,10 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def scales(self) -> tuple[int, ...]:
         """The values of `num_env_runners`, ascending."""
         domain = self.domain(SCALE)
-        return tuple(sorted(domain.choices)) if isinstance(domain, Choices) else (int(domain),)  # type: ignore[arg-type]
+        return tuple(sorted(map(int, domain.choices))) if isinstance(domain, Choices) else (int(domain),)  # type: ignore[arg-type]
 
     @property
-    def tuned(self) -> dict[str, Choices[int] | Choices[float] | Range[int] | Range[float]]:
+    def tuned(self) -> dict[str, Choices | Range]:
         """What the sampler chooses: all parameters and rules with a choice or a range, except the scale."""
         return {name: domain for name, domain in self._domains.items() if isinstance(domain, (Choices, Range))}
 
@@ -314,21 +297,19 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def floor(self) -> float:
         """Return that scores 0. A study has it that `is_scored`."""
-        return _given("floor", self.environment.floor)
-
-    @property
-    def reference(self) -> float:
-        """Return that scores 1. A study has it that `is_scored`."""
-        return _given("reference", self.environment.reference)
+        assert self.environment.floor is not None
+        return self.environment.floor
 
     @property
     def target(self) -> float:
         """Return from which the environment counts as solved. A hold-up study has it."""
-        return _given("target", self.environment.target)
+        assert self.environment.target is not None
+        return self.environment.target
 
     def score(self, final_return: float) -> float:
         """Return `final_return` on the scale floor = 0, reference = 1, clipped to [0, 1.2]."""
-        return min(max((final_return - self.floor) / (self.reference - self.floor), 0.0), 1.2)
+        assert self.environment.reference is not None
+        return min(max((final_return - self.floor) / (self.environment.reference - self.floor), 0.0), 1.2)
 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
@@ -358,44 +339,37 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-NOT_IDENTITY = (("search", "num_trials"), ("holdup", "cpu_hours"))
-"""What a resume may change: it adds trials, or ends a study earlier, and changes no trial."""
-_RENAMED = {"search.anchors": "baselines"}
-"""Key that earlier versions recorded -> its name now."""
-_GONE = (
-    "budget.allow_larger_batch",
-    "holdup.num_rounds",
-    "holdup.calibrate.num_seeds",
-    "script.own_parts",
-    "throughput.allocation",
-)
-"""Keys that earlier versions recorded, and that nothing reads any more."""
-
-
-def _recorded_under(content: dict[str, Any], places: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield those of the places that a recorded spec has, each with the section that holds it."""
-    for place in places:
-        section: Any = content
-        for name in place.split(".")[:-1]:
-            section = section.get(name) if isinstance(section, dict) else None
-        if isinstance(section, dict) and place.rpartition(".")[2] in section:
-            yield place, section
+NOT_IDENTITY = (("search", "num_trials"),)
+"""What a resume may change: it adds trials, and changes none."""
+_EARLIER: Mapping[str, str | None] = {
+    "search.anchors": "baselines",
+    "budget.allow_larger_batch": None,
+    "script.own_parts": None,
+    **dict.fromkeys(("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours")),
+    "throughput.allocation": None,
+    **dict.fromkeys(f"parameters.vtrace_clip_{name}_threshold" for name in ("rho", "pg_rho")),
+    **dict.fromkeys(f"parameters.circular_buffer_{name}" for name in ("num_batches", "iterations_per_batch")),
+    "parameters.target_network_update_freq": None,
+}
+"""Key that earlier versions recorded -> its name now; None for one that nothing reads any more."""
 
 
 def gone_from(recorded: Mapping[str, Any]) -> list[str]:
     """Return the keys by which an earlier version chose trials that this one does not run."""
-    places = [place for place in _GONE if place.startswith(("holdup.", "throughput."))]
-    found = _recorded_under(dict(recorded), places)
-    return [place for place, section in found if section[place.rpartition(".")[2]] is not None]
+    places = [place.split(".") for place in _EARLIER if place.startswith(("holdup.", "throughput."))]
+    return [f"{above}.{name}" for above, name in places if (recorded.get(above) or {}).get(name) is not None]
 
 
 def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults."""
     content = copy.deepcopy(dict(recorded))
-    for place, section in _recorded_under(content, (*_GONE, *_RENAMED)):
-        value = section.pop(place.rpartition(".")[2])
-        if place in _RENAMED:
-            section[_RENAMED[place]] = value
+    for place, now in _EARLIER.items():
+        above, name = place.split(".")
+        section = content.get(above)
+        if isinstance(section, dict) and name in section:
+            value = section.pop(name)
+            if now is not None:
+                section[now] = value
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
         content["learner"] = "fused"
     return content
@@ -416,9 +390,3 @@ def _of_script(content: dict[str, Any], facts: ScriptFacts) -> dict[str, Any]:
         "environment": {"id": facts.environment, **environment},
         "parameters": {**values, **parameters},
     }
-
-
-def _given(name: str, value: float | None) -> float:
-    if value is None:
-        raise ValueError(f"a study without environment.{name} scores nothing")  # a programming error
-    return value

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from study.designs.holdup.stages import first_half
-from study.designs.holdup.verdict import Arm, Arms, Limits, Run, halfway, judge
+from study.designs.holdup.arms import ArmPlan
+from study.designs.holdup.verdict import Arm, Run, halfway, judge
+from study.space.sections import HoldUpSpec
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
-LIMITS = Limits(target=46, tolerance=0.05, solved_share=0.95, env_steps=None, num_seeds=SEEDS)
 SPREADS = (0.03, 0.05, 0.1)
 CASES = {
     "sound": {},
@@ -44,29 +44,25 @@ def study(rng, spread, *, loss=0.0, misses=0.0, fails=0.0, bad_scales=3, seeds=S
         ]
         return Arm(name=name, scale=scale, runs=tuple(runs))
 
-    winner = {scale: arm("winner", scale, place < bad_scales) for place, scale in enumerate(scales)}
-    return Arms(winner=winner, references=(arm("best_small", SMALL, False), arm("winner", SMALL, False)))
+    bad = {("winner", scale): place < bad_scales for place, scale in enumerate(scales)}
+    bad |= {("best_small", SMALL): False, ("winner", SMALL): False}
+    return {(name, scale): arm(name, scale, is_bad) for (name, scale), is_bad in bad.items()}
 
 
 def confirmed(arms):
     """Return whether the setting holds up, and the runs that it took: half of them where it is given up by then."""
-    half = Arms(
-        winner={scale: _cut(arm) for scale, arm in arms.winner.items()}, references=tuple(map(_cut, arms.references))
+    seeds = len(arms["winner", SCALES[0]].runs)
+    first_half = ArmPlan(name="", setting={}, scale=SMALL, num_seeds=seeds).first_half
+    half = {place: replace(arm, runs=arm.runs[:first_half]) for place, arm in arms.items()}
+    holdup = HoldUpSpec(
+        target_scale=SCALES[0],
+        small_scale=SMALL,
+        unseen_scales=[scale for name, scale in arms if name == "winner" and scale not in (SCALES[0], SMALL)],
+        confirm={"num_seeds": seeds},
     )
-    limits = replace(LIMITS, num_seeds=len(arms.winner[LIMITS.target].runs))
-    found = halfway(half, limits, rng=np.random.default_rng(0))
-    whole = Arms(winner=arms.winner, references=half.references if found.references else arms.references)
-    last = half if found.lost else whole
-    return judge(last, limits).learning, _runs(last)
-
-
-def _cut(arm):
-    """Return the first half of an arm."""
-    return Arm(name=arm.name, scale=arm.scale, runs=arm.runs[: first_half(len(arm.runs))])
-
-
-def _runs(arms):
-    return sum(len(arm.runs) for arm in (*arms.winner.values(), *arms.references))
+    found = halfway(half, holdup, None, seed=0)
+    last = {place: half[place] if place in found.stopped else arm for place, arm in arms.items()}
+    return judge(last, holdup, None).learning, sum(len(arm.runs) for arm in last.values())
 
 
 def simulated(spread, studies, *, seed=(0,), **case):

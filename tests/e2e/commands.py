@@ -36,9 +36,7 @@ holdup:
   baselines: [naive_growth]
   naive_steps_per_env_runner: 100
   num_settings: 4
-  calibrate: {num_points: 3}
   race: {num_settings: 2, blocks: [1, 1]}
-  stress: {num_settings: 1, num_seeds: 2}
   confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
   rank_seeds: {first: 101, count: 2}
   test_seeds: {first: 1001, count: 5}

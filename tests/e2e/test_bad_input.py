@@ -104,7 +104,6 @@ def test_procgen_without_its_library_names_the_package(place):
         (["--set", "lr=0.1"], "lr: unknown key"),
         (["--set", "budget.env_steps=1M"], "budget.env_steps: must be a whole number, got '1M'"),
         (["other.yaml"], "--space: must be named once"),
-        (["--space", "other.yaml"], "--space: must be named once"),
         (["--name", "a/b"], "--name: must consist of letters"),
         (["--until", "race"], "--until: only a study with stages (hold-up) takes it"),
     ],
@@ -279,3 +278,20 @@ def test_a_study_folder_of_another_user_is_not_resumed(place):
     os.chown(existing(place, "{}").parent, 12345, 12345)
     with pytest.raises(RecordError, match="must belong to you"):
         study("run", "space.yaml", "--resume")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", ""),
+        ("PYTHONIOENCODING=latin-1", ""),
+        ("PYTHONIOENCODING=ascii", ""),
+        ("", ">&-"),
+        ("", "2>&-"),
+    ],
+)
+def test_any_encoding_and_a_closed_output_serve(before, behind, place):
+    (place / "space.yaml").write_text(f"# Größe 中文\n{SPACE}", encoding="utf-8")
+    line = f"{before} {shlex.quote(sys.executable)} -m study run --dry-run space.yaml {behind}"
+    done = subprocess.run(["bash", "-c", line], cwd=place, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

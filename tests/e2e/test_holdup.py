@@ -32,10 +32,10 @@ def driver(tmp_path):
 
 
 @pytest.mark.minutes
-def test_a_hold_up_study_from_calibration_to_export(driver):
+def test_a_hold_up_study_from_search_to_export(driver):
     folder, place = driver.folder, driver.place
-    assert driver.run("--until", "calibrate") == 0, driver.said
-    assert "the stages up to calibrate are complete, search comes next" in driver.said
+    assert driver.run("--until", "search") == 0, driver.said
+    assert "the stages up to search are complete, race comes next" in driver.said
     assert "--until" not in driver.said.split("Resume with:")[1]
     early = run(study("certificate", "write", folder), place)
     assert early.returncode == 2
@@ -82,8 +82,8 @@ def test_a_hold_up_study_from_calibration_to_export(driver):
     assert run(study("importance", folder), place).returncode == 0
 
 
-KILLED_AFTER = (2, 7, 12, 17, 24)
-"""Ended trials at which the driver is killed: in calibration, search, race, stress and confirmation."""
+KILLED_AFTER = (2, 6, 10, 17, 24)
+"""Ended trials at which the driver is killed: in search, race, baselines and confirmation."""
 
 
 @pytest.mark.heavy

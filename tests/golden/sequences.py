@@ -216,12 +216,9 @@ holdup:
   small_scale: 2
   unseen_scales: [3]
   num_settings: 8
-  calibrate: {num_points: 3}
   race: {num_settings: 3, blocks: [1, 1]}
-  stress: {num_settings: 2, num_seeds: 2}
   rank_seeds: {first: 101, count: 4}
   confirm: {num_seeds: 6, num_seeds_others: 5, num_seeds_stock: 2}
-  measure: {scales: [1, 2], repeats: 2, iterations: 2}
 """
 
 

@@ -2,7 +2,7 @@
 
 from ray.rllib.algorithms.ppo import PPOConfig
 
-from study.designs.holdup.known import RLLIB_DEFAULTS
+from study.designs.holdup.arms import RLLIB_DEFAULTS
 from study.space.parameters import ALGORITHMS, SCALE
 
 

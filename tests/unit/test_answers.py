@@ -14,6 +14,7 @@ from analysis.estimates import QUANTITIES
 from analysis.figures import FIGURES
 from analysis.opened import Study
 from study.records.ledger import Ledger
+from study.space.throughput import cells_of
 from tests import synthetic
 from tests.examples import example
 from tests.spaces import spec
@@ -95,7 +96,9 @@ def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
     assert "lr: 1.728e-3" in holdup.setting
     assert holdup.setting.startswith("num_env_runners: 46  num_envs_per_env_runner: 4  train_batch_size: 3680  ")
     assert holdup.prices is None  # emulated clocks have no price
-    assert any("execution=real" in each.command for each in holdup.unknown)
+    (command,) = (each.command for each in holdup.unknown if each.command)
+    cells = cells_of(check(command))  # the chosen setting at both scales
+    assert {(each.num_env_runners, each.setting["train_batch_size"]) for each in cells} == {(46, 3680), (10, 800)}
     assert not re.search(r"7e49bb727a6e|winner|@46|folded", holdup.to_text())
 
 

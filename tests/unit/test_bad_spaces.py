@@ -28,7 +28,7 @@ from tests.unit.test_space_rules import HELD_UP
 
 LIMIT_S = 2.0
 BASES: dict[str, dict[str, Any]] = {
-    "holdup": {**HELD_UP, "holdup": {**HELD_UP["holdup"], "measure": {}}},
+    "holdup": HELD_UP,
     "throughput": throughput.BASE,
     "search": {**spaces.BASE, "search": {**spaces.BASE["search"], "baselines": []}},
 }

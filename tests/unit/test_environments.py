@@ -78,7 +78,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("ale_py:ALE/Pong-v5", {}, "got 'ale_py'. Run `pip install 'ale-py'` on every node."),
     ("MiniGrid-Empty-5x5-v0", {}, "write minigrid:MiniGrid-Empty-5x5-v0"),
     ("Pong-v5", {}, "Use an id of Gymnasium"),  # no more like Ant-v5 than any other
-    ("Procgen:CoinRun", {}, "Did you mean 'procgen:coinrun'?"),
+    ("Procgen:CoinRun", {}, "Games of Procgen are written as 'procgen:coinrun'."),
 ]
 
 

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.estimates.curves import learning_curves
-from analysis.estimates.settings import settings_of
-from analysis.load import open_study
-from analysis.opened import Study
 from study.records.folder import StudyFolder
 from study.statistics import mean_interval
 from tests.examples import example
@@ -48,29 +44,6 @@ def test_the_env_steps_saved_in_the_readme_are_those_of_the_certificate():
     )
     for arm in content["arms"].values():
         assert re.search(rf"\| {arm['env_steps_to_target']:,.0f}(, \d+ never)? \|", section)
-
-
-def test_a_quantity_has_one_interval_in_certificate_and_figure():
-    """The interquartile mean of the winner's returns, at every scale and number of environment steps that both show."""
-    found = Study(open_study(ANALYSIS / "example_study"))
-    settings = settings_of(found.trials, small=10)
-    floor = found.data.spec.environment.floor
-    frame = learning_curves(settings, found.evaluations, floor=floor)
-    winner = frame[frame["arm"] == "the chosen setting"]
-    drawn = {(row.num_env_runners, row.at): (row.value, row.low, row.high, row.n) for row in winner.itertuples()}
-    arms = json.loads(StudyFolder(ANALYSIS / "example_study").certificate.read_text())["arms"]
-    written = {}
-    for name, arm in arms.items():
-        if name.startswith("winner@"):
-            for point in arm["curve"].values():
-                each = point["iqm_return"]
-                written[int(name.partition("@")[2]), point["env_steps"]] = (
-                    *map(each.get, ("value", "low", "high", "n")),
-                )
-    both = sorted(drawn.keys() & written.keys())
-    assert len(both) >= 20
-    for place in both:
-        assert drawn[place] == pytest.approx(written[place], rel=1e-9), place
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

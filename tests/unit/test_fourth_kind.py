@@ -1,6 +1,6 @@
 """A fourth kind of study in one file: `kind: repeat` runs one setting on every seed. Nothing else knows of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,14 @@ from study.cli.status import show
 from study.cli.tables import print_plan
 from study.designs import registry
 from study.designs.base import Design
-from study.errors import SpaceError
+from study.errors import Fault, SpaceError
 from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, check_objective, total_hours, trial_needs
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.domains import Rule
-from study.space.rules import BATCHES, COMMON
-from study.space.spec import KINDS, Kind, StudySpec
+from study.space.parsing import RULES
+from study.space.rules import COMMON, batches, fault
+from study.space.spec import KINDS, StudySpec
 from study.text import count
 from tests.driven import CLUSTER, assert_whole
 from tests.synthetic import make_folder
@@ -58,20 +58,16 @@ class Repeat(Design):
         return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
 
 
-ONE_SETTING = Rule(
-    "parameters.{name}",
-    lambda s: ({"name": name} for name in s.tuned),
-    "a study that repeats has one value",
-    "Choose one.",
-    "several",
-)
+def one_setting(spec: StudySpec) -> Iterator[Fault]:
+    for name in spec.tuned:
+        yield fault(f"parameters.{name}", "a study that repeats has one value", "several", "Choose one.")
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "repeat", Kind(rules=(*COMMON, *BATCHES, ONE_SETTING)))
-    monkeypatch.setattr(registry, "_DESIGNS", {**registry._DESIGNS})
-    registry.register(Repeat())
+    monkeypatch.setitem(KINDS, "repeat", True)
+    monkeypatch.setitem(RULES, "repeat", (*COMMON, batches, one_setting))
+    monkeypatch.setitem(registry.DESIGNS, "repeat", Repeat())
 
 
 @pytest.fixture

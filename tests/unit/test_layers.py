@@ -97,10 +97,9 @@ def test_work_is_cpu_time_and_only_in_training() -> None:
 # Procgen
 
 
-def test_the_sixteen_games_have_two_names_each() -> None:
+def test_a_game_is_a_task_of_envpool_with_levels_to_train_on() -> None:
     assert len(GAMES) == 16
-    for name in ("procgen:coinrun", "procgen:procgen-coinrun-v0"):
-        assert task_of(name, {}) == ("CoinrunEasy-v0", {"num_levels": 200, "start_level": 0})
+    assert task_of("procgen:coinrun", {}) == ("CoinrunEasy-v0", {"num_levels": 200, "start_level": 0})
     hard = task_of("procgen:bigfish", {"distribution_mode": "hard", "use_backgrounds": False})
     assert hard == ("BigfishHard-v0", {"num_levels": 500, "start_level": 0, "use_backgrounds": False})
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from study.adopted.loading import load_space
 from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.machine.shape import LOCAL
@@ -19,15 +18,6 @@ def test_what_is_emulated_says_how_many_cpus_are_missing_unless_it_was_asked_for
     (line,) = said(spec())
     assert line.startswith("Emulated: trials of 1, 2 and 4 runners.") and "up to 5 CPUs, there are 2 cores" in line
     assert said(spec(), cpus=5, cores=5) == said(spec(execution="emulated")) == []
-
-
-def test_the_trials_that_a_machine_is_too_small_for_are_counted():
-    space = load_space("scaling.yaml")
-    at_most = make_plan(space, cluster(local=64)).num_trials
-    left_out, _ = said(space)
-    known = f"{at_most - make_plan(space, cluster(local=2)).num_trials} of up to {at_most} trials"
-    assert left_out.startswith(f"Left out: the stage measure ({known}): parameters.num_env_runners: 46 runners need 47")
-    assert not any("Left out" in line for line in said(space, cpus=64, cores=64))
 
 
 def test_trials_without_a_core_for_each_process_say_why():

@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from study.errors import RecordError, SpaceError
 from study.options import as_run
 from study.records.folder import StudyFolder
 from study.space.parsing import parse_space
-from study.space.space_file import SHIPPED, as_options, read_text
+from study.space.space_file import SHIPPED, read_text
 from study.space.spec import as_of_now, gone_from
 from tests import holdup
 from tests.spaces import read_again, spec
@@ -67,11 +66,11 @@ def test_all_faults_are_reported_at_once_field_faults_and_rules_between_fields()
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("a: 1\na: 2", 'keys must be distinct (found duplicate key "a")'),
-        ("a: !custom 3", "tags are not allowed"),
+        ("a: 1\na: 2", "keys must be distinct"),
+        ("a: !custom 3", "tags and dates are not allowed"),
         ("", "must be a mapping of keys to values"),
         ("? [a, b]\n: 3", "keys must be text"),
-        ("1: a\n'1': b", "keys must be distinct as text"),
+        ("1: a\n'1': b", "keys must be distinct"),
         ("a: " + "[" * 5000, "must be YAML (maximum depth"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
          "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
@@ -119,16 +118,16 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
         (RUNNERS, text, "parameters.num_env_runners", 7, "or a range such as {low: 1, high: 46}.")
         for text in ("1-46", "1, 2, 4", "")
     ),
-    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2, 4]."),
-    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "Write a space behind each colon."),
+    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2, 4]"),
+    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "a space behind each colon"),
     (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "Raise `step`"),
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
-    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "Write decimals with a point: a comma separates keys."),
+    (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "decimals with a point"),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
     ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
     ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
-    ("environment:", "version: 2\nenvironment:", "version", 1, "'1'"),
-    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes."),
+    ("environment:", "version: 2\nenvironment:", "version", 1, "Use one of these."),
+    ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes if it is text."),
     ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),
     ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14, "quotes around text with :"),
     ("num_trials: 12", "num_trials: 12\n---\n", "file", 14, ""),
@@ -187,10 +186,10 @@ def test_the_score_is_linear_between_floor_and_reference_and_clipped(value):
 def test_a_file_that_is_not_text_and_the_folder_of_a_study_are_refused(tmp_path: Path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(SpaceError, match=r"UTF-8 text, got byte 0xff at offset 0\. Fix: Save it as UTF-8"):
+    with pytest.raises(SpaceError, match=r"UTF-8 text. Fix: Save it as UTF-8"):
         load_space(file)
     file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
-    with pytest.raises(SpaceError, match=r"\(line 13\).*got byte 0xe9 at offset \d+"):
+    with pytest.raises(SpaceError, match=r"\(line 13\).*must be UTF-8 text"):
         load_space(file)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "space.yaml").write_text(PLAIN)
@@ -200,26 +199,13 @@ def test_a_file_that_is_not_text_and_the_folder_of_a_study_are_refused(tmp_path:
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize(
-    "changes", [[], ["search.num_trials=21"], ['description="one\nexecution: real"', "runner=stock"]]
+    "changes", [[], ["search.num_trials=21"], ['description="one\nexecution: real"', "environment.kwargs={a: [1, x]}"]]
 )
-def test_the_space_that_a_study_keeps_is_read_as_the_file_that_it_began_with(mark, changes, tmp_path):
+def test_the_space_that_a_study_keeps_is_read_as_it_ran(mark, changes, tmp_path):
     file, kept = tmp_path / "my space.yaml", tmp_path / "space.yaml"
     file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())
     kept.write_text(as_run(file, changes, None, None))
-    assert load_space(kept) == load_space(file)
-    words = as_options(kept)
-    assert words == ["--space", str(kept), *(word for change in changes for word in ("--set", change))]
-    assert load_space(kept, overrides=words[3::2]) == load_space(file, overrides=changes)
-
-
-def test_a_comment_of_a_space_is_no_change_of_its_command_line(tmp_path):
-    file = tmp_path / "space.yaml"
-    for note in ("# --set runner=stock\n", "# | no change\n"):
-        file.write_text(f"{note}{PLAIN}")
-        assert as_options(file) == ["--space", str(file)]
-        file.write_text(as_run(file, ["environment.kwargs.token=abc"], None, None))
-        assert as_options(file)[2:] == ["--set", "environment.kwargs.token=***"]
-    assert as_options(tmp_path / "none.yaml") == ["--space", str(tmp_path / "none.yaml")]
+    assert load_space(kept) == load_space(file, overrides=changes)
 
 
 # Identity
@@ -229,7 +215,6 @@ def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
     base = spec()
     for changes in ({"search__num_trials": 60}, {"description": "x"}):
         assert spec(**changes).digest() == base.digest()
-    assert holdup.holdup_spec(holdup__cpu_hours=9).digest() == holdup.holdup_spec(holdup__cpu_hours=8).digest()
     for changes in (
         {"search__sampler": "tpe"},
         {"budget__env_steps": 1001},
@@ -264,18 +249,9 @@ def test_what_earlier_versions_recorded_is_read():
     assert now == recorded
     old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}}
     del old["version"], old["search"]["baselines"]
-    old["holdup"] = {**recorded["holdup"], "num_rounds": 2}
+    old["holdup"] = {**recorded["holdup"], "measure": {"repeats": 2}}
     old["budget"] = {**recorded["budget"], "allow_larger_batch": True}  # which chose no trial
-    assert gone_from(old) == ["holdup.num_rounds"] and gone_from(recorded) == []
+    assert gone_from(old) == ["holdup.measure"] and gone_from(recorded) == []
     assert gone_from({"throughput": {"allocation": None}}) == []
     assert gone_from({"throughput": {"allocation": {"num_env_runners": 4}}}) == ["throughput.allocation"]
     assert as_of_now(old) == {**{key: each for key, each in recorded.items() if key != "version"}, "learner": "fused"}
-
-
-def test_a_study_file_that_somebody_changed_is_not_resumed(tmp_path):
-    folder = holdup.write_study(tmp_path, spec(), [])
-    recorded = json.loads(folder.identity_file.read_text())
-    recorded["spec"]["budget"]["env_steps"] = 2000
-    folder.identity_file.write_text(json.dumps(recorded))
-    with pytest.raises(RecordError, match="`spec` and `digest` must agree"):
-        resumed_identity(folder, spec(budget__env_steps=2000), RunOptions(name="demo", out=tmp_path, resume=True))

@@ -2,7 +2,6 @@
 
 import io
 import math
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -18,18 +17,16 @@ from study.cli.tables import print_trials
 from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
-from study.designs.holdup.known import TIE, Known, places, winner_of
-from study.designs.holdup.stages import REUSED, STAGES, Outcome, Stage, num_later, phases
-from study.designs.registry import make_plan
+from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
 from study.designs.search.outcome import Outcomes
 from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
-from study.records.request import TrialRequest, digest_of
+from study.records.request import TrialRequest
 from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup
-from tests.driven import ROOMY, Driven, records, rows
+from tests.driven import Driven, records, rows
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
 from tests.values import replace
@@ -39,14 +36,11 @@ HOLDUP = {
     "small_scale": 2,
     "unseen_scales": [4, 12],
     "num_settings": 8,
-    "calibrate": {"num_points": 3},
     "race": {"num_settings": 4, "blocks": [1, 1]},
-    "stress": {"num_settings": 2, "num_seeds": 2},
     "confirm": {"num_seeds": 6, "num_seeds_others": 5, "num_seeds_stock": 0},
     "rank_seeds": {"first": 101, "count": 2},
     "test_seeds": {"first": 1001, "count": 6},
 }
-MEASURE = {"scales": [1, 3], "repeats": 2, "iterations": 2, "step_wait_ms": 2}
 
 
 def space(**changes):
@@ -213,7 +207,7 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
     names = list(STAGES)
-    for stage in ("calibrate", "search", "race", "stress"):
+    for stage in ("search", "race", "baselines"):
         closed = Drive(tmp_path, space(), until=stage).run()
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
@@ -233,7 +227,7 @@ def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path)
     setting = frozen.settings[frozen.winner]
     assert abs(math.log10(setting["lr"]) + 3) < 0.4
     assert setting["steps_per_env_runner"] <= 100  # 500 return units better at the large scales
-    assert {row.stage for row in drive.rows.values()} == set(STAGES) - {"measure"}
+    assert {row.stage for row in drive.rows.values()} == set(STAGES)
     assert len(drive.rows) <= drive.conductor.plan.num_trials
     confirmed = Counter((row.anchor, row.num_env_runners) for row in drive.rows.values() if row.stage == "confirm")
     assert all(confirmed["winner", scale] == 6 for scale in (4, 8, 12))  # in two halves, of five and of one
@@ -241,14 +235,12 @@ def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path)
     assert all(row.num_env_runners in (2, 6, 8) for row in drive.rows.values() if row.stage != "confirm")
 
 
-def test_places_are_shared_by_equals_and_taken_together_over_scales_and_the_cheaper_wins_a_tie():
+def test_places_are_shared_by_equals_and_taken_together_over_scales():
     found = places([{"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.5}, {"a": 0.2, "e": 0.8}, {"f": 0.1}, {}])
     assert found == pytest.approx(
         {"a": (7 / 8 + 1 / 4) / 2, "b": 1 / 8, "c": 1 / 2, "d": 1 / 2, "e": 3 / 4, "f": 1 / 2}
     )
     assert places([{"a": 0.0, "b": 0.0}, {"c": 0.0}]) == {"a": 0, "b": 0, "c": 0}  # failed, all of a scale
-    assert winner_of({"a": 0.9, "b": 0.9 - TIE / 2, "c": 0.8}, {"a": 2, "b": 1, "c": 0}) == "b"
-    assert winner_of({"a": 0.9, "b": 0.9 - TIE * 2}, {"a": 2, "b": 1}) == "a"
 
 
 def test_failures_and_nan_count_as_zero_and_never_vanish(tmp_path):
@@ -284,7 +276,7 @@ def test_the_race_is_for_the_best_of_each_scale(tmp_path):
 def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
     drive = Drive(tmp_path, few_settings())
     assert drive.run().reason == "complete"
-    searched = [row for row in drive.rows.values() if row.stage in ("calibrate", "search") and row.iterations is None]
+    searched = [row for row in drive.rows.values() if row.stage == "search"]
     assert max(Counter((row.digest, row.num_env_runners, row.seed) for row in searched).values()) > 1
     known = Known(drive.spec, drive.rows, [])
     for scale in (2, 6, 8):
@@ -304,35 +296,34 @@ def folded(lines):
 
 
 def test_no_trial_runs_again_what_another_one_ran():
-    raced = set()
+    """The small scale's best races too: with its batch grown it is the same at the target scale."""
 
     def outcome(request, rule):
-        """The worse finalist at the large scales is the best at the small one."""
-        miss = 50 * abs(math.log10(rule["lr"]) + 3)
-        if request.stage == "race":
-            raced.add(digest_of(rule))
-        if request.num_env_runners == 2:
-            return 400 + miss if digest_of(rule) in raced else 300
-        return 480 - miss
+        peak = -2.2 if request.num_env_runners == 2 else -3
+        return 480 - 50 * abs(math.log10(rule["lr"]) - peak) - request.seed % 7
 
-    own_spec = holdup.holdup_spec(holdup={**holdup.HOLDUP, "stress": {"num_settings": 2, "num_seeds": 2}})
+    own_spec = holdup.holdup_spec(holdup={**holdup.HOLDUP, "race": {"num_settings": 4, "blocks": [1, 1]}})
     lines = lines_of(own_spec, outcome)
     ledger = folded(lines)
     ran = Counter(
         (tuple(sorted(row.setting.items())), row.seed, row.variant)
         for row in ledger.rows.values()
-        if row.stage in ("race", "stress", "confirm")
+        if row.stage in ("race", "baselines", "confirm")
     )
     assert max(ran.values()) == 1
-    decision = next(each for each in ledger.decisions if each.phase == "stress")
-    # The small scale's best ran on the first rank seed at the target scale; with its batch grown it is the same there.
-    assert set(decision.evidence[REUSED]) == {"best_small_batch_grown"}
-    trials = [ledger.rows[trial] for trial in decision.evidence[REUSED]["best_small_batch_grown"]]
-    assert [row.seed for row in trials] == [101, 102]
-    assert {row.digest for row in trials} == {decision.evidence["best_small"]}
-    assert "best_small_batch_grown" not in {request.get("name") for request in decision.requests}
+    decision = next(each for each in ledger.decisions if each.next_stage == "baselines")
+    best = decision.evidence["best_small"]
+    again = [row for row in ledger.rows.values() if row.stage == "race" and row.digest == best]
+    assert 101 in {row.seed for row in again}
+    asked = {(each["name"], each["seed"]) for each in decision.requests}
+    assert not {("best_small_batch_grown", row.seed) for row in again} & asked
+    assert ("best_small_unchanged", 101) in asked
     following = next(each for each in ledger.decisions if each.phase == "baselines")
-    mean = sum(row.summary["score"] for row in trials) / 2
+    here = [
+        *again,
+        *(row for row in ledger.rows.values() if row.anchor == "best_small_batch_grown" and row.stage == "baselines"),
+    ]
+    mean = sum(row.summary["score"] for row in here) / 2
     assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
     assert not followed(lines, own_spec)[0]
 
@@ -368,7 +359,7 @@ def test_the_confirmation_meets_no_seed_that_was_played_before(
     own_spec = holdup.holdup_spec(
         evaluation__episodes=episodes,
         evaluation__seed=evaluation_seed,
-        holdup={**holdup.HOLDUP, "confirm": confirm, "measure": None},
+        holdup={**holdup.HOLDUP, "confirm": confirm},
     )
     lines = lines_of(own_spec, outcome)
     rows = list(folded(lines).rows.values())
@@ -387,7 +378,7 @@ def test_the_confirmation_meets_no_seed_that_was_played_before(
 def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
     own_spec = holdup.holdup_spec()
     lines, size = lines_of(own_spec, until="confirm"), own_spec.evaluation.episodes
-    keeper = StageKeeper(own_spec, make_plan(own_spec, ROOMY), folded(lines), print)
+    keeper = StageKeeper(own_spec, folded(lines), print)
     last = next(line.record for line in reversed(lines) if isinstance(line.record, TrialStarted))
     keeper.check(replace(last, attempt=2))  # after a kill it plays its own again
     other = replace(last, trial=last.trial + 1, first_episode=1000 * size)
@@ -396,8 +387,8 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
         with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
             keeper.check(replace(other, first_episode=first))
     with pytest.raises(RecordError, match="other episodes than the first ones"):
-        keeper.check(replace(other, stage="stress", seed=101))
-    with pytest.raises(RecordError, match="is of one of the stages calibrate, "):
+        keeper.check(replace(other, stage="baselines", seed=101))
+    with pytest.raises(RecordError, match="is of one of the stages search, "):
         keeper.check(replace(other, stage="raec"))
     for changes in ({"stage": "race", "first_episode": 0}, {"digest": "of another setting"}):
         with pytest.raises(RecordError, match=f"test seed {last.seed} is for settings that are frozen"):
@@ -407,100 +398,24 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
         keeper.check(other)
 
 
-def test_a_study_of_another_version_of_the_protocol_does_not_go_on():
-    own_spec = holdup.holdup_spec()
-    ledger = folded(lines_of(own_spec, until="search"))
-    ledger.decisions[-1] = replace(ledger.decisions[-1], protocol=1)
-    with pytest.raises(RecordError, match="this version knows version 5 of the hold-up protocol, got 1"):
-        StageKeeper(own_spec, make_plan(own_spec, ROOMY), ledger, print)
-
-
-# --- the budget ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("build", "num_settings", "paid"),
-    [
-        (lambda **sizes: space(holdup=sizes), 40, 25),
-        (few_settings, 60, 30),  # the race never gets its six settings, there are four
-    ],
-    ids=["ranges", "few settings"],
+    ("changes", "named"), [({"protocol": 1}, "got version 1"), ({"stage": "calibrate"}, "got the stage calibrate")]
 )
-def test_a_budget_cuts_the_search_and_keeps_what_the_later_stages_need_also_after_kills(
-    tmp_path, build, num_settings, paid
-):
-    """Each whole trial costs 10 CPU-seconds; the budget pays for fewer settings than are wanted."""
-    enough = (num_later(build(num_settings=num_settings)) + 5 + 2 + paid) * 10 / 3600
-    tight = build(num_settings=num_settings, cpu_hours=enough)
-    drive = Drive(tmp_path / "whole", tight)
-    assert drive.run().reason == "complete"
-    cut = next(each for each in decisions(tmp_path / "whole") if each.cancelled)
-    assert cut.phase == "search"
-    assert "CPU-hours" in cut.evidence["cancelled"]
-    assert sum(row.summary["cpu_s_spent"] for row in drive.rows.values()) <= enough * 3600
-    for most in (5, 8):  # behind the calibration, and within the search, which is never refused once it has begun
-        assert Drive(tmp_path / "killed", tight).run(most=most) is None
-    assert Drive(tmp_path / "killed", tight).run().reason == "complete"
-    assert essence(tmp_path / "killed") == essence(tmp_path / "whole")
+def test_a_study_of_another_version_of_the_protocol_does_not_go_on(changes, named):
+    own_spec = holdup.holdup_spec()
+    ledger = folded(lines_of(own_spec, until="race 1"))
+    ledger.decisions[-1] = replace(ledger.decisions[-1], **changes)
+    with pytest.raises(RecordError, match=f"version 5 of the hold-up protocol.*{named}"):
+        StageKeeper(own_spec, ledger, print)
 
 
-def test_trials_that_run_count_against_the_budget(tmp_path):
-    """Each whole trial costs 10 CPU-seconds; the budget pays for one more than those of the later stages."""
-    drive = Drive(tmp_path, space(holdup={"num_settings": 40}))
-    drive.run(most=30)
-    spent = sum(row.summary.get("cpu_s_spent") or 0 for row in drive.rows.values())
-    tight = space(holdup={"num_settings": 40, "cpu_hours": (spent + (num_later(drive.spec) + 1.5) * 10) / 3600})
-    keeper = StageKeeper(tight, drive.conductor.plan, drive.conductor.ledger, print)
-    request = TrialRequest(stage="search", num_env_runners=8, seed=1)
-    assert keeper.why_skip(request, num_running=0, left_s=None) == ""
-    assert "CPU-hours" in keeper.why_skip(request, num_running=1, left_s=None)
-    assert keeper.why_skip(replace(request, stage="race"), num_running=1, left_s=None) == ""
-
-
-def test_a_budget_that_cannot_pay_for_the_confirmation_is_refused_with_what_would_be_enough(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"cpu_hours": 0.05}))
-    closed = drive.run()
-    assert closed.reason == "error"
-    assert "a trial takes 10 CPU-seconds" in closed.detail
-    assert {row.stage for row in drive.rows.values()} == {"calibrate"}
-    enough = float(re.search(r"holdup.cpu_hours=([\d.]+)", closed.detail).group(1))
-    resumed = Drive(tmp_path, space(holdup={"cpu_hours": enough}))
-    assert resumed.run().reason == "complete"
-    assert sum(row.summary["cpu_s_spent"] for row in resumed.rows.values()) <= enough * 3600
-    later = [row for row in resumed.rows.values() if row.stage != "calibrate"]
-    assert all(row.predicted_cpu_s > 0 for row in later)  # by the cost model of the calibration
-
-
-# --- stock runs and the clock ----------------------------------------------------------------------------------------
+# --- stock runs ----------------------------------------------------------------------------------------
 
 
 def test_stock_runs_have_rllibs_own_runners_and_learner():
     study, rllib = (spec_of(space(), variant) for variant in ("study", "stock"))
     assert (rllib.runner, rllib.learner) == ("stock", "rllib")
     assert (study.runner, study.learner, study.execution) == ("batched", "auto", "emulated")
-
-
-def test_what_waits_for_a_clock_is_skipped_where_there_are_no_cores_and_the_reason_is_recorded(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"measure": {"scales": [1, 8], "repeats": 2, "iterations": 2}}))
-    assert drive.run().reason == "complete"
-    last = decisions(tmp_path)[-1]
-    assert (last.phase, bool(last.cancelled)) == ("measure", True)
-    assert "CPUs" in last.evidence["cancelled"]
-
-
-def test_measured_trials_run_one_by_one_with_the_batch_or_the_share_of_a_runner_fixed(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"measure": MEASURE}))
-    seen = []
-    for started in drive.groups():
-        if started[0].stage == "measure":
-            seen.append([(one.anchor, one.setting["num_env_runners"]) for one in started])
-        for one in started:
-            drive.finish(one.trial)
-    assert all(len(together) == 1 for together in seen)
-    assert seen[0] == [("anchor", 1)]
-    strong, weak = ([row for row in drive.rows.values() if row.anchor == name] for name in ("strong", "weak"))
-    assert len({row.setting["train_batch_size"] for row in strong}) == 1
-    assert len({row.setting["train_batch_size"] / row.num_env_runners for row in weak}) == 1
 
 
 # --- what is seen of it ----------------------------------------------------------------------------------------------
@@ -511,7 +426,7 @@ def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tm
     drive.run()
     known = Outcomes(drive.spec)
     told = [row for row in drive.rows.values() if row.optuna_number is not None and row.ended]
-    assert told == [row for row in drive.rows.values() if row.stage == "search"]
+    assert told == [row for row in drive.rows.values() if row.stage == "search" and row.anchor != "default"]
     for row in told:
         assert known.of(row).values == (row.summary["score"],)
         assert known.of(row).constraints["policy updates"] == 18  # two iterations of twenty
@@ -519,7 +434,7 @@ def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tm
 
 def test_what_a_person_sees_of_the_stages(tmp_path):
     drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
-    assert drive.conductor.phase == "calibrate"
+    assert drive.conductor.phase == "search"
     drive.run(lambda row: None if row.trial == 6 else planted(row))
     console = Console(width=120, record=True, file=io.StringIO())
     print_trials(console, [*drive.rows.values()], table_file=Path("trials.csv"))
@@ -530,12 +445,12 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
 
 
 class Twice(Stage):
-    """A seventh stage, in one place: the winner once more at every searched scale, on other test seeds."""
+    """A fifth stage, in one place: the winner once more at every searched scale, on other test seeds."""
 
-    name, seeds, is_kept_for = "twice", "test_seeds", True
+    name, seeds = "twice", "test_seeds"
 
-    def sizes(self, spec):
-        return Counter({(scale, "study"): 1 for scale in spec.scales})
+    def sizes(self, holdup, scales):
+        return Counter({(scale, "study"): 1 for scale in scales})
 
     def begin(self, known, phase):
         winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]

@@ -11,7 +11,7 @@ from tests.throughput import throughput_spec
 
 def test_cells_are_the_cross_products_around_the_base_each_once():
     cells = {cell.name: cell for cell in cells_of(throughput_spec())}
-    assert {name: cell.grids for name, cell in cells.items()} == {
+    assert {name: ", ".join(cell.grids) for name, cell in cells.items()} == {
         BASE_CELL: "strong, weak",  # 2 runners, batch 400: as both grids name it
         "n=1 k=1 B=400 m=100 E=4": "strong",
         "n=4 k=1 B=400 m=100 E=4": "strong",
@@ -54,7 +54,7 @@ def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
         throughput_spec(throughput__grids__bad={"num_env_runners": [500, 600, 700]})
     assert [fault.where for fault in caught.value.faults] == ["throughput.grids.bad"]
     accepted = throughput_spec(throughput__grids__few={"train_batch_size": 50, "minibatch_size": 50})
-    cell = next(cell for cell in cells_of(accepted) if cell.grids == "few")
+    cell = next(cell for cell in cells_of(accepted) if cell.grids == ("few",))
     assert (cell.setting["train_batch_size"], cell.setting["minibatch_size"]) == (50, 50)
 
 

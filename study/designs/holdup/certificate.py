@@ -21,7 +21,6 @@ from study.records.files import below, write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, TrialEnded, read_lines
-from study.space.space_file import as_options
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -42,8 +41,14 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
             decisions are others than its records lead to (names the first ones).
     """
     identity = folder.identity()
-    spec = identity.parse()
-    _check_kind(folder, spec)
+    spec, where = identity.parse(), str(folder.records)
+    if spec.holdup is None:
+        rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
+        fix = "Add the section and start a new study."
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+    if folder.records == folder.packed_results:
+        rule, got = "a certificate rests on the training iterations too", "a study packed without them"
+        raise RecordError(where=where, rule=rule, got=got, fix="Pack it without --results-only.")
     lines = list(read_lines(folder.records))
     check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     try:
@@ -55,9 +60,9 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         rule, got = "a certificate must follow from the records", f"{type(error).__name__}: {error}"
-        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=RESTORE) from error
+        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
     rule = f"must lead to what it says was decided, {count(len(differing), 'difference')}:\n{_listed(differing)}\n"
-    raise RecordError(where=str(folder.records), rule=rule, fix=RESTORE)
+    raise RecordError(where=where, rule=rule, fix=RESTORE)
 
 
 def write_certificate(folder: StudyFolder) -> dict[str, Any]:
@@ -99,7 +104,11 @@ def verify(path: str | Path) -> StudyFolder:
     written = _written(file, fix)
     content = make_certificate(folder)
     differing = list(differences(written, content, ""))
-    if not differing and page_file.exists() and _text(page_file) != page(content):
+    if (
+        not differing
+        and page_file.exists()
+        and not (page_file.is_file() and page_file.read_bytes() == page(content).encode())
+    ):
         differing = [f"{page_file.name}: must be the page of these figures, got another text"]
     if differing:
         number = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
@@ -120,9 +129,8 @@ def followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]
             differing += differences(written, as_json(made), f"{place}: trial {record.trial}")
         elif isinstance(record, StageDecided):
             place += f": decision {record.number} ({record.phase})"
-            why = str(record.evidence.get("cancelled", ""))
             try:
-                decision, frozen = decide(spec, ledger.rows, ledger.decisions, cancelled=record.cancelled, reason=why)
+                decision, frozen = decide(spec, ledger.rows, ledger.decisions)
             except RecordError as error:
                 return [*differing, f"{place}: {error}"], ledger
             differing += differences(asdict(record), as_json(asdict(decision)), place)
@@ -177,34 +185,15 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
         written = json.loads(file.read_text())
     except FileNotFoundError as error:
         raise RecordError(where=where, rule="no certificate here", fix=fix) from error
-    except RecordError:
-        raise
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, RecordError):
+            raise
         got = f"a damaged file ({error})"
         raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
     found = written.get("format") if isinstance(written, dict) else type(written).__name__
     if found != FORMAT:
         raise RecordError(where=where, rule=f"this version reads format {FORMAT}", got=f"{found!r}", fix=fix)
     return dict(written)
-
-
-def _text(file: Path) -> str | None:
-    """Return the page as it is; None when it is no text that can be read."""
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _check_kind(folder: StudyFolder, spec: StudySpec) -> None:
-    """Refuse a study that has no stages, or was packed without what a certificate rests on."""
-    if spec.holdup is None:
-        rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
-        fix = "Add the section and start a new study."
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
-    if folder.records == folder.packed_results:
-        rule, got = "a certificate rests on the training iterations too", "a study packed without them"
-        raise RecordError(where=str(folder.records), rule=rule, got=got, fix="Pack it without --results-only.")
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:
@@ -218,7 +207,7 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
     stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
     progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
-    command = shlex.join(["python", "run_study.py", *as_options(folder.space_file), *place, "--resume"])
+    command = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
     raise RecordError(
         where=str(folder.records),
         rule="a certificate needs a confirmed study",

@@ -1,49 +1,48 @@
 """The certificate as one Markdown page. Arranges and rounds its figures; computes none."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from study.harmless import markdown, printable
 
 Content = Mapping[str, Any]
-_LAST = 4
-"""Evaluations of which each is shown alone."""
+CLOCK = (
+    "The rules are about learning. How long it takes, and whether more runners get there sooner, is answered by a "
+    "throughput study with these numbers: `throughput.yaml`."
+)
 
 
 def page(content: Content) -> str:
     """Return the page of a certificate."""
-    parts = (_head, _winner, _verdict, _arms, _search, _diagnosis, _measured, _sources)
+    parts = (_verdict, _arms, _search, _sources)
     return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
 
 
-def _head(content: Content) -> Iterator[str]:
-    study, scales = content["study"], content["scales"]
+def _verdict(content: Content) -> Iterator[str]:
+    study, scales, winner = content["study"], content["scales"], content["winner"]
     yield f"# {study['name']}: {content['verdict']['sentence']}"
     yield ""
     yield (
-        f"Setting `{content['winner']['digest']}` on {content['environment']['id']} at {scales['target']} environment "
+        f"Setting `{winner['digest']}` on {content['environment']['id']} at {scales['target']} environment "
         f"runners, against the best setting at {scales['small']}; unseen before the confirmation: "
         f"{_listed(scales['unseen'])}."
     )
     yield ""
-
-
-def _winner(content: Content) -> Iterator[str]:
-    winner, columns = content["winner"], ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
     yield ""
-    rows = ([scale, *(_number(numbers[name]) for name in columns)] for scale, numbers in winner["resolved"].items())
-    yield from _table(["num_env_runners", *columns], rows)
-
-
-def _verdict(content: Content) -> Iterator[str]:
-    words, checks = {True: "kept", False: "**broken**", None: "not judged"}, content["verdict"]["checks"].values()
+    columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
+    numbers = ([scale, *(_number(found[name]) for name in columns)] for scale, found in winner["resolved"].items())
+    yield from _table(["num_env_runners", *columns], numbers)
     yield "## Verdict"
     yield ""
+    words, checks = {True: "kept", False: "**broken**", None: "not judged"}, content["verdict"]["checks"].values()
     yield from _table(
         ["rule", "found", "", ""],
         ([each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]] for each in checks),
     )
+    yield from (f"- {sign}" for sign in content["signs"])
+    yield CLOCK
+    yield ""
     yield f"Against the baselines: {content['comparisons']['sentence']}."
     yield ""
     rows = [
@@ -63,8 +62,9 @@ def _arms(content: Content) -> Iterator[str]:
     arms = content["arms"]
     yield "## Arms, on test seeds"
     yield ""
-    columns = "arm, setting, n, n_failed, solved, mean score, IQM final_return, env_steps_to_target, "
-    columns += "cpu_s_spent, cpu_s_reserved, timing"
+    columns = (
+        "arm, setting, n, n_failed, solved, mean score, IQM final_return, env_steps_to_target, cpu_s_spent, timing"
+    )
     yield from _table(columns.split(", "), (_arm(name, arm) for name, arm in arms.items()))
     if apart := [arm["resolution_env_steps"] for arm in arms.values() if arm["resolution_env_steps"]]:
         yield (
@@ -72,14 +72,6 @@ def _arms(content: Content) -> Iterator[str]:
             f"{max(apart):,.0f} after the one before: a run got there at some time in between."
         )
         yield ""
-    shares = list(dict.fromkeys(share for arm in arms.values() for share in arm["curve"]))
-    shares.sort(key=lambda share: int(share.partition("/")[0]))
-    yield "Runs at the target at each of the last evaluations; `solved` is of the mean of those in the last tenth:"
-    yield ""
-    yield from _curves(arms, shares[-_LAST:], lambda point: f"{point['at_target']}/{point['iqm_return']['n']}")
-    yield "IQM of the greedy evaluation's return, by share of the budget (environment steps in brackets):"
-    yield ""
-    yield from _curves(arms, shares, lambda p: f"{estimate(p['iqm_return'], 1, n=False)} ({p['env_steps']})")
 
 
 def _arm(name: str, arm: Content) -> Iterator[Any]:
@@ -93,16 +85,7 @@ def _arm(name: str, arm: Content) -> Iterator[Any]:
     steps, never = arm["env_steps_to_target"], f", {arm['n_censored']} never" if arm["n_censored"] else ""
     yield "-" if steps is None else f"{steps:.0f}{never}"
     yield estimate(arm["cpu_s_spent"], 0, n=False)
-    yield estimate(arm["cpu_s_reserved"], 0, n=False)
     yield _listed(f"{count} {label}" for label, count in arm["timing"].items())
-
-
-def _curves(arms: Content, shares: Sequence[str], shown: Callable[[Content], str]) -> Iterator[str]:
-    rows = (
-        [name, *(shown(arm["curve"][share]) if share in arm["curve"] else "-" for share in shares)]
-        for name, arm in arms.items()
-    )
-    yield from _table(["arm", *shares], rows)
 
 
 def _search(content: Content) -> Iterator[str]:
@@ -119,50 +102,22 @@ def _search(content: Content) -> Iterator[str]:
         for stage, each in content["trials"].items()
     )
     yield from _table(["stage", "trials", "failed", "restarts", "CPU-hours"], rows)
-    seeds = (f"{name} {s['first']} to {s['first'] + s['count'] - 1}" for name, s in content["seeds"].items())
-    yield f"Seeds: {', '.join(seeds)}."
-    yield ""
-
-
-def _diagnosis(content: Content) -> Iterator[str]:
-    yield "## Diagnosis"
-    yield ""
-    rows = []
-    for name, each in content["diagnosis"].items():
-        applying = (found for found in each["findings"] if found["applies"])
-        why = "; ".join(f"{found['meaning']} {_number(found['value'])} ({found['law']})" for found in applying)
-        rows.append([name, _listed(each["labels"]), why, each["n"], each["num_failed"]])
-    yield from _table(["arm", "labels", "because", "n", "n_failed"], rows)
-
-
-def _measured(content: Content) -> Iterator[str]:
-    if not content["measured"]:
-        return
-    yield "## The clock: short trials with real runners"
-    yield ""
-    rows = []
-    for point in content["measured"]:
-        rates = point["env_steps_per_s"]
-        shown = "not measured" if rates is None else f"{rates[1]:.0f} ({rates[0]:.0f} to {rates[2]:.0f})"
-        timing = _listed(f"{count} {label}" for label, count in point["timing"].items())
-        rows.append([point["kind"], point["scale"], shown, point["n"], point["n_failed"], timing])
-    yield from _table(["kind", "num_env_runners", "env_steps_per_s: median (range)", "n", "n_failed", "timing"], rows)
 
 
 def _sources(content: Content) -> Iterator[str]:
-    yield "## Notes and sources"
+    yield "## Sources"
     yield ""
-    yield from (f"- {note}" for note in content["notes"])
     for session in content["sessions"]:
         found, cluster = session["provenance"], session["cluster"]
         versions = ", ".join(f"{name} {value}" for name, value in (found.get("versions") or {}).items() if value)
-        commit = ((found.get("git") or {}).get("commit") or "unknown")[:12]
+        git = found.get("git") or {}
+        commit = f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
         nodes = _listed(str(node.get("address")) for node in cluster.get("nodes", []))
         yield f"- Session {session['session']}: commit {commit}; {versions}; nodes {nodes}."
     study = content["study"]
     yield (
-        f"- Study {study['id']}, space digest {study['space_digest']}, {study['num_records']} records; "
-        "`certificate.json` has every figure."
+        f"- Study {study['id']}, space digest {study['space_digest']}, version {content['protocol']} of the protocol, "
+        f"{study['num_records']} records; `certificate.json` has every figure."
     )
     yield (
         "- `python -m study certificate verify` makes every decision and every figure again from the records. That "

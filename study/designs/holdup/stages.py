@@ -8,57 +8,104 @@ records alone, and is itself a record: killed anywhere and resumed, a study take
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from dataclasses import replace as changed
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import structs
 
-from study.designs.holdup.known import (
+from study.designs.holdup.arms import (
+    NAIVE_GROWTH,
+    NUM_CONFIRMED,
     NUM_SCALED,
-    Known,
+    ArmPlan,
     Setting,
-    cost_model,
-    cost_points,
     default_setting,
-    fixed_baselines,
     holdup_of,
-    mean,
-    places,
-    scaled_baselines,
-    winner_of,
+    planned_arms,
+    rivals_of,
 )
 from study.designs.search.worth import merit
-from study.designs.throughput.design import in_block
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided
 from study.records.request import TrialRequest, digest_of
-from study.space.parameters import SCALE
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK, Variant, overlay, resolve
+from study.space.settings import BEST_SMALL, Variant, resolve
 from study.space.spec import StudySpec
-
-if TYPE_CHECKING:
-    from study.designs.holdup.verdict import Run
 
 PROTOCOL = 5
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
 would lead to another decision or verdict: a study of another version is refused."""
 BASELINE_SEEDS = 2
-"""Rank seeds that each baseline runs on; by the means over them baselines are chosen for the confirmation. One seed
-would choose by luck, and the four of the stress would cost as much as the race."""
-NUM_RIVALS = 3
-"""Baselines that are confirmed at the most: the best, the best scaled one, naive growth."""
-CALIBRATION_ITERATIONS = 3
-"""Iterations of a short trial: one of warm-up and two that count."""
-REUSED = "reused"
-"""In the evidence of a decision: baseline -> finished trials that stand for it, since they ran what it would run."""
-
+"""Rank seeds that each rival runs on; by the means over them rivals are chosen for the confirmation. One seed would
+choose by luck."""
 Sizes = Counter[tuple[int, Variant]]
 """(scale, variant) -> trials."""
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean; 0 of nothing."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+class Known:
+    """The trials of a study up to a decision.
+
+    Attributes:
+        spec: The space.
+        holdup: Its section on stages.
+        decisions: The decisions so far.
+        rows: The trials that were run, by their numbers.
+        settings: Digest -> complete setting, of everything that was run.
+    """
+
+    def __init__(self, spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided]) -> None:
+        """Take the trials, all of which have ended."""
+        self.spec, self.holdup, self.decisions, self.rows = spec, holdup_of(spec), decisions, dict(sorted(rows.items()))
+        self.settings: dict[str, Setting] = {row.digest: row.rule for row in rows.values()}
+
+    def trials(self, *stages: str, scale: int | None = None) -> Iterator[TrialRow]:
+        """Yield the trials that ran as the space says, in their order; by default all of them."""
+        for row in self.rows.values():
+            if row.variant == "study" and (not stages or row.stage in stages) and scale in (None, row.num_env_runners):
+                yield row
+
+    def searched(self, scale: int) -> dict[str, float]:
+        """Return setting -> mean merit of what was searched at a scale.
+
+        A setting that was proposed again on a seed on which it had run says nothing new: one run of them counts.
+        """
+        merits: dict[str, dict[int, float]] = defaultdict(dict)
+        for row in self.trials("search", scale=scale):
+            merits[row.digest].setdefault(row.seed, merit(self.spec, row))
+        return {digest: mean(each.values()) for digest, each in merits.items()}
+
+    def best(self, merits: Mapping[str, float], scales: Sequence[int]) -> list[str]:
+        """Return the settings, the best first; on equal merits the one whose trials at `scales` took less CPU time."""
+        spent: dict[str, list[float]] = defaultdict(list)
+        for row in self.trials():
+            if row.num_env_runners in scales and (seconds := row.summary.get("cpu_s_spent")) is not None:
+                spent[row.digest].append(seconds)
+        costs = {digest: mean(seconds) for digest, seconds in spent.items()}
+        return sorted(merits, key=lambda setting: (-merits[setting], costs.get(setting, math.inf), setting))
+
+    def ran(self, setting: Setting, seed: int) -> TrialRow | None:
+        """Return the trial that ran a setting's numbers at the target scale on a rank seed, under whatever name.
+
+        Training is deterministic: another trial of them would give the same to the last digit.
+        """
+        target = self.holdup.target_scale
+        numbers, here = resolve(setting, target), self.trials("race", "baselines", scale=target)
+        return next((row for row in here if row.seed == seed and resolve(row.rule, target) == numbers), None)
+
+    @property
+    def chosen(self) -> tuple[Setting, Setting]:
+        """The winner and the small scale's best, once they have been chosen."""
+        last = next(each for each in self.decisions if BEST_SMALL in each.evidence)
+        return self.settings[last.kept[0]], self.settings[last.evidence[BEST_SMALL]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +122,7 @@ class Outcome:
 
 
 class Stage:
-    """A stage of a hold-up study. A new one is a subclass with an entry in `STAGES`, which has the order.
-
-    What it lets a person choose is a section of `study.space.sections`, if it has any.
-    """
+    """A stage of a hold-up study. A new one is a subclass with an entry in `STAGES`, which has the order."""
 
     name: str
     """In the records, and for `--until`."""
@@ -86,16 +130,18 @@ class Stage:
     """The seeds of the space that its trials run on. Test seeds are for settings that are frozen."""
     judges: bool = False
     """Whether its trials judge the frozen settings, and no others, each on evaluation episodes of its own."""
-    is_shortened: bool = False
-    """Whether the budget leaves out trials of it, so that those of the stages with `is_kept_for` can be paid for."""
-    is_kept_for: bool = False
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return the names of its phases; none where the space leaves the stage out."""
+        """Return the names of its phases."""
         return (self.name,)
 
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the most trials that it runs; which settings is not known beforehand."""
+    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
+        """Return the most trials that it runs; which settings is not known beforehand.
+
+        Args:
+            holdup: The section of the space.
+            scales: The searched scales.
+        """
         raise NotImplementedError
 
     def begin(self, known: Known, phase: str) -> Outcome:
@@ -103,55 +149,38 @@ class Stage:
         raise NotImplementedError
 
 
-class Calibrate(Stage):
-    """What trials cost here, before the search: short trials, and this project's default setting once."""
-
-    name, seeds = "calibrate", "tune_seeds"
-
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the cost points and the default setting."""
-        return Counter({(holdup_of(spec).target_scale, "study"): holdup_of(spec).calibrate.num_points + 1})
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Return the trials that every study begins with."""
-        holdup, default = known.holdup, default_setting(known.spec)
-        whole = TrialRequest(
-            stage=self.name,
-            num_env_runners=holdup.target_scale,
-            seed=holdup.tune_seeds.first,
-            setting=default,
-            name="default",
-        )
-        short = structs.replace(whole, name="cost point", iterations=CALIBRATION_ITERATIONS)
-        points = cost_points(known.spec, holdup.calibrate.num_points)
-        return Outcome(requests=[*(structs.replace(short, setting=overlay(default, point)) for point in points), whole])
-
-
 class Search(Stage):
-    """Settings that Optuna proposes: half at the target scale, a quarter at the small one, the rest between."""
+    """This project's default setting, then what Optuna proposes: half at the target scale, a quarter at the small one.
 
-    name, seeds, is_shortened = "search", "tune_seeds", True
+    The rest is for the scales between, which take turns.
+    """
 
-    def scales(self, spec: StudySpec) -> list[int]:
-        """Return the scale of each proposal; those between the small and the target scale take turns."""
-        holdup = holdup_of(spec)
+    name, seeds = "search", "tune_seeds"
+
+    def _scales(self, holdup: HoldUpSpec, scales: Sequence[int]) -> list[int]:
+        """Return the scale of each proposal."""
         target, small = holdup.target_scale, holdup.small_scale
-        turn = itertools.cycle([scale for scale in spec.scales if scale not in (target, small)] or [target])
+        turn = itertools.cycle([scale for scale in scales if scale not in (target, small)] or [target])
         four = (lambda: target, lambda: small, lambda: target, lambda: next(turn))
         return [four[index % 4]() for index in range(holdup.num_settings)]
 
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return one trial of each proposal."""
-        return Counter((scale, "study") for scale in self.scales(spec))
+    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
+        """Return one trial of the default and of each proposal."""
+        return Counter((scale, "study") for scale in [holdup.target_scale, *self._scales(holdup, scales)])
 
     def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for the proposals, each once, on the seeds of the search in turn."""
-        seeds = itertools.cycle(known.holdup.tune_seeds.seeds)
-        requests = [
-            TrialRequest(stage=self.name, num_env_runners=scale, seed=next(seeds)) for scale in self.scales(known.spec)
-        ]
-        model = cost_model(known.rows.values())
-        return Outcome(requests=requests, evidence={"cost_model": None if model is None else asdict(model)})
+        """Return the trials that every study begins with, the proposals on the seeds of the search in turn."""
+        holdup = known.holdup
+        default = TrialRequest(
+            stage=self.name,
+            num_env_runners=holdup.target_scale,
+            seed=holdup.tune_seeds.first,
+            setting=default_setting(known.spec),
+            name="default",
+        )
+        proposals = zip(self._scales(holdup, known.spec.scales), itertools.cycle(holdup.tune_seeds.seeds), strict=False)
+        asked = [TrialRequest(stage=self.name, num_env_runners=scale, seed=seed) for scale, seed in proposals]
+        return Outcome(requests=[default, *asked])
 
 
 class Race(Stage):
@@ -160,19 +189,18 @@ class Race(Stage):
     Racing only allocates budget. It makes no claim of significance: with eight paired seeds no corrected test could.
     """
 
-    name, seeds, is_kept_for = "race", "rank_seeds", True
+    name, seeds = "race", "rank_seeds"
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return one for each block."""
         return tuple(f"race {number}" for number in range(1, len(holdup.race.blocks) + 1))
 
-    def sizes(self, spec: StudySpec) -> Sizes:
+    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
         """Return the trials of the blocks."""
-        holdup = holdup_of(spec)
         entering, count = holdup.race.num_settings, 0
         for block in holdup.race.blocks:
             count += entering * block
-            entering = max(math.ceil(entering / 2), holdup.stress.num_settings)
+            entering = math.ceil(entering / 2)
         return Counter({(holdup.target_scale, "study"): count})
 
     def begin(self, known: Known, phase: str) -> Outcome:
@@ -182,149 +210,81 @@ class Race(Stage):
         their own scale decides, since what a scale makes easy says nothing about a setting. On equal places those that
         ran above the small scale go first, the cheaper before the dearer.
         """
-        number, sizes = int(phase.rpartition(" ")[2]), known.holdup.race
+        holdup, blocks = known.holdup, known.holdup.race.blocks
+        number = int(phase.rpartition(" ")[2])
         evidence: dict[str, Any]
         if number == 1:
             searched = {scale: known.searched(scale) for scale in known.spec.scales}
-            merits = places(searched.values())
-            ranked = known.best(merits, known.large)
-            kept, dropped = ranked[: sizes.num_settings], ranked[sizes.num_settings :]
-            evidence = {"places": merits, "searched": {str(scale): each for scale, each in searched.items()}}
+            evidence = {"places": (merits := places(searched.values()))}
+            evidence["searched"] = {str(scale): each for scale, each in searched.items()}
+            ranked = known.best(merits, [scale for scale in known.spec.scales if scale != holdup.small_scale])
+            most = holdup.race.num_settings
         else:
-            kept, dropped, evidence = survivors(known, sizes.blocks[: number - 1])
-        done = sum(sizes.blocks[: number - 1])
-        seeds = known.holdup.rank_seeds.seeds[done : done + sizes.blocks[number - 1]]
+            ranked, evidence = standing(known, sum(blocks[: number - 1]))
+            most = math.ceil(len(ranked) / 2)
+        done = sum(blocks[: number - 1])
         requests = [
-            _ranking(known, self.name, digest, known.holdup.target_scale, seed) for seed in seeds for digest in kept
+            TrialRequest(
+                stage=self.name, num_env_runners=holdup.target_scale, seed=seed, setting=known.settings[digest]
+            )
+            for seed in holdup.rank_seeds.seeds[done : done + blocks[number - 1]]
+            for digest in ranked[:most]
         ]
-        return Outcome(requests=requests, kept=kept, dropped=dropped, evidence=evidence)
+        return Outcome(requests=requests, kept=ranked[:most], dropped=ranked[most:], evidence=evidence)
 
 
-def survivors(known: Known, blocks: Sequence[int]) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return who stays in the race after its blocks so far, who does not, and the scores behind it."""
-    target, racing = known.holdup.target_scale, known.decisions[-1].kept
-    seeds = known.holdup.rank_seeds.seeds[: sum(blocks)]
-    scores = {}
-    for digest in racing:
-        found = known.on_rank_seeds(digest, target)
-        scores[digest] = [found[seed] for seed in seeds]
-    most = max(math.ceil(len(scores) / 2), known.holdup.stress.num_settings)
-    kept = known.best({digest: sum(each) / len(each) for digest, each in scores.items()}, [target])[:most]
-    return kept, [digest for digest in racing if digest not in kept], {"scores": scores, "seeds": list(seeds)}
+def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return for every setting its place among those that ran at its scale: in (0, 1), and the better the larger.
+
+    The best of four has 7/8, the worst 1/8, one that ran alone 1/2; equal scores share the mean of their places, and a
+    setting that ran at several scales has the mean of its places there. A score of 0, as of a failure, has place 0.
+
+    Args:
+        searched: For each scale, setting -> mean score.
+    """
+    from scipy.stats import rankdata  # takes a while; the plan of a study does without
+
+    found: dict[str, list[float]] = defaultdict(list)
+    for scores in searched:
+        for setting, rank in zip(scores, rankdata(list(scores.values())), strict=True):
+            found[setting].append((float(rank) - 0.5) / len(scores) if scores[setting] > 0 else 0.0)
+    return {setting: mean(each) for setting, each in found.items()}
 
 
-def _ranking(known: Known, stage: str, digest: str, scale: int, seed: int) -> TrialRequest:
-    return TrialRequest(stage=stage, num_env_runners=scale, seed=seed, setting=known.settings[digest])
+def standing(known: Known, num_seeds: int) -> tuple[list[str], dict[str, Any]]:
+    """Return the settings that race by their mean scores on so many rank seeds, best first, and these scores."""
+    target, seeds = known.holdup.target_scale, known.holdup.rank_seeds.seeds[:num_seeds]
+    scores: dict[str, list[float]] = {}
+    for digest in known.decisions[-1].kept:
+        rows = (row for row in known.trials("race", scale=target) if row.digest == digest)
+        merits = {row.seed: merit(known.spec, row) for row in rows}
+        scores[digest] = [merits[seed] for seed in seeds]
+    ranked = known.best({digest: mean(each) for digest, each in scores.items()}, [target])
+    return ranked, {"scores": scores, "seeds": list(seeds)}
 
 
-class Stress(Stage):
-    """The finalists at every searched scale, which choose the winner; then what the winner has to beat."""
+class Baselines(Stage):
+    """What the winner of the race has to beat, on few seeds: who is best of them is tested with it."""
 
-    name, seeds, is_kept_for = "stress", "rank_seeds", True
+    name, seeds = "baselines", "rank_seeds"
 
-    def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return one for the finalists and one for the baselines."""
-        return ("stress", "baselines")
-
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the trials of the finalists, of as many settings of the small scale, and of the baselines."""
-        holdup, count = holdup_of(spec), Sizes()
-        finalists, seeds = holdup.stress.num_settings, holdup.stress.num_seeds
-        for scale in spec.scales:
-            run_already = min(seeds, sum(holdup.race.blocks)) if scale == holdup.target_scale else 0
-            count[scale, "study"] += finalists * (seeds - run_already)
-        count[holdup.small_scale, "study"] += finalists * seeds
-        count[holdup.target_scale, "study"] += (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS
-        return count
+    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
+        """Return the trials of the rivals."""
+        return Counter({(holdup.target_scale, "study"): (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS})
 
     def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for the finalists, or for the baselines."""
-        return self._finalists(known) if phase == "stress" else self._baselines(known)
-
-    def _finalists(self, known: Known) -> Outcome:
-        """Ask for the finalists at every searched scale, and for the best of the small scale there."""
-        holdup, small_scale, count = known.holdup, known.holdup.small_scale, known.holdup.stress.num_settings
-        best, fallen, evidence = survivors(known, holdup.race.blocks)
-        ranked = best + fallen
-        kept, dropped = ranked[:count], ranked[count:]
-        small = known.best(known.searched(small_scale), [small_scale])[:count]
-        wanted = [(digest, scale) for digest in kept for scale in known.spec.scales]
-        wanted += [(digest, small_scale) for digest in small if digest not in kept]
+        """Choose the winner and the best of the small scale, then ask for the rivals, but for what has run already."""
+        holdup = known.holdup
+        (winner, *others), evidence = standing(known, sum(holdup.race.blocks))
+        best_small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
+        rivals = rivals_of(holdup, known.settings[winner], known.settings[best_small])
         requests = [
-            _ranking(known, self.name, digest, scale, seed)
-            for seed in holdup.rank_seeds.seeds[: holdup.stress.num_seeds]
-            for digest, scale in wanted
-            if seed not in known.on_rank_seeds(digest, scale)
+            TrialRequest(stage=self.name, num_env_runners=holdup.target_scale, seed=seed, setting=setting, name=name)
+            for seed in holdup.rank_seeds.seeds[:BASELINE_SEEDS]
+            for name, setting in rivals.items()
+            if known.ran(setting, seed) is None
         ]
-        return Outcome(requests=requests, kept=kept, dropped=dropped, evidence=evidence | {"small": small})
-
-    def _baselines(self, known: Known) -> Outcome:
-        """Choose the winner and the best of the small scale, then ask for what the winner has to beat.
-
-        A baseline takes over a trial of race or stress that ran its numbers on the seed at the target scale: training
-        is deterministic, so that it would give the same run to the last digit.
-        """
-        holdup, last, spec = known.holdup, known.decisions[-1], known.spec
-        target, small_scale = holdup.target_scale, holdup.small_scale
-        means = {
-            digest: {scale: mean(known.on_rank_seeds(digest, scale).values()) for scale in spec.scales}
-            for digest in last.kept
-        }
-        holds = {digest: min(means[digest][scale] for scale in known.large) for digest in last.kept}
-        winner = winner_of(holds, known.costs([target]))
-        candidates = dict.fromkeys([*last.evidence["small"], *last.kept])
-        at_small = {digest: mean(known.on_rank_seeds(digest, small_scale).values()) for digest in candidates}
-        best_small = known.best(at_small, [small_scale])[0]
-        requests: list[TrialRequest] = []
-        reused: dict[str, list[int]] = {}
-        ran = [(row, resolve(row.rule, target)) for row in known.whole("race", "stress", scale=target)]
-        for seed in holdup.rank_seeds.seeds[:BASELINE_SEEDS]:
-            for name, setting in rivals(known, winner, best_small).items():
-                numbers = resolve(setting, target)
-                alike = [row.trial for row, others in ran if row.seed == seed and others == numbers]
-                if alike:
-                    reused.setdefault(name, []).append(alike[0])
-                else:
-                    asked = TrialRequest(stage=self.name, num_env_runners=target, seed=seed, setting=setting, name=name)
-                    requests.append(asked)
-        evidence = {
-            "means": {digest: {str(scale): value for scale, value in each.items()} for digest, each in means.items()},
-            "holds": holds,
-            "at_small": at_small,
-            BEST_SMALL: best_small,
-        } | ({REUSED: reused} if reused else {})
-        dropped = [digest for digest in last.kept if digest != winner]
-        return Outcome(requests=requests, kept=[winner], dropped=dropped, evidence=evidence)
-
-
-def rivals(known: Known, winner: str, best_small: str) -> dict[str, Setting]:
-    """Return the baselines by name, without those that are the winner, or each other, at the target scale."""
-    holdup = known.holdup
-    seen = [resolve(known.settings[winner], holdup.target_scale)]
-    different = {}
-    for name, setting in (
-        fixed_baselines(holdup) | scaled_baselines(known.settings[best_small], holdup.small_scale)
-    ).items():
-        numbers = resolve(setting, holdup.target_scale)
-        if numbers not in seen:
-            different[name] = setting
-            seen.append(numbers)
-    return different
-
-
-def _chosen(known: Known) -> tuple[str, str]:
-    """Return the digests of the winner and of the small scale's best."""
-    last = next(each for each in known.decisions if BEST_SMALL in each.evidence)
-    return last.kept[0], last.evidence[BEST_SMALL]
-
-
-def _is_lost(known: Known) -> bool:
-    """Return whether the confirmation stopped at half, since rule 2 cannot be kept any more."""
-    return any(each.evidence.get("lost") for each in known.decisions)
-
-
-ArmPlan = tuple[str, Setting, int, int]
-"""Name, setting, scale and most seeds of an arm of the confirmation."""
+        return Outcome(requests=requests, kept=[winner], dropped=others, evidence=evidence | {BEST_SMALL: best_small})
 
 
 class Confirm(Stage):
@@ -338,20 +298,17 @@ class Confirm(Stage):
     `tests/unit/test_confirmation_episodes.py` for both, simulated with the components of the recorded example.
     """
 
-    name, seeds, judges, is_kept_for = "confirm", "test_seeds", True, True
+    name, seeds, judges = "confirm", "test_seeds", True
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return the two halves, and the stock runs where there are any."""
         return ("confirm", "rest", *(["stock"] if holdup.confirm.num_seeds_stock else []))
 
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the runs of all arms: the winner, the small scale's best, baselines, and the stock runs."""
-        holdup, count = holdup_of(spec), Sizes()
-        sizes, target, small = holdup.confirm, holdup.target_scale, holdup.small_scale
-        for scale in (target, small, *holdup.unseen_scales, small):
-            count[scale, "study"] += sizes.num_seeds
-        count[target, "study"] += NUM_RIVALS * sizes.num_seeds_others
-        count[target, "stock"] += sizes.num_seeds_stock
+    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
+        """Return the runs of all arms."""
+        count = Sizes()
+        for arm in planned_arms(holdup, {}, {"lr": 1.0}, {str(number): {} for number in range(NUM_CONFIRMED)}):
+            count[arm.scale, arm.variant] += arm.num_seeds
         return +count
 
     def begin(self, known: Known, phase: str) -> Outcome:
@@ -360,187 +317,93 @@ class Confirm(Stage):
         The stages before play the first block; the confirmation takes the blocks behind it, in the order of its trials.
         """
         outcome = {"confirm": self._first, "rest": self._rest, "stock": self._stock}[phase](known)
-        after = sum(len(each.requests) for each in known.decisions if each.next_stage == self.name)
+        before = sum(len(each.requests) for each in known.decisions if each.next_stage == self.name)
         size = known.spec.evaluation.episodes
         requests = [
-            structs.replace(request, first_episode=(1 + after + number) * size)
+            structs.replace(request, first_episode=(1 + before + number) * size)
             for number, request in enumerate(outcome.requests)
         ]
-        return changed(outcome, requests=requests)
+        return Outcome(requests=requests, kept=outcome.kept, evidence=outcome.evidence, frozen=outcome.frozen)
 
     def _first(self, known: Known) -> Outcome:
-        """Freeze the settings and ask for the first half of every arm, in random order.
+        """Freeze the settings and ask for the first half of every arm.
 
-        Besides the winner and the small scale's best: the best baseline, the best rule that carries the small scale's
-        best up, and naive growth. Where the winner is the small scale's best too, it is its own reference there, and
-        one arm.
+        Besides the winner and the small scale's best: the best rival, the best rule that carries the small scale's best
+        up, and naive growth.
         """
-        last, (winner, best_small) = known.decisions[-1], _chosen(known)
-        settings = rivals(known, winner, best_small)
-        reused: Mapping[str, list[int]] = last.evidence.get(REUSED, {})
-        runs: dict[str, list[TrialRow]] = {
-            name: [known.rows[trial] for trial in reused.get(name, []) if trial in known.rows] for name in settings
-        }
-        for row in known.whole("stress"):
-            if row.anchor is not None:
-                runs[row.anchor].append(row)
-        means = {name: mean(merit(known.spec, row) for row in rows) for name, rows in runs.items()}
-        costs = {name: mean(row.summary.get("cpu_s_spent") or 0.0 for row in rows) for name, rows in runs.items()}
+        winner, best_small = known.chosen
+        rivals, seeds = rivals_of(known.holdup, winner, best_small), known.holdup.rank_seeds.seeds[:BASELINE_SEEDS]
+        means, costs = dict[str, float](), dict[str, float]()
+        for name, setting in rivals.items():
+            rows = [row for seed in seeds if (row := known.ran(setting, seed)) is not None]
+            means[name] = mean(merit(known.spec, row) for row in rows)
+            costs[name] = mean(row.summary.get("cpu_s_spent") or 0.0 for row in rows)
         ranked = sorted(means, key=lambda name: (-means[name], costs[name], name))
         scaled = [name for name in ranked if name.startswith(BEST_SMALL)]
-        judged = dict.fromkeys([*ranked[:1], *scaled[:1], *(name for name in means if name == "naive_growth")])
-        arms = self._arms(known, {name: settings[name] for name in judged})
-        frozen = {digest_of(setting): dict(setting) for _, setting, _, _ in arms}
+        tested = dict.fromkeys([*ranked[:1], *scaled[:1], *({NAIVE_GROWTH} & means.keys())])
+        arms = planned_arms(known.holdup, winner, best_small, {name: rivals[name] for name in tested})
         return Outcome(
-            requests=self._half(known, arms, second=False),
-            kept=[winner],
+            requests=self._runs(known, arms, second=False),
+            kept=[digest_of(winner)],
             evidence={"baselines": means, "best_baseline": ranked[0] if ranked else None},
-            frozen=SettingsFrozen(winner=winner, settings=frozen),
+            frozen=SettingsFrozen(
+                winner=digest_of(winner),
+                settings={digest_of(arm.setting): dict(arm.setting) for arm in arms},
+            ),
         )
 
-    def _arms(self, known: Known, baselines: Mapping[str, Setting]) -> list[ArmPlan]:
-        """Return the arms; the reference at the small scale has as many seeds as the winner, whose rival it is."""
-        holdup, sizes, (winner, best_small) = known.holdup, known.holdup.confirm, _chosen(known)
-        own, other = known.settings[winner], known.settings[best_small]
-        judged = [holdup.target_scale, holdup.small_scale, *holdup.unseen_scales]
-        arms = [(WINNER, own, scale, sizes.num_seeds) for scale in judged]
-        if resolve(other, holdup.small_scale) != resolve(own, holdup.small_scale):
-            arms.append((BEST_SMALL, other, holdup.small_scale, sizes.num_seeds))
-        return arms + [(name, each, holdup.target_scale, sizes.num_seeds_others) for name, each in baselines.items()]
-
-    def _half(self, known: Known, arms: Sequence[ArmPlan], *, second: bool) -> list[TrialRequest]:
+    def _runs(self, known: Known, arms: Sequence[ArmPlan], *, second: bool) -> list[TrialRequest]:
         """Return the runs of one half of the arms, in random order, so that no arm has a time of day of its own."""
-        requests = []
-        for name, setting, scale, count in arms:
-            half = first_half(count)
-            for seed in known.holdup.test_seeds.seeds[half if second else 0 : count if second else half]:
-                asked = TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=setting, name=name)
-                requests.append(asked)
+        requests = [
+            TrialRequest(stage=self.name, num_env_runners=arm.scale, seed=seed, setting=arm.setting, name=arm.name)
+            for arm in arms
+            if arm.variant == "study"
+            for seed in known.holdup.test_seeds.seeds[
+                arm.first_half if second else 0 : arm.num_seeds if second else arm.first_half
+            ]
+        ]
         stream = [known.spec.search.sampler_seed, 1, *([2] if second else [])]
         return [requests[index] for index in np.random.default_rng(stream).permutation(len(requests))]
 
+    def _planned(self, known: Known) -> list[ArmPlan]:
+        """Return the arms that were frozen."""
+        winner, best_small = known.chosen
+        rivals, ran = rivals_of(known.holdup, winner, best_small), (row.anchor for row in known.trials(self.name))
+        tested = {name: rivals[name] for name in dict.fromkeys(ran) if name in rivals}
+        return planned_arms(known.holdup, winner, best_small, tested)
+
     def _rest(self, known: Known) -> Outcome:
-        """Ask for the second half of the arms that are not decided.
+        """Ask for the second half of the arms that are not decided; for nothing where rule 2 is broken already."""
+        from study.designs.holdup.verdict import arms_of, halfway, run_at_half  # with SciPy, which a plan does without
 
-        Where rule 2 is broken already, nothing runs any more. Else the winner runs on at every judged scale: only all
-        runs together can refuse a setting that fails in one run of twenty. The arms that it is compared with stop where
-        all that they are there for is shown at `LEVEL_HALF`: the references at the small scale where the score is kept
-        at every scale, a baseline where the winner's score is better, naive growth where steps are saved besides.
-        """
-        from study.designs.holdup.verdict import LEVEL_HALF, Arm, arms_of, compare, halfway, limits_of  # with SciPy
-
-        holdup, (winner, _), seed = known.holdup, _chosen(known), known.spec.search.sampler_seed
-        target, rows = holdup.target_scale, defaultdict[tuple[str, int], list[TrialRow]](list)
-        for row in known.whole(self.name):
-            rows[row.anchor or "", row.num_env_runners].append(row)
-        found = {}
-        for (name, scale), each in rows.items():
-            runs = tuple(_coarse(known.spec, row) for row in sorted(each, key=lambda row: row.seed))
-            found[name, scale] = Arm(name=name, scale=scale, runs=runs)
-        arms = arms_of(found, holdup)
-        half = halfway(arms, limits_of(known.spec), rng=np.random.default_rng([seed, 4]))
-        if half.lost:
-            names = sorted(f"{name}@{scale}" for name, scale in found)
-            return Outcome(kept=[winner], evidence={"lost": True, "stopped": names})
-        baselines = {name: arm for (name, _), arm in found.items() if name not in (WINNER, BEST_SMALL)}
-        rng = np.random.default_rng([seed, 3])
-        compared = compare(arms.winner[target], list(baselines.values()), rng=rng, level=LEVEL_HALF)
-        stopped = {(name, target) for name, row in compared["rows"].items() if row["better"]}
-        stopped -= set() if half.naive_growth else {("naive_growth", target)}
-        stopped |= {(arm.name, holdup.small_scale) for arm in arms.references} if half.references else set()
-        left = self._arms(known, {name: rows[name, target][0].rule for name in baselines})
+        found = arms_of(known.trials(self.name), lambda row: run_at_half(known.spec, row))
+        half = halfway(found, known.holdup, known.spec.budget.env_steps, seed=known.spec.search.sampler_seed)
+        arms = [] if half.lost else [arm for arm in self._planned(known) if (arm.name, arm.scale) not in half.stopped]
         return Outcome(
-            requests=self._half(known, [arm for arm in left if (arm[0], arm[2]) not in stopped], second=True),
-            kept=[winner],
-            evidence={"lost": False, "stopped": sorted(f"{name}@{scale}" for name, scale in stopped)},
+            requests=self._runs(known, arms, second=True),
+            kept=[digest_of(known.chosen[0])],
+            evidence={"lost": half.lost, "stopped": sorted(f"{name}@{scale}" for name, scale in half.stopped)},
         )
 
     def _stock(self, known: Known) -> Outcome:
         """Ask for the winner under RLlib's own runners and learner; for nothing where its verdict is lost."""
-        holdup, (winner, _) = known.holdup, _chosen(known)
-        asked = TrialRequest(
-            stage=self.name,
-            num_env_runners=holdup.target_scale,
-            seed=0,
-            setting=known.settings[winner],
-            name=WINNER_STOCK,
-            variant="stock",
-        )
-        seeds = [] if _is_lost(known) else holdup.test_seeds.seeds[: holdup.confirm.num_seeds_stock]
-        return Outcome(requests=[structs.replace(asked, seed=seed) for seed in seeds])
+        asked = [
+            TrialRequest(
+                stage=self.name,
+                num_env_runners=arm.scale,
+                seed=seed,
+                setting=arm.setting,
+                name=arm.name,
+                variant=arm.variant,
+            )
+            for arm in self._planned(known)
+            if arm.variant == "stock"
+            for seed in known.holdup.test_seeds.seeds[: arm.num_seeds]
+        ]
+        return Outcome(requests=[] if any(each.evidence.get("lost") for each in known.decisions) else asked)
 
 
-def _coarse(spec: StudySpec, row: TrialRow) -> "Run":
-    """Return what a trial came to; its time to the target is known to two evaluations, which is never too well."""
-    from study.designs.holdup.verdict import run_of
-
-    run, between = run_of(spec, row), math.inf
-    if spec.budget.env_steps is not None:
-        between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
-    end = run.env_steps_to_target or run.env_steps or 0.0
-    return changed(run, env_steps_before_target=max(end - 2 * between, 0.0))
-
-
-def first_half(num_seeds: int) -> int:
-    """Return how many seeds of an arm run in the first half of the confirmation: five at the least, for an interval."""
-    return min(max(math.ceil(num_seeds / 2), 5), num_seeds)
-
-
-class Measure(Stage):
-    """The clock: short trials with real runners, in blocks, alone on the machine."""
-
-    name, seeds = "measure", "test_seeds"
-
-    def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return none where the space does not ask for the clock."""
-        return () if holdup.measure is None else (self.name,)
-
-    def sizes(self, spec: StudySpec) -> Sizes:
-        """Return the trials of all blocks."""
-        sizes, count = holdup_of(spec).measure, Sizes()
-        if sizes is not None:
-            for scale, number in [*((n, 3) for n in sizes.scales), (min(sizes.scales), 2)]:
-                count[scale, "measured"] += number * sizes.repeats
-        return count
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for blocks of short real trials: batch fixed, or batch per runner fixed.
-
-        For nothing where the verdict is lost.
-        """
-        target, sizes = known.holdup.target_scale, known.holdup.measure
-        assert sizes is not None  # the phase exists
-        if _is_lost(known):
-            return Outcome()
-        # The numbers of the target scale at every scale; and its steps per runner, minibatch and lr fixed.
-        strong, reference = (
-            {name: value for name, value in resolve(known.settings[digest], target).items() if name != SCALE}
-            for digest in _chosen(known)
-        )
-        weak = overlay(strong, {"steps_per_env_runner": int(strong["train_batch_size"]) // target})
-        kinds = {"strong": strong, "weak": weak, "reference": reference}
-        points = [(name, setting, n) for name, setting in kinds.items() for n in sizes.scales]
-        base = ("anchor", strong, min(sizes.scales))
-        seeds, group = known.holdup.test_seeds.seeds, itertools.count()
-        requests = []
-        for block in range(sizes.repeats):
-            rng = np.random.default_rng([known.spec.search.sampler_seed, 2, block])
-            for name, setting, scale in in_block(points, base, rng):
-                request = TrialRequest(
-                    stage=self.name,
-                    num_env_runners=scale,
-                    seed=seeds[block % len(seeds)],
-                    setting=setting,
-                    name=name,
-                    variant="measured",
-                    iterations=sizes.iterations,
-                    group=next(group),
-                )
-                requests.append(request)
-        return Outcome(requests=requests)
-
-
-STAGES: dict[str, Stage] = {each.name: each for each in (Calibrate(), Search(), Race(), Stress(), Confirm(), Measure())}
+STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Baselines(), Confirm())}
 """By name, in their order."""
 
 
@@ -559,26 +422,14 @@ def stage_of(name: str | None) -> Stage:
 # --- the course through them -----------------------------------------------------------------------------------------
 
 
-def phases(holdup: HoldUpSpec) -> tuple[tuple[Stage, str], ...]:
+def phases(holdup: HoldUpSpec) -> list[tuple[Stage, str]]:
     """Return stage and name of every phase of a study, in their order."""
-    return tuple((stage, name) for stage in STAGES.values() for name in stage.phases(holdup))
+    return [(stage, name) for stage in STAGES.values() for name in stage.phases(holdup)]
 
 
-def current(holdup: HoldUpSpec, decisions: Sequence[StageDecided]) -> tuple[Stage, str] | None:
-    """Return stage and name of the phase whose trials run now; None at the end of the protocol."""
-    return next(itertools.islice(phases(holdup), len(decisions), None), None)
-
-
-def expected_trials(spec: StudySpec) -> Iterator[tuple[Stage, int, Variant, int]]:
-    """Yield stage, scale, variant and number of the most trials that a study runs."""
-    for stage in STAGES.values():
-        for (scale, variant), count in stage.sizes(spec).items():
-            yield stage, scale, variant, count
-
-
-def num_later(spec: StudySpec) -> int:
-    """Return how many whole trials race, stress and confirmation need: what a budget has to keep back."""
-    return sum(count for stage, _, _, count in expected_trials(spec) if stage.is_kept_for)
+def expected_trials(spec: StudySpec) -> Sizes:
+    """Return the most trials that a study runs."""
+    return sum((stage.sizes(holdup_of(spec), spec.scales) for stage in STAGES.values()), Sizes())
 
 
 def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:
@@ -588,18 +439,8 @@ def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[Tria
     return [*first.begin(Known(spec, {}, ()), name).requests, *later]
 
 
-def cancelled_by(decisions: Sequence[StageDecided]) -> set[int]:
-    """Return the trials that were asked for and are not run."""
-    return {trial for decision in decisions for trial in decision.cancelled}
-
-
 def decide(
-    spec: StudySpec,
-    rows: Mapping[int, TrialRow],
-    decisions: Sequence[StageDecided],
-    *,
-    cancelled: Sequence[int] = (),
-    reason: str = "",
+    spec: StudySpec, rows: Mapping[int, TrialRow], decisions: Sequence[StageDecided]
 ) -> tuple[StageDecided, SettingsFrozen | None]:
     """Return the decision that closes the current phase, and the settings that must be on record before it.
 
@@ -607,22 +448,15 @@ def decide(
         spec: The space.
         rows: Every trial on record.
         decisions: The decisions so far.
-        cancelled: Trials of this phase that are not run.
-        reason: Why they are not.
 
     Raises:
         RecordError: A trial of the phase has not ended.
     """
-    skipped = cancelled_by(decisions) | set(cancelled)
-    run = [number for number in range(len(requests_of(spec, decisions))) if number not in skipped]
+    index, run = len(decisions), range(len(requests_of(spec, decisions)))
     if open_ones := [number for number in run if number not in rows or not rows[number].ended]:
-        raise RecordError(
-            where=f"decision {len(decisions)}",
-            rule="all trials must have ended",
-            got=f"{open_ones[:5]} open",
-            fix="Restore the records from a backup.",
-        )
-    known, index = Known(spec, {number: rows[number] for number in run}, decisions), len(decisions)
+        got = f"{open_ones[:5]} open"
+        raise RecordError(where=f"decision {index}", rule="all trials must have ended", got=got, fix=RESTORE)
+    known = Known(spec, {number: rows[number] for number in run}, decisions)
     (stage, name), *later = phases(known.holdup)[index:]
     outcome = later[0][0].begin(known, later[0][1]) if later else Outcome()
     decision = StageDecided(
@@ -632,8 +466,7 @@ def decide(
         num_looks=len(run),
         kept=list(outcome.kept),
         dropped=list(outcome.dropped),
-        evidence={**outcome.evidence, **({"cancelled": reason} if reason else {})},
-        cancelled=sorted(cancelled),
+        evidence=dict(outcome.evidence),
         requests=[request.to_json() for request in outcome.requests],
         next_stage=later[0][0].name if later else None,
         protocol=PROTOCOL,
@@ -642,15 +475,17 @@ def decide(
 
 
 def check_version(decisions: Sequence[StageDecided]) -> None:
-    """Refuse decisions of another version of the protocol.
+    """Refuse decisions of another version of the protocol, or of a stage that it no longer has.
 
     Raises:
         RecordError: There is one.
     """
-    if others := sorted({each.protocol for each in decisions} - {PROTOCOL}):
+    others = sorted({f"version {each.protocol}" for each in decisions if each.protocol != PROTOCOL})
+    others += sorted({f"the stage {each.stage}" for each in decisions} - {f"the stage {name}" for name in STAGES})
+    if others:
         raise RecordError(
             where="decisions",
-            rule=f"this version knows version {PROTOCOL} of the hold-up protocol",
-            got=", ".join(map(str, others)),
+            rule=f"this version knows version {PROTOCOL} of the hold-up protocol, with the stages {', '.join(STAGES)}",
+            got=", ".join(others),
             fix="Use the version of this project that wrote the study.",
         )

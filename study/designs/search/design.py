@@ -87,7 +87,7 @@ def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
 
 
-def grid_values(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> list[Value]:
+def grid_values(domain: Choices | Range) -> list[Value]:
     """Return every value of a list, or of a range with a step."""
     if isinstance(domain, Choices):
         return list(domain.choices)

@@ -32,7 +32,7 @@ def distributions(spec: StudySpec) -> dict[str, BaseDistribution]:
     return {SCALE: scale} | {name: _distribution(domain) for name, domain in spec.tuned.items()}
 
 
-def _distribution(domain: Choices[int] | Choices[float] | Range[int] | Range[float]) -> BaseDistribution:
+def _distribution(domain: Choices | Range) -> BaseDistribution:
     if isinstance(domain, Choices):
         return CategoricalDistribution(domain.choices)
     low, high, step = domain.low, domain.high, domain.step

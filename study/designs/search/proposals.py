@@ -109,11 +109,10 @@ class Proposer:
         """
         failed = self._value_of_failure(known)
         wanted = set(names)
-        cancelled = {trial for decision in self._ledger.decisions for trial in decision.cancelled}
         observations: list[Observation] = []
         at_scale: Counter[int] = Counter()
         for row in reversed(known):
-            if row.trial in cancelled or not row.proposed.keys() >= wanted:
+            if not row.proposed.keys() >= wanted:
                 continue
             at_scale[row.num_env_runners] += 1
             if at_scale[row.num_env_runners] > AT_MOST:

@@ -77,13 +77,10 @@ def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:
 
 
 def pareto_front(rows: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
-    """Return scale -> its finished trials that no other one beats in result and CPU-seconds, the cheapest first.
-
-    The short trials of a hold-up study, which measure costs, do not take part.
-    """
+    """Return scale -> its finished trials that no other one beats in result and CPU-seconds, the cheapest first."""
     by_scale: dict[int, list[TrialRow]] = {}
     for row in rows:
-        if row.status == "finished" and row.variant == "study" and (row.iterations is None or row.stage is None):
+        if row.status == "finished" and row.variant == "study":
             by_scale.setdefault(row.num_env_runners, []).append(row)
     return {scale: _front(here) for scale, here in sorted(by_scale.items())}
 

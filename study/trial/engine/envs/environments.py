@@ -21,7 +21,6 @@ from gymnasium import error as gymnasium_error
 from gymnasium.envs.registration import namespace
 from gymnasium.wrappers import TimeLimit
 
-from study.space.procgen import game_meant
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv
@@ -178,9 +177,9 @@ def _check_registered(env_id: str) -> None:
 
 
 def _procgen_meant(env_id: str) -> str | None:
-    """Return the fix for an id that names a game of Procgen as others write it."""
-    game = game_meant(env_id)
-    return None if game is None else f"Did you mean '{game}'?"
+    """Return the fix for an id that names Procgen as others write it."""
+    named = "procgen" in env_id.lower()
+    return "Games of Procgen are written as 'procgen:coinrun'." if named else None
 
 
 # --- environments that other packages register ---------------------------------------------------------------------
