@@ -106,7 +106,7 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
         section = "".join(f"{part}." for part in parts[:-1])
         if unknown:
             absent = [place.removeprefix(section) for place in missing if place.rpartition(".")[0] == section[:-1]]
-            fix, named = _unknown_key(last, _known_keys(section[:-1], source.content), absent, item.get("input"))
+            fix, named = _unknown_key(last, _known_keys(section[:-1], source.content), absent)
             meant |= {f"{section}{name}" for name in ([named] if named else [])}
             meant |= {f"{section}low", f"{section}high"} if named == "choices" else set()
             faults.append(fault(f"{section}{last}", "unknown key", "", fix))
@@ -158,11 +158,8 @@ def _explained(item: Any, parts: Sequence[str]) -> tuple[str, str, str]:
     return rule.format(**known), got, fix.format(**known)
 
 
-def _unknown_key(key: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
+def _unknown_key(key: str, known: Sequence[str], absent: Sequence[str]) -> tuple[str, str | None]:
     """Return the fix of a key that its section does not have, and the key of the section that was meant."""
-    first, colon, rest = key.partition(":")
-    if colon and value is None:
-        return f"Write a space behind the colon: {first}: {rest}.", first if first in known else None
     near = meant_by(key, known) or meant_by(key, absent, cutoff=ALIKE)
     places = {place.rpartition(".")[2]: place for place in reversed(PLACES)}
     elsewhere = meant_by(key, [name for name in places if name not in _RANGE])
