@@ -441,7 +441,12 @@ MASKED = {
     r'--password "a\"b c" -n 2': "--password *** -n 2",
     '{"password": "x y"}': '{"password": ***}',
     "kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}": "kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
-    "Authorization: Bearer abcdefgh12345678": "Authorization: Bearer ***",
+    "Authorization: Bearer abcdefgh12345678": "Authorization: ***",
+    "refused (Bearer abcdefgh12345678)": "refused (Bearer ***)",
+    "https://h.blob.example/c?sv=1&sig=ab%2B1&se=2": "https://h.blob.example/c?sv=1&sig=***&se=2",
+    "AccountName=me;AccountKey=abc==;X=1": "AccountName=me;AccountKey=***;X=1",
+    "GET /x\nX-Api-Key: k1\nCookie: s=a b\nAccept: */*": "GET /x\nX-Api-Key: ***\nCookie: ***\nAccept: */*",
+    "  password: pw\n  user: me": "  password: ***\n  user: me",
 }  # fmt: skip
 SHOWN = (
     "http://host:5000/a@b",
