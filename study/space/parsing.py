@@ -99,7 +99,7 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
     items = error.errors(include_url=False)
     missing = {".".join(map(str, item["loc"])) for item in items if item["type"] == "missing"}
     faults, meant = [], set()
-    for item in items:
+    for item in items[:MAX_FAULTS]:  # to look for what each may mean takes time
         unknown = item["type"] == "extra_forbidden"  # its last part is a key, also where a form has that name
         *above, last = map(str, item["loc"] or ("file",))
         parts = [*(part for part in above if part not in _FORMS), *([last] if unknown or last not in _FORMS else [])]
