@@ -52,7 +52,7 @@ class Advice(NamedTuple):
 
 def driver_of(folder: StudyFolder, ledger: Ledger) -> Driver:
     """Return what has become of the driver."""
-    if folder.records in (folder.packed_records, folder.packed_results):
+    if folder.records == folder.packed_records:
         return "packed"
     if at_work(folder.path):
         return "working"
@@ -65,7 +65,7 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
         return None
     try:
         mirror = MlflowMirror(folder, identity.tracking_uri)
-        return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.read_cursor() is not None)
+        return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
     except (OSError, RecordError):
         return None
 
