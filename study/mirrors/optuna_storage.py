@@ -59,12 +59,11 @@ class OptunaMirror(Mirror):
         with IMPORTING:
             import optuna
 
-            from study.designs.search.outcome import TRIAL, Outcomes
+            from study.designs.search.outcome import TRIAL
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
         self._ledger = Ledger()
-        self._outcomes = Outcomes(self._spec)
         self._storage = self._connected()
         self._study = self._find_or_create(self._storage)
         trials = self._storage.get_all_trials(self._study, deepcopy=False)
@@ -87,8 +86,10 @@ class OptunaMirror(Mirror):
             return
         row = self._ledger.rows[line.record.trial]
         if row.ended and row.optuna_number is not None and row.trial not in self._there:
+            from study.designs.search.outcome import trial_of  # with Optuna, which `open` has imported
+
             assert self._storage is not None, "open() comes first"
-            self._storage.create_new_trial(self._study, self._outcomes.trial(row))
+            self._storage.create_new_trial(self._study, trial_of(self._spec, row))
             self._there.add(row.trial)
 
     def flush(self, lines: list[Line]) -> None:
@@ -120,12 +121,9 @@ class OptunaMirror(Mirror):
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
-        from study.designs.search.outcome import directions_of
-
-        directions = [StudyDirection[direction.upper()] for direction in directions_of(self._spec)]
         name = name_in_storage(self._identity)
         try:
-            return storage.create_new_study(directions, name)
+            return storage.create_new_study([StudyDirection.MAXIMIZE], name)
         except DuplicatedStudyError:
             return storage.get_study_id_from_name(name)
 

@@ -145,7 +145,7 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
     ways = {scale: execution_of(spec, scale, cluster) for scale in scales}
     emulated = [scale for scale, way in ways.items() if way == "emulated"]
     objective = spec.search.objective
-    mixed = objective in ("cpu_s_to_target", "return_and_cpu_s") and 0 < len(emulated) < len(ways)
+    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(ways)
     if (objective == "time_to_target_s" and emulated) or mixed:
         need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
         rule = f"{objective} {need}, and {emulated} runners would be emulated here"
@@ -186,12 +186,6 @@ def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
             f"{slow if most >= CROWDED * capacity else ''}. Their times say nothing about scaling. "
             f"To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, or {ELSEWHERE}."
-        )
-    unmeasured = sorted(scale for scale, needs in needed.items() if needs.label.timing != "measured")
-    if spec.search.min_env_steps_per_s is not None and unmeasured:
-        yield (
-            f"Without effect: search.min_env_steps_per_s on trials of {listed(unmeasured)} runners. It is a constraint "
-            "on measured trials, and theirs are not. To change it: run where the CPUs are, or remove it."
         )
     for node in plan.cluster.nodes:
         if node.address != LOCAL and node.num_cpus > node.physical_cpus:

@@ -41,13 +41,6 @@ def test_niceness_is_told_with_the_way_out(address, way):
     assert "at nice 15" in line and way in line
 
 
-def test_a_least_speed_that_no_trial_is_held_to_is_said():
-    least = {"search__min_env_steps_per_s": 100.0}
-    assert said(spec(**least), cpus=5, cores=5) == []
-    _, line = said(spec(**least))
-    assert line.startswith("Without effect: search.min_env_steps_per_s on trials of 1, 2 and 4 runners.")
-
-
 LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
 
 
