@@ -443,15 +443,12 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
 
 
 class Twice(Stage):
-    """A fifth stage, in one place: the winner once more at every searched scale, on other test seeds."""
+    """A fifth stage, in one place: the winner once more at every searched scale, on another rank seed."""
 
-    name, seeds = "twice", "test_seeds"
-
-    def sizes(self, holdup, scales):
-        return Counter({(scale, "study"): 1 for scale in scales})
+    name, seeds = "twice", "rank_seeds"
 
     def begin(self, known, phase):
-        winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]
+        winner, seed = known.decisions[-1].kept[0], known.holdup.rank_seeds.seeds[-1]
         asked = [
             TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
             for scale in known.spec.scales
