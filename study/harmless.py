@@ -24,7 +24,7 @@ _QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
 """A text in quotes, as a shell, JSON or YAML has it."""
 _TELLING = (
     r"(?=[\w.-]*?(?:(?<!by)(?<!com)pass(?!es|eng|ive)|pwd|secret|token(?!i[sz])|credential|signature|"
-    r"(?:api|access|private)[_-]?key))"
+    r"(?:api|access|account|private)[_-]?key))"
 )
 """Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`."""
 _SECRET_VALUE = re.compile(
@@ -50,6 +50,14 @@ _SECRET_OPTION = re.compile(
 A number of up to three digits is none (`--pad-token 0`).
 """
 _HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
+_SIGNATURE = re.compile(r"([?&]sig(?:=|%3D))[^&\s'\"]+", re.IGNORECASE)
+"""Of a shared access to Azure's storage."""
+_SECRET_LINE = re.compile(
+    r"(^[ \t]{0,8}(?:(?:set-)?cookie|(?:proxy-)?authorization|x-[\w-]{0,20}(?:key|token)|password|passwd|pwd|secret|"
+    r"token)[ \t]{0,3}:[ \t]{0,3})[^\s{\[].*",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A header of HTTP, or a line of YAML, that is a secret whatever its value."""
 
 
 def printable(text: str) -> str:
@@ -97,7 +105,7 @@ def mask_credentials(text: str) -> str:
     header. Takes a time proportional to the length of the text.
     """
     text = _URL.sub(_without_user, text)
-    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE):
+    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE, _SIGNATURE, _SECRET_LINE):
         text = secret.sub(r"\1***", text)
     return _HEADER.sub(r"\1 ***", text)
 

@@ -77,6 +77,9 @@ def _main(
 
 def _guarded(command: Callable[[], Any]) -> NoReturn:
     """Run a command to its exit code; a person's mistake is printed without a traceback."""
+    for name in ("stdout", "stderr"):  # Python has None for one that was closed at the start, as by `>&-`
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:

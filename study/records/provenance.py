@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -94,16 +95,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _command(arguments: list[str]) -> list[str]:
+def _command(words: list[str]) -> list[str]:
     """Return the command line without passwords: those in URLs, and those after a telling option."""
-    shown: list[str] = []
-    for argument in arguments:
-        option, equals, _ = argument.partition("=")
-        before = shown[-1] if shown else ""
-        if option.startswith("-") and equals and _secret(option):
-            shown.append(f"{option}=***")
-        elif before.startswith("-") and "=" not in before and _secret(before):
-            shown.append("***")
-        else:
-            shown.append(mask_credentials(argument))
-    return shown
+    masked = mask_credentials(shlex.join(words))
+    try:
+        return shlex.split(masked)
+    except ValueError:  # the mask has taken a quote
+        return [masked]

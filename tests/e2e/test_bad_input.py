@@ -279,3 +279,20 @@ def test_a_study_folder_of_another_user_is_not_resumed(place):
     os.chown(existing(place, "{}").parent, 12345, 12345)
     with pytest.raises(RecordError, match="must belong to you"):
         study("run", "space.yaml", "--resume")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", ""),
+        ("PYTHONIOENCODING=latin-1", ""),
+        ("PYTHONIOENCODING=ascii", ""),
+        ("", ">&-"),
+        ("", "2>&-"),
+    ],
+)
+def test_any_encoding_and_a_closed_output_serve(before, behind, place):
+    (place / "space.yaml").write_text(f"# Größe 中文\n{SPACE}", encoding="utf-8")
+    line = f"{before} {shlex.quote(sys.executable)} -m study run --dry-run space.yaml {behind}"
+    done = subprocess.run(["bash", "-c", line], cwd=place, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
