@@ -66,10 +66,10 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
      "Remove it, or set execution: real."),
     ("environment.action_repeat environment.frame_stack", lambda s: s.environment.backend == "envpool",
      "needs backend: gymnasium", "Remove it; EnvPool's Atari has frame_skip and stack_num as arguments."),
-    ("environment.normalize_observations environment.normalize_rewards", lambda s: s.traits.asynchronous,
+    ("environment.normalize_rewards", lambda s: s.traits.asynchronous,
      "{s.algorithm} does not normalise", "Remove it, or set algorithm: PPO or A2C."),
-    ("environment.normalize_rewards", lambda s: s.most_learners > 1 or s.runner != "batched",
-     "needs runner: batched, and one learner, which sees all rewards", "Remove it, or set both."),
+    ("environment.normalize_rewards", lambda s: s.most_learners > 1,
+     "needs one learner, which sees all rewards", "Remove it, or use one learner."),
     ("config_kwargs config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
     ("config", lambda s: s.script is None, "the script must be read first",
      "Start the study by the command, or by study.load_space."),
@@ -95,10 +95,6 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
      "Remove one of the two."),
     ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
      "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."),
-    ("environment.normalize_observations environment.normalize_rewards",
-     lambda s: s.holdup and s.holdup.confirm.num_seeds_stock,
-     "must be left out where RLlib's own runner and learner confirm the winner",
-     "Remove it, or set holdup.confirm.num_seeds_stock: 0."),
 )  # fmt: skip
 """Keys; when they must have their defaults; why; what to do. `{s}` is the space."""
 MUST: tuple[tuple[str, Condition, str, str], ...] = (
@@ -270,8 +266,6 @@ def fused_alone(s: StudySpec) -> Iterator[tuple[str, str]]:
         yield "algorithm", "`A2C` "  # RLlib's learner has another optimizer, and standardises
     if s.algorithm == "PPO" and s.standardization in ("steps", "none"):
         yield "standardization", f"`{s.standardization}` "
-    if s.environment.normalize_observations and not s.traits.asynchronous:
-        yield "environment.normalize_observations", ""
 
 
 def without_fused(s: StudySpec) -> Faults:

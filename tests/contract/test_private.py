@@ -150,10 +150,6 @@ REPLACED = [
         "study.trial.engine.learning.encoders:StudyCatalog._get_encoder_config",
         "ray.rllib.algorithms.ppo.ppo_catalog:PPOCatalog",
     ),
-    (
-        "study.trial.engine.learning.encoders:NormalizedEncoder._forward",
-        "ray.rllib.core.models.torch.base:TorchModel",
-    ),
     ("study.trial.engine.learning.encoders:ImpalaEncoder._forward", "ray.rllib.core.models.torch.base:TorchModel"),
 ]
 """Methods of ours that take the place of RLlib's private ones, and whose."""
