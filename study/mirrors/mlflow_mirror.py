@@ -196,7 +196,7 @@ class MlflowMirror(Mirror):
                 self._delete(run.info.run_id, content.DUPLICATE)
             else:
                 self._runs[key] = run.info.run_id
-        latest = dict(sorted(self._runs))
+        latest = dict(sorted(self._runs))  # trial -> its last attempt
         for trial, attempt in list(self._runs):
             if attempt < latest[trial]:
                 self._drop((trial, attempt), content.SUPERSEDED)
