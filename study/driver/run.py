@@ -38,8 +38,7 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.follower import MirrorReport
-from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
+from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
 from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks

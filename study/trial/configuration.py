@@ -4,24 +4,23 @@ The batched runner and the fused learner are put in where they can serve the res
 cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. Imports RLlib.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
 
-from study.errors import Fault, SpaceError, StudyError, TrialError
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
+from study.errors import Fault, SpaceError, StudyError
+from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
 from study.space.rules import fused_alone
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.experiment import SET_BY_STUDY, Experiment, alone_in_its_process, with_spaces
+from study.trial.experiment import Experiment, alone_in_its_process, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import ADDED, same, set_learner, set_runner
-
-_WITHOUT = "Leave it out, or remove what it names."
 
 
 def apply(
@@ -35,7 +34,7 @@ def apply(
     - `lane_layout`: The lanes of the trial and the processes that step them.
     - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
     - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `normalize_rewards`: Whether runners hand over discounted returns, by whose deviation rewards are divided.
+    - `normalize_rewards`: Whether the learner divides rewards by the deviation of the discounted returns.
     - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
     - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
@@ -48,10 +47,10 @@ def apply(
 
     Raises:
         SpaceError: RLlib refuses the values, or the space asks for what only a part of ours can do that cannot serve.
-        TrialError: It would differ from its experiment in more than the space says.
+        TrialError: The space asks for the fused learner, and this process cannot have it.
     """
     try:
-        return _applied(experiment, spec, setting=setting, seed=seed, execution=execution)
+        return _applied(experiment, spec, setting, seed, execution)
     except StudyError:
         raise
     except Exception as error:
@@ -62,7 +61,7 @@ def apply(
 
 
 def _applied(
-    experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
+    experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
     config = experiment.config.copy(copy_frozen=False)
     layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
@@ -73,16 +72,31 @@ def _applied(
     config.normalize_rewards = spec.environment.normalize_rewards
     _set_processes(config, spec, layout, execution=execution, seed=seed)
     batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
-    if not batched:
-        _check_runner(spec, experiment.runner_obstacle)
+    if not batched and spec.environment.backend != "gymnasium":
+        why = f"needs the batched runner, and {experiment.runner_obstacle}"
+        _refuse([("environment.backend", "envpool ")], why)
     _set_sampling(config, spec, batched=batched)
     _set_parameters(config, experiment, spec, setting)
     _set_learner(config, experiment, spec)
     config.algo_class = measured_class(config.algo_class, type(config))
-    config.differences = _differences(before, config)
-    _check_difference(config.differences, experiment, setting, scales_rewards=config.normalize_rewards)
+    config.differences = {
+        name: [_shown(before[name]), _shown(value)]
+        for name, value in sorted(vars(config).items())
+        if name in before and name not in ADDED and name != "_is_frozen" and not same(before[name], value)
+    }
     config.validate()
     return config
+
+
+def _refuse(asked: Iterable[tuple[str, str]], why: str) -> None:
+    """Refuse what RLlib's own part would leave undone."""
+    fix = "Leave it out, or remove what it names."
+    if faults := [Fault(where=where, rule=f"{what}{why}", fix=fix) for where, what in asked]:
+        raise SpaceError("space", faults)
+
+
+def _shown(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else str(value)[:200]
 
 
 def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution: Execution) -> LaneLayout:
@@ -128,24 +142,6 @@ def _set_processes(
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
 
 
-def _check_runner(spec: StudySpec, obstacle: str) -> None:
-    """Refuse what RLlib's runner would leave undone."""
-    environment = spec.environment
-    asked = {
-        "environment.backend": ("envpool ", environment.backend != "gymnasium", "Set environment.backend: gymnasium"),
-        "environment.normalize_rewards": ("", environment.normalize_rewards, "Leave it out"),
-    }
-    faults = [
-        Fault(
-            where=where, rule=f"{what}needs the batched runner, and {obstacle}", fix=f"{fix}, or remove what it names."
-        )
-        for where, (what, is_asked, fix) in asked.items()
-        if is_asked
-    ]
-    if faults:
-        raise SpaceError("space", faults)
-
-
 def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) -> None:
     """Set what keeps runners and evaluations as a study times them."""
     # RLlib leaves out the states of runners that are late, so that a busy machine would learn something else.
@@ -163,6 +159,10 @@ def _set_parameters(
     config: AlgorithmConfig, experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value]
 ) -> None:
     """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
+
+    def has(name: str) -> bool:
+        return hasattr(config, attribute(name)) or not PARAMETERS[name].is_argument
+
     sizes = {"minibatch_size"} & {*spec.traits.parameters}
     if config.total_train_batch_size != setting["train_batch_size"]:
         sizes |= {"train_batch_size"}
@@ -170,7 +170,7 @@ def _set_parameters(
     changed = {
         name: value
         for name, value in setting.items()
-        if name in sizes or (name not in elsewhere and experiment.given.get(name) != value and _has(config, name))
+        if name in sizes or (name not in elsewhere and experiment.given.get(name) != value and has(name))
     }
     if "kl_coeff" in changed and (changed["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
         config.training(use_kl_loss=changed["kl_coeff"] > 0)
@@ -182,10 +182,6 @@ def _set_parameters(
             config.env_runners(rollout_fragment_length="auto")
 
 
-def _has(config: AlgorithmConfig, name: str) -> bool:
-    return hasattr(config, attribute(name)) or not PARAMETERS[name].is_argument
-
-
 def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec) -> None:
     may_be_ours = config.algo_class is PPO and spec.learner != "rllib" and not experiment.learner_obstacle
     known = with_spaces(config) if may_be_ours else config
@@ -194,40 +190,9 @@ def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpe
         config.fallbacks = known.fallbacks
         if obstacle is None:
             config.learners(learner_class=known.learner_class)
-    if obstacle and (alone := list(fused_alone(spec))):
-        faults = [
-            Fault(where=at, rule=f"{what}needs the fused learner, and {obstacle}", fix=_WITHOUT) for at, what in alone
-        ]
-        raise SpaceError("space", faults)
+    if obstacle:
+        _refuse(fused_alone(spec), f"needs the fused learner, and {obstacle}")
     fused = obstacle is None
     config.standardization = spec.standardization_in_use if fused or spec.algorithm != "PPO" else "rllib"
     if not fused and spec.environment.normalize_rewards:
-        config.learners(learner_connector=ScaledRewards)
-
-
-# --- what differs --------------------------------------------------------------------------------------------------
-
-
-def _differences(before: Mapping[str, Any], config: AlgorithmConfig) -> dict[str, list[str]]:
-    after = vars(config)
-    return {
-        name: [_shown(before[name]), _shown(after[name])]
-        for name in sorted(before)
-        if name not in ADDED and name != "_is_frozen" and not same(before[name], after[name])
-    }
-
-
-def _shown(value: Any) -> str:
-    return value.__name__ if isinstance(value, type) else str(value)[:200]
-
-
-def _check_difference(
-    found: Mapping[str, Any], experiment: Experiment, setting: Mapping[str, Value], *, scales_rewards: bool
-) -> None:
-    """Refuse a configuration that differs from its experiment's in more than a study sets and its space says."""
-    said = {attribute(name) for name, value in setting.items() if experiment.given.get(name) != value}
-    said |= {"lr"} if setting.get(END_FRACTION, 1.0) != 1 else set()
-    said |= {"_learner_connector"} if scales_rewards else set()
-    if more := sorted(found.keys() - SET_BY_STUDY - said):
-        rule, fix = "a trial sets what the space says alone", "Report this as a fault of the program."
-        raise TrialError(where="start-up", rule=rule, got=", ".join(more), fix=fix)
+        config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))

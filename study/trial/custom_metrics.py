@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -39,17 +39,24 @@ def custom_metrics(results: Mapping[str, Any], config: AlgorithmConfig) -> dict[
     What was logged in an environment runner and with the algorithm has its own name; what a learner of the script's own
     logged for a module has the module's before it, where there are several.
     """
-    known = _known() | _of_learner(config.learner_class)
-    found = dict(_numbers({name: value for name, value in results.items() if _is_free(name, known)}, ""))
-    runners = results.get(ENV_RUNNER_RESULTS, {})
-    found |= _numbers({name: value for name, value in runners.items() if _is_free(name, known)}, "")
-    own = any(each.__module__.partition(".")[0] not in _NOT_OWN for each in config.learner_class.__mro__)
-    learners = results.get(LEARNER_RESULTS, {}) if own else {}
-    for module, logged in learners.items():
-        if isinstance(logged, Mapping):
-            prefix = f"{module}/" if len(learners.keys() - {ALL_MODULES}) > 1 else ""
-            found |= _numbers({name: value for name, value in logged.items() if _is_free(name, known)}, prefix)
+    kinds = config.learner_class.__mro__
+    known = _names_in(names_of_rllib) | _ALSO_RLLIBS
+    for kind in kinds:  # with the names of results in the modules of RLlib's classes that the learner is
+        if kind.__module__.startswith("ray.rllib."):
+            known |= _names_in(sys.modules[kind.__module__])
+    found = {**_numbers(results, known), **_numbers(results.get(ENV_RUNNER_RESULTS, {}), known)}
+    if any(kind.__module__.partition(".")[0] not in _NOT_OWN for kind in kinds):
+        learners = results.get(LEARNER_RESULTS, {})
+        several = len(learners.keys() - {ALL_MODULES}) > 1
+        for module, logged in learners.items():
+            if isinstance(logged, Mapping):
+                found |= _numbers(logged, known, f"{module}/" if several else "")
     return {f"{CUSTOM}{_FOREIGN.sub(_spelled, name)}": value for name, value in found.items()}
+
+
+@functools.cache
+def _names_in(module: Any) -> frozenset[str]:
+    return frozenset(value for name, value in vars(module).items() if isinstance(value, str) and name.isupper())
 
 
 def _spelled(foreign: re.Match[str]) -> str:
@@ -57,37 +64,20 @@ def _spelled(foreign: re.Match[str]) -> str:
     return f"_{foreign[0].encode(errors='surrogatepass').hex()}_"
 
 
-def _is_free(name: Any, known: frozenset[str]) -> bool:
-    text = str(name)
-    return (
-        text not in known
-        and not text.startswith(("_", "gradients_"))
-        and not text.endswith(("_throughput", "_learning_rate"))
-    )
-
-
-def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float | None]]:
-    """Yield the path of each number in nested results, joined by `/`."""
+def _numbers(values: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> dict[str, float | None]:
+    """Return the path of each number in nested results, joined by `/`, but for names that RLlib's own results have."""
+    found: dict[str, float | None] = {}
     for name, value in values.items():
+        text = str(name)
+        rllibs = text.startswith(("_", "gradients_")) or text.endswith(("_throughput", "_learning_rate"))
+        if rllibs or text in known:
+            continue
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}/")
+            found |= _numbers(value, frozenset(), f"{prefix}{name}/")
             continue
         try:
             number = float(value)
         except (TypeError, ValueError):
             continue
-        yield f"{prefix}{name}", number if math.isfinite(number) else None
-
-
-@functools.cache
-def _known() -> frozenset[str]:
-    return frozenset(value for value in vars(names_of_rllib).values() if isinstance(value, str)) | _ALSO_RLLIBS
-
-
-@functools.cache
-def _of_learner(learner: type) -> frozenset[str]:
-    """Return the names of results in the modules of RLlib's classes that a learner is."""
-    modules = [sys.modules[each.__module__] for each in learner.__mro__ if each.__module__.startswith("ray.rllib.")]
-    return frozenset(
-        value for module in modules for name, value in vars(module).items() if isinstance(value, str) and name.isupper()
-    )
+        found[f"{prefix}{name}"] = number if math.isfinite(number) else None
+    return found

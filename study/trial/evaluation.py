@@ -25,6 +25,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.wrappers import TransformReward
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
@@ -420,19 +421,9 @@ def drawing_environment(
     playing = _of_evaluation(config)
     playing.env_config = {**playing.env_config, "render_mode": render_mode}
     with contextlib.closing(make_environment(playing)) as env:
-        yield _OneReward(env, agent)
+        yield TransformReward(env, functools.partial(counted, agent=agent))
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a copy with what the configuration says of evaluations."""
     return config.get_evaluation_config_object() or config.copy(copy_frozen=False)
-
-
-class _OneReward(gymnasium.Wrapper):
-    def __init__(self, env: gymnasium.Env, agent: str | None) -> None:
-        super().__init__(env)
-        self._agent = agent
-
-    def step(self, action: Any) -> tuple[Any, float, Any, Any, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, counted(reward, self._agent), terminated, truncated, info

@@ -8,6 +8,7 @@ The script's own module goes by value: it need not be importable where a trial r
 name lives in the registry of one cluster, so its creator travels too.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -16,7 +17,7 @@ import inspect
 import json
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -32,7 +33,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import register_env
 
-from study.errors import Fault, SpaceError, TrialError
+from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
 from study.space.parameters import Value
 from study.space.sections import EnvironmentSpec, NetworkSpec
@@ -40,7 +41,7 @@ from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
-from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, StudyCatalog
 from study.trial.failures import described
 from study.trial.parts import learner_obstacle, names, runner_obstacle, same
 from study.trial.places import here
@@ -83,12 +84,24 @@ def experiment_of(
         TrialError: The environment does not work here, or the script's configuration cannot be read here.
     """
     if spec.script is None:
-        return _of_space(spec, spaces or _probed(spec.environment), waits=waits)
+        if spaces is None:  # the driver has tried it on its own machine
+            try:
+                spaces = probe(spec.environment, "space")
+            except SpaceError as error:
+                reason, fix = why_not_here(error, spec.environment.id)
+                raise _not_here("the environment must work", reason.rstrip("."), fix) from error
+        return _of_space(spec, spaces, waits=waits)
     assert script is not None
+    file = spec.script.source.file
+    try:
+        config = unpickled(script)
+    except Exception as error:
+        fix = "Install what it imports on every node, or put it beside the script."
+        raise _not_here(f"the configuration of {file} must be readable", described(error), fix) from error
     return Experiment(
-        config=_read(script, spec.script.source.file),
+        config=config,
         given=spec.script.defaults,
-        file=spec.script.source.file,
+        file=file,
         runner_obstacle=spec.script.runner_obstacle,
         learner_obstacle=spec.script.learner_obstacle,
     )
@@ -113,14 +126,12 @@ def pickled(
     Raises:
         Exception: What cannot be pickled, as cloudpickle says it.
     """
-    if by_value is not None:
-        cloudpickle.register_pickle_by_value(by_value)
-    try:
+    with contextlib.ExitStack() as stack:
+        if by_value is not None:
+            cloudpickle.register_pickle_by_value(by_value)
+            stack.callback(cloudpickle.unregister_pickle_by_value, by_value)
         content: bytes = cloudpickle.dumps({"config": config, "environments": dict(environments or {})})
         return content
-    finally:
-        if by_value is not None:
-            cloudpickle.unregister_pickle_by_value(by_value)
 
 
 def unpickled(content: bytes) -> AlgorithmConfig:
@@ -132,14 +143,10 @@ def unpickled(content: bytes) -> AlgorithmConfig:
     return config
 
 
-def _read(content: bytes, file: str) -> AlgorithmConfig:
-    try:
-        return unpickled(content)
-    except Exception as error:
-        place, rule = here("main", num_cpus=0), f"the configuration of {file} must be readable on every node"
-        got = f"main process on {place.node} ({place.host}): {described(error)}"
-        fix = "Install what it imports on every node, or put it beside the script."
-        raise TrialError(where="start-up", rule=rule, got=got, fix=fix) from error
+def _not_here(what: str, got: str, fix: str) -> TrialError:
+    place = here("main", num_cpus=0)
+    got = f"main process on {place.node} ({place.host}): {got}"
+    return TrialError(where="start-up", rule=f"{what} on every node", got=got, fix=fix)
 
 
 def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -193,10 +200,8 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
     config.training(grad_clip_by="global_norm")
     config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
     network = _network(spec.model, spaces)
-    if spec.environment.normalize_observations:
-        network[NORMALIZE] = True
     config.rl_module(model_config=network)
-    if network.keys() & {NORMALIZE, CONV_NET}:
+    if CONV_NET in network:
         module_class = config.get_default_rl_module_spec().module_class
         # Here again: RLlib merges its defaults into the one of the configuration only.
         config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
@@ -207,17 +212,6 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
         learner_obstacle=learner_obstacle(config) or "",
         judged=judged,
     )
-
-
-def _probed(environment: EnvironmentSpec) -> Spaces:
-    """Return the spaces of an environment that works here; the driver has tried it on its own machine."""
-    try:
-        return probe(environment, "space")
-    except SpaceError as error:
-        place, (reason, fix) = here("main", num_cpus=0), why_not_here(error, environment.id)
-        where, rule = "start-up", "the environment must work on every node"
-        got = f"main process on {place.node} ({place.host}): {reason.rstrip('.')}"
-        raise TrialError(where=where, rule=rule, got=got, fix=fix) from error
 
 
 def _algorithm(name: str) -> AlgorithmConfig:
@@ -271,20 +265,9 @@ def alone_in_its_process(name: str) -> str:
 
 # --- what `rllib:` of a space adds -----------------------------------------------------------------------------------
 
-_METHODS = (
-    "callbacks",
-    "debugging",
-    "env_runners",
-    "environment",
-    "experimental",
-    "fault_tolerance",
-    "framework",
-    "learners",
-    "python_environment",
-    "reporting",
-    "resources",
-    "rl_module",
-    "training",
+_METHODS = names(
+    "callbacks debugging env_runners environment experimental fault_tolerance framework learners python_environment",
+    "reporting resources rl_module training",
 )
 """Methods of `AlgorithmConfig` that `rllib:` may name."""
 
@@ -310,48 +293,35 @@ _FIXED = SET_BY_STUDY | names(
 
 def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -> None:
     """Apply what a space says under `rllib:`."""
-    before = dict(vars(config))
+    before, kind = dict(vars(config)), type(config).__name__
     for method, arguments in rllib.items():
-        _call(config, method, arguments)
-    said = {name: value for arguments in rllib.values() for name, value in arguments.items() if name in _FIXED}
-    changed = {
+        place = f"rllib.{method}"
+        _check_word(method, _METHODS, where=place, rule=f"must be a method of {kind}")
+        known = {
+            name
+            for each in type(config).__mro__  # a method hands on arguments of those that it replaces
+            if issubclass(each, AlgorithmConfig)
+            for name in inspect.signature(getattr(each, method)).parameters
+        } - {"self", "kwargs"}
+        for name in arguments:
+            _check_word(name, known, where=f"{place}.{name}", rule=f"unknown argument of {kind}.{method}")
+        try:
+            getattr(config, method)(**arguments)
+        except Exception as error:
+            rule, got = f"RLlib must accept {dict(arguments)}", described(error)
+            raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.") from error
+    found = {
         name: vars(config)[name] for name in before if name in _FIXED and not same(before[name], vars(config)[name])
     }
-    if found := changed | said:
-        got, rule = (
-            ", ".join(f"{name}={value}" for name, value in found.items()),
-            "must leave what the study itself sets",
-        )
-        raise SpaceError("space", [Fault(where="rllib", rule=rule, got=got, fix="Remove it.")])
+    found |= {name: value for arguments in rllib.values() for name, value in arguments.items() if name in _FIXED}
+    if found:
+        got = ", ".join(f"{name}={value}" for name, value in found.items())
+        rule = "must leave what the study itself sets"
+        raise SpaceError.of("space", where="rllib", rule=rule, got=got, fix="Remove it.")
 
 
-def _call(config: AlgorithmConfig, method: str, arguments: Mapping[str, Any]) -> None:
-    place, kind = f"rllib.{method}", type(config).__name__
-    if method not in _METHODS:
-        rule, fix = f"must be a method of {kind}", _nearest(method, _METHODS)
-        raise SpaceError.of("space", where=place, rule=rule, got=f"'{method}'", fix=fix)
-    known = tuple(sorted(set(_arguments_of(config, method))))
-    for name in arguments:
-        if name not in known:
-            rule, fix = f"unknown argument of {kind}.{method}", _nearest(name, known)
-            raise SpaceError.of("space", where=f"{place}.{name}", rule=rule, fix=fix)
-    try:
-        getattr(config, method)(**arguments)
-    except Exception as error:
-        rule = f"RLlib must accept {dict(arguments)}"
-        got = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise SpaceError.of("space", where=place, rule=rule, got=got, fix="Change the value.") from error
-
-
-def _arguments_of(config: AlgorithmConfig, method: str) -> Iterator[str]:
-    """Yield the argument names of a config method, those that it hands to its base classes included."""
-    for kind in type(config).__mro__:
-        if issubclass(kind, AlgorithmConfig):
-            yield from (
-                name for name in inspect.signature(getattr(kind, method)).parameters if name not in ("self", "kwargs")
-            )
-
-
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(known)}."
+def _check_word(word: str, known: Collection[str], *, where: str, rule: str) -> None:
+    if word not in known:
+        near = difflib.get_close_matches(word, known, n=1)
+        fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(sorted(known))}."
+        raise SpaceError.of("space", where=where, rule=rule, fix=fix)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -88,7 +88,7 @@ class MeasuredAlgorithm(Algorithm):
         """
         answers = list(self.learner_group.foreach_learner(function).result_or_errors)
         for error in (answer.get() for answer in answers if not answer.ok):
-            raise self._named(error, "learners") from error
+            fail(error, "learners", self.config.num_learners)
         self._check_learners(len(answers))
         return [answer.get() for answer in answers]
 
@@ -97,15 +97,6 @@ class MeasuredAlgorithm(Algorithm):
             rule = f"all {self.config.num_learners} must stay alive"
             got, fix = f"{num_answers} answers", "Look for memory shortage, or a crash, on their nodes."
             raise TrialLostError(where="learners", rule=rule, got=got, fix=fix)
-
-    def _named(self, error: Exception, where: str) -> Exception:
-        """Return the error that says what died, where a process or node did; else the error itself."""
-        if not was_lost(error):
-            return error
-        of = {"learners": self.config.num_learners, "env runners": self.config.num_env_runners}.get(where)
-        rule = f"all {of} must stay alive" if of else "must stay alive"
-        fix = "Look for memory shortage, or a crash, on that node."
-        return TrialError(where=where, rule=rule, got=described(original(error)), fix=fix)
 
     def actor_of(self, place: Place) -> Any:
         """Return RLlib's actor of a runner or learner process."""
@@ -126,23 +117,19 @@ class MeasuredAlgorithm(Algorithm):
     def _step_measured(self, **measured: Any) -> StepMeasurement:
         """Return a measurement with what means the same for every algorithm."""
         cpu_time_s, peak_rss_mb = self.learners_used()
-        common = {
-            "num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(),
-            "num_restarts": self.env_runner_group.num_remote_worker_restarts(),
-            "learners_cpu_time_s": cpu_time_s,
-            "learners_peak_rss_mb": peak_rss_mb,
-        }
-        return StepMeasurement(**{**common, **measured})
+        measured = {"num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(), **measured}
+        return StepMeasurement(
+            num_restarts=self.env_runner_group.num_remote_worker_restarts(),
+            learners_cpu_time_s=cpu_time_s,
+            learners_peak_rss_mb=peak_rss_mb,
+            **measured,
+        )
 
     def _late(self, where: str, rule: str, got: str = "no answer") -> TrialError:
         """Return the error for runners that did not answer in time."""
         rule = f"{rule} within sample_timeout_s={self.config.sample_timeout_s:g} s"
         fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
         return TrialError(where=where, rule=rule, got=got, fix=fix)
-
-    def _num_gradient_updates(self) -> int | None:
-        """Return the updates since the start, by the optimizer's own count; None when it keeps none."""
-        return self.ask_learners(_optimizer_steps)[0]
 
     def learners_used(self) -> tuple[float, float]:
         """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
@@ -194,12 +181,12 @@ class Phases(MeasuredAlgorithm):
             sampling_time_s = clock() - started
         samples = [sample for runners in rounds for sample in runners]
         self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=ENV_RUNNER_RESULTS)
-        updates_before = self._num_gradient_updates() or 0
+        updates_before = self.ask_learners(_optimizer_steps)[0] or 0
         with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
             started = clock()
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
             learning_time_s = clock() - started
-        updates = self._num_gradient_updates()
+        updates = self.ask_learners(_optimizer_steps)[0]
         learner = losses_of(results[0])
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
@@ -230,30 +217,27 @@ class Phases(MeasuredAlgorithm):
                 shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
             )
         except ray.exceptions.RayError as error:
-            raise self._named(error, "learners") from error
+            fail(error, "learners", self.config.num_learners)
         self._check_learners(len(results))
         return results
 
     def _sample_batch(self) -> list[list[Sample]]:
         """Return rounds of samples, each in the order of the runners, until the batch is full."""
         rounds: list[list[Sample]] = []
+        by_agent = self.config.count_steps_by == "agent_steps"
         steps = 0
         while steps < self.config.total_train_batch_size:
             samples = self._sample_round()
-            gained = sum(self._counted(sample) for sample in samples)
+            gained = sum(
+                sum(episode.agent_steps() for episode in episodes) if by_agent else measurement.env_steps
+                for episodes, _, measurement in samples
+            )
             if gained == 0:
-                where, rule = "env runners", "a round of sampling must bring steps"
-                raise TrialError(where=where, rule=rule, got="0", fix="Check the environment.")
+                rule = "a round of sampling must bring steps"
+                raise TrialError(where="env runners", rule=rule, got="0", fix="Check the environment.")
             steps += gained
             rounds.append(samples)
         return rounds
-
-    def _counted(self, sample: Sample) -> int:
-        """Return the steps of a sample that count for the batch: of the environment, or of all agents."""
-        episodes, _, measurement = sample
-        if self.config.count_steps_by == "agent_steps":
-            return sum(episode.agent_steps() for episode in episodes)
-        return measurement.env_steps
 
     def _sample_round(self) -> list[Sample]:
         timeout_s, rule = self.config.sample_timeout_s, "a round of sampling must end"
@@ -268,7 +252,7 @@ class Phases(MeasuredAlgorithm):
                 "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
             )
         except ray.exceptions.RayError as error:
-            raise self._named(error, "env runners") from error
+            fail(error, "env runners", self.config.num_env_runners)
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             check_runner(measurement)
@@ -287,10 +271,15 @@ class Whole(MeasuredAlgorithm):
 
     def step(self) -> dict[str, Any]:
         """Train one iteration as RLlib does, and measure it."""
+        step: Callable[[], dict[str, Any]] = super().step
+        late = TrialError(where="sampling", rule="must not hang", fix="Look for an environment that hangs.")
         try:
-            results = self._step()
+            if self.config.num_env_runners:
+                results = step()
+            else:  # in the thread that made the environments; RLlib sets no limit either
+                results = self.thread.within(threading.TIMEOUT_MAX, step, otherwise=late)
         except ray.exceptions.RayError as error:
-            raise self._named(error, "env runners or learners") from error
+            fail(error, "env runners or learners")
         latest = self._taken()
         self.last_step = self._step_measured(
             rounds=(latest,),
@@ -301,21 +290,13 @@ class Whole(MeasuredAlgorithm):
         )
         return results
 
-    def _step(self) -> dict[str, Any]:
-        """Train one iteration; where the main process has environments, in the thread that made them."""
-        step: Callable[[], dict[str, Any]] = super().step
-        if self.config.num_env_runners:
-            return step()
-        late = TrialError(where="sampling", rule="must not hang", fix="Look for an environment that hangs.")
-        return self.thread.within(threading.TIMEOUT_MAX, step, otherwise=late)  # RLlib sets no limit either
-
     def _taken(self) -> tuple[RunnerMeasurement, ...]:
         """Return what every runner measured since the last call."""
-        timeout_s, expected = self.config.sample_timeout_s, self.config.num_env_runners
+        expected = self.config.num_env_runners
         if not expected:
             return (self.env_runner_group.local_env_runner.taken(),)
         taken: list[RunnerMeasurement] = self.env_runner_group.foreach_env_runner(
-            "taken", local_env_runner=False, timeout_seconds=timeout_s
+            "taken", local_env_runner=False, timeout_seconds=self.config.sample_timeout_s
         )
         if len(taken) != expected:
             raise self._late("env runners", f"all {expected} must answer", str(len(taken)))
@@ -349,7 +330,10 @@ class Overlapping(MeasuredAlgorithm):
         """Take RLlib's steps until an iteration is over, and measure it."""
         began = time.perf_counter()
         self._arrived, self._learnt_before, self._learners_cpu_time_s = [], self._learnt, 0.0
-        while self._env_steps < self.config.total_train_batch_size or time.perf_counter() - began < ITERATION_S:
+        while (
+            sum(measurement.env_steps for measurement in self._arrived) < self.config.total_train_batch_size
+            or time.perf_counter() - began < ITERATION_S
+        ):
             super().training_step()
         self.last_step = self._measured()
 
@@ -394,10 +378,6 @@ class Overlapping(MeasuredAlgorithm):
         self._learners_cpu_time_s += step.learners_cpu_time_s  # of the iteration, before and in a pause
         return replace(step, learners_cpu_time_s=self._learners_cpu_time_s)
 
-    @property
-    def _env_steps(self) -> int:
-        return sum(measurement.env_steps for measurement in self._arrived)
-
     def _num_dropped_samples(self) -> int:
         """Return the samples lost so far.
 
@@ -437,14 +417,17 @@ class Overlapping(MeasuredAlgorithm):
         # The first one, and without waiting those beside it.
         first, _ = ray.wait(list(self._asked), num_returns=1, timeout=patience)
         ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
-        self._check_late([self._asked[reference] for reference in waiting], timeout_s)
+        now = time.monotonic()
+        late = sorted(number for number, moment in (self._asked[each] for each in waiting) if now - moment > timeout_s)
+        if late:
+            raise self._late(f"env runner {', '.join(map(str, late))}", "a sample must come")
         samples = []
         for reference in {*first, *ready}:
             number, _ = self._asked.pop(reference)
             try:
                 samples.append(ray.get(reference))
             except ray.exceptions.RayError as error:
-                raise self._named(error, f"env runner {number}") from error
+                fail(error, f"env runner {number}")
             if self._asks:
                 self._ask(number, actors[number])
         return samples
@@ -452,10 +435,14 @@ class Overlapping(MeasuredAlgorithm):
     def _ask(self, number: int, actor: Any) -> None:
         self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
 
-    def _check_late(self, waiting: list[tuple[int, float]], timeout_s: float) -> None:
-        late = sorted(number for number, moment in waiting if time.monotonic() - moment > timeout_s)
-        if late:
-            raise self._late(f"env runner {', '.join(map(str, late))}", "a sample must come")
+
+def fail(error: Exception, where: str, number: int = 0) -> NoReturn:
+    """Raise what says that a process or node died, one of `number`, where that is the error; else the error itself."""
+    if not was_lost(error):
+        raise error
+    rule = f"all {number} must stay alive" if number else "must stay alive"
+    fix = "Look for memory shortage, or a crash, on that node."
+    raise TrialError(where=where, rule=rule, got=described(original(error)), fix=fix) from error
 
 
 def check_runner(measurement: RunnerMeasurement) -> None:

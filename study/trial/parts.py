@@ -25,12 +25,12 @@ from study.jax_private import jax_obstacle
 from study.ray_private import maker_of, option
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.encoders import CONV_NET, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.encoders import CONV_NET, StudyCatalog
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.acting import action_rule
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
-from study.trial.engine.sampling.runner import AsRLlib, StockEnvRunner, StockMultiAgentEnvRunner
+from study.trial.engine.sampling.runner import StockEnvRunner, StockMultiAgentEnvRunner
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""
@@ -91,7 +91,7 @@ _OF_V_TRACE = names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {NORMALIZE, CONV_NET}
+_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {CONV_NET}
 
 
 # --- the check -----------------------------------------------------------------------------------------------------
@@ -105,7 +105,8 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
     """
     if obstacle := next(_of_any(config), None):
         return obstacle
-    if _has_callbacks(config):
+    functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
+    if config.callbacks_class is not RLlibCallback or any(functions):  # even those of the algorithm may reach into it
         return "callbacks are the script's own"
     if config.explore is not True:
         return "explore is off"
@@ -164,57 +165,44 @@ def _of_any(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_module(config: AlgorithmConfig) -> Iterator[str]:
-    spec = option(config, "rl_module_spec")
-    if spec is not None and not (type(spec) is RLModuleSpec and _is_plain(spec, config)):
-        yield "the module is the script's own"
-        return
+    spec, default = option(config, "rl_module_spec"), config.get_default_rl_module_spec()
+    own = spec is not None and (
+        type(spec) is not RLModuleSpec
+        or spec.module_class not in (None, default.module_class)
+        or spec.catalog_class not in (None, default.catalog_class, StudyCatalog)
+        or getattr(spec, "load_state_path", None) is not None
+        or not (spec.model_config is spec.observation_space is spec.action_space is None)
+        or spec.inference_only
+        or spec.learner_only
+    )
     try:
-        model = dict(config.model_config)
+        model = {"own": True} if own else dict(config.model_config)
     except Exception:  # noqa: BLE001 (whatever a person's specification is)
+        own = True
+    if own:
         yield "the module is the script's own"
         return
     if model.get("use_lstm"):
         yield "the module is recurrent"
-    if foreign := sorted(model.keys() - _OF_NETWORKS):
-        defaults = type(config)().model_config
-        if changed := [name for name in foreign if not same(model[name], defaults.get(name, _ABSENT))]:
-            yield f"model_config has {', '.join(changed)}"
-
-
-def _has_callbacks(config: AlgorithmConfig) -> bool:
-    """Return whether there are callbacks of any hook: even those of the algorithm may reach into its runners."""
-    functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
-    return config.callbacks_class is not RLlibCallback or any(functions)
-
-
-def _is_plain(spec: RLModuleSpec, config: AlgorithmConfig) -> bool:
-    default = config.get_default_rl_module_spec()
-    return (
-        spec.module_class in (None, default.module_class)
-        and spec.catalog_class in (None, default.catalog_class, StudyCatalog)
-        and getattr(spec, "load_state_path", None) is None
-        and spec.model_config is None
-        and spec.observation_space is None
-        and spec.action_space is None
-        and not spec.inference_only
-        and not spec.learner_only
-    )
+    defaults = type(config)().model_config
+    foreign = [
+        name for name in sorted(model.keys() - _OF_NETWORKS) if not same(model[name], defaults.get(name, _ABSENT))
+    ]
+    if foreign:
+        yield f"model_config has {', '.join(foreign)}"
 
 
 # --- the choice ----------------------------------------------------------------------------------------------------
 
 
 def set_runner(config: AlgorithmConfig, obstacle: str, *, asked: str, hosted: bool) -> bool:
-    """Set the class that samples; note why it is not the batched one where the space asks for that.
+    """Set the class that samples; return whether it is the batched one, and note why not where the space asks for it.
 
     Args:
         config: Of a trial.
         obstacle: Of `runner_obstacle`, or empty.
         asked: `runner` of the space.
         hosted: Whether many of RLlib's runners share a process, as where runners are emulated.
-
-    Returns:
-        Whether it is the batched one.
     """
     config.hosted_runner_cls = None
     if asked == "batched" and not obstacle:
@@ -222,19 +210,13 @@ def set_runner(config: AlgorithmConfig, obstacle: str, *, asked: str, hosted: bo
         return True
     if asked == "batched":
         config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
-    own = _own_runner(config)
+    own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
+    given = config.env_runner_cls
+    if given is not None and given not in (SingleAgentEnvRunner, MultiAgentEnvRunner):
+        # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
+        own = type(f"Measured{given.__name__}", (own, given), {"__module__": __name__})
     config.env_runner_cls, config.hosted_runner_cls = (HostedEnvRunner, own) if hosted else (own, None)
     return False
-
-
-def _own_runner(config: AlgorithmConfig) -> type:
-    """Return RLlib's runner, or the script's own, that measures itself."""
-    given = config.env_runner_cls
-    plain: type[AsRLlib] = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
-    if given is None or given in (SingleAgentEnvRunner, MultiAgentEnvRunner):
-        return plain
-    # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
-    return type(f"Measured{given.__name__}", (plain, given), {"__module__": __name__})
 
 
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
@@ -249,10 +231,12 @@ def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | 
         None where it is the fused one, else why not; empty where the space asks for RLlib's.
 
     Raises:
-        TrialError: The space asks for the fused one, and this process cannot have it: other trials of the study may.
+        TrialError: The space asks for the fused one, and this process cannot have it.
     """
     if issubclass(config.algo_class, IMPALA):
-        if _counts(config.algo_class) and not issubclass(config.learner_class, CountingLearner):
+        # Where the training step is RLlib's own, the learner's thread is watched.
+        known = config.algo_class.training_step in (IMPALA.training_step, APPO.training_step)
+        if known and not issubclass(config.learner_class, CountingLearner):
             own = config.learner_class
             config.learners(learner_class=type(f"Counting{own.__name__}", (CountingLearner, own), {}))
         return ""
@@ -267,12 +251,6 @@ def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | 
         return reason
     config.learners(learner_class=FusedPPOLearner)
     return None
-
-
-def _counts(algorithm: type) -> bool:
-    """Return whether a training step is IMPALA's or APPO's own, whose learner's thread is watched."""
-    step = algorithm.training_step  # type: ignore[attr-defined]
-    return step is IMPALA.training_step or step is APPO.training_step
 
 
 # --- values --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ as they did in the training. Needs no Ray process.
 import logging
 import pickle
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,8 @@ from study.trial.weights import STATE_FILE, read_values, read_weights
 
 CONNECTORS_FILE = "connectors.pkl"
 """States of the connectors in a checkpoint, as plain values."""
-NOT_ACTING = ("vf.", "encoder.critic_encoder.", "_old_encoder.", "_old_pi.")
-"""Parameters of the value function, and of APPO's target networks: checkpoints of RLlib's own have them, a policy that
-acts has not."""
 _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
 """Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
-_SHOWN = 3
-"""Differences that a message lists."""
-
 State = dict[str, Any]
 """What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
 
@@ -69,8 +62,7 @@ def pack_policy(module: RLModule, state: State) -> bytes:
 def read_state(checkpoint: Path) -> State:
     """Return what a runner must know to act as a checkpoint says, read without running what its files say.
 
-    The folder is of `pack_policy`, unpacked; or RLlib's own, with stateless connectors. Whether to trust it is the
-    caller's to ask.
+    The folder is of `pack_policy`, unpacked. Whether to trust it is the caller's to ask.
 
     Raises:
         RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
@@ -90,36 +82,21 @@ def module_of(experiment: Experiment, state: State) -> RLModule:
     Raises:
         RecordError: The numbers are of another network than the space's.
     """
-    config, learnt = experiment.config, state[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    weights = {
-        name: torch.from_numpy(np.array(value)) for name, value in learnt.items() if not name.startswith(NOT_ACTING)
-    }
+    config = experiment.config
+    learnt = state[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+    weights = {name: torch.from_numpy(np.array(value)) for name, value in learnt.items()}
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     both = (config.observation_space, config.action_space)
     with torch.random.fork_rng(devices=()):
         module: RLModule = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
-    _check_fit(module.state_dict(), weights, experiment)
-    module.load_state_dict(weights)
-    return module
-
-
-def _check_fit(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], experiment: Experiment) -> None:
-    """Refuse parameters of other names or shapes than those of the network."""
-    shapes = ({name: tuple(value.shape) for name, value in each.items()} for each in (wanted, given))
-    wanted_shapes, shapes_given = shapes
-    differing = [
-        f"{name} is {_shape(shapes_given.get(name))}, must be {_shape(wanted_shapes.get(name))}"
-        for name in (*wanted_shapes, *(name for name in shapes_given if name not in wanted_shapes))
-        if shapes_given.get(name) != wanted_shapes.get(name)
-    ]
-    if differing:
-        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    shapes, given = (
+        {name: tuple(value.shape) for name, value in each.items()} for each in (module.state_dict(), weights)
+    )
+    if wrong := [name for name in sorted({*shapes, *given}) if shapes.get(name) != given.get(name)]:
         what = "the environment" if experiment.judged is None else experiment.judged.id
         rule = f"the policy must fit {what} and the network of the space"
-        got, fix = f"another one: {'; '.join(differing[:_SHOWN])}{more}", "Name the space that it was trained in."
-        raise RecordError(where="checkpoint", rule=rule, got=got, fix=fix)
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "x".join(map(str, shape)) or "one number"
+        got = f"another one: {wrong[0]} is {given.get(wrong[0])}, must be {shapes.get(wrong[0])}"
+        raise RecordError(where="checkpoint", rule=rule, got=got, fix="Name the space that it was trained in.")
+    module.load_state_dict(weights)
+    return module

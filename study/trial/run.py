@@ -4,6 +4,7 @@ Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -87,7 +88,7 @@ class TrialRun:
         self._wall_time_s += used.wall_time_s
         done = self._progress >= 1
         node_loads = self._nodes.end() if done else []
-        reached = {
+        reached: dict[str, Any] = {
             "trial": self._asked.trial,
             "attempt": self._asked.attempt,
             "iteration": self._iteration,
@@ -99,8 +100,15 @@ class TrialRun:
         if evaluates:
             state = state_of(self._algorithm)
             found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
-            played = {"returns": list(found.returns), "num_cut": found.num_cut, "eval_time_s": found.eval_time_s}
-            records.append(Evaluation(**reached, **played, progress=self._progress))
+            records.append(
+                Evaluation(
+                    **reached,
+                    progress=self._progress,
+                    returns=list(found.returns),
+                    num_cut=found.num_cut,
+                    eval_time_s=found.eval_time_s,
+                )
+            )
             if done:
                 policy = pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
         return TrialResult(records=tuple(records), progress=self._progress, policy=policy, node_loads=tuple(node_loads))

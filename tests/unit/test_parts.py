@@ -338,7 +338,7 @@ def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number() -> None:
     [
         ({}, {"resources": {"num_learners": 2}}, "there are several learners"),
         ({"use_critic": False}, {}, "use_critic is off"),
-        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, ""),
+        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, "grad_clip_by is value"),
     ],
 )
 def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
