@@ -196,9 +196,10 @@ class MlflowMirror(Mirror):
                 self._delete(run.info.run_id, content.DUPLICATE)
             else:
                 self._runs[key] = run.info.run_id
-        for key in list(self._runs):
-            if any(key[0] == trial and key[1] < attempt for trial, attempt in self._runs):
-                self._drop(key, content.SUPERSEDED)
+        latest = dict(sorted(self._runs))  # trial -> its last attempt
+        for trial, attempt in list(self._runs):
+            if attempt < latest[trial]:
+                self._drop((trial, attempt), content.SUPERSEDED)
 
     @property
     def _study_run(self) -> str:
