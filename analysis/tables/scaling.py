@@ -199,10 +199,12 @@ def phases(results: Results) -> Table:
         f"{told(row, 'load_balance')} of the time of the slowest one."
         for _, row in wide[(balance < STRAGGLING).fillna(False)].iterrows()
     ]
-    last = wide.sort_values(["num_env_runners", "n"], kind="stable").iloc[-1]
+    scales = wide.groupby("workload")["num_env_runners"].transform("nunique")
+    widest = wide.assign(scales=scales).sort_values(["scales", "num_env_runners"], ascending=False, kind="stable")
+    last = widest.iloc[0]
     if pd.notna(last["most_speed_up"]):
         notes.append(
-            f"With {count(last['num_env_runners'], 'runner')} {told(last, 'fixed_share')} of an iteration does not get "
+            f"With {count(last['num_env_runners'], 'runner')} ({last['workload']}) {told(last, 'fixed_share')} of an iteration does not get "
             f"shorter by more runners: at this batch they give at most {told(last, 'most_speed_up')} times the "
             "throughput (extrapolated)."
         )
