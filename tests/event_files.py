@@ -6,7 +6,6 @@ from collections import defaultdict
 from pathlib import Path
 
 from tensorboardX.proto import event_pb2 as event
-from tensorboardX.proto import plugin_hparams_pb2 as hparams
 from tensorboardX.record_writer import masked_crc32c as checksum
 
 from study.metrics import METRICS
@@ -52,24 +51,6 @@ def scalars(file: Path) -> Points:
         if value.WhichOneof("value") == "simple_value":
             points[value.tag].append((each.step, value.simple_value, each.wall_time))
     return dict(points)
-
-
-def texts(file: Path) -> dict[str, str]:
-    return {
-        value.tag: value.tensor.string_val[0].decode()
-        for _, value in values_of(file)
-        if value.metadata.plugin_data.plugin_name == "text"
-    }
-
-
-def hparams_of(file: Path) -> dict:
-    """Return what the HPARAMS tab is told, by tag."""
-    found = {}
-    for _, value in values_of(file):
-        if value.metadata.plugin_data.plugin_name == "hparams":
-            assert value.tag not in found
-            found[value.tag] = hparams.HParamsPluginData.FromString(value.metadata.plugin_data.content)
-    return found
 
 
 def expected(folder: StudyFolder) -> dict[str, Points]:

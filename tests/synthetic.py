@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from study.mirrors.follower import Synced, sync
+from study.mirrors.follower import sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -59,8 +59,8 @@ def make_folder(
     return folder
 
 
-def sync_mlflow(folder: StudyFolder, tracking_uri: str | None = None) -> Synced:
-    """Send to MLflow what it has not got."""
+def sync_mlflow(folder: StudyFolder, tracking_uri: str | None = None) -> tuple[int, int]:
+    """Send to MLflow what it has not got; return the records sent, and the trials there."""
     return sync(MlflowMirror(folder, tracking_uri or folder.identity().tracking_uri))
 
 

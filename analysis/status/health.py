@@ -65,7 +65,7 @@ class Advice:
 
 def driver_of(folder: StudyFolder, ledger: Ledger) -> Driver:
     """Return what has become of the driver."""
-    if folder.records in (folder.packed_records, folder.packed_results):
+    if folder.records == folder.packed_records:
         return "packed"
     if at_work(folder.path):
         return "working"
@@ -78,7 +78,7 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
         return None
     try:
         mirror = MlflowMirror(folder, identity.tracking_uri)
-        behind, begun = mirror.behind, mirror.read_cursor() is not None
+        behind, begun = mirror.behind, mirror.state.experiment_id != ""
     except (OSError, RecordError):
         return None
     return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=begun)

@@ -25,7 +25,7 @@ from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
 from study.jax_private import jax_obstacle
 from study.machine.shipping import loaded_modules
-from study.trial.engine.envs.probing import Here, comes_with_gymnasium, sharing
+from study.trial.engine.envs.probing import comes_with_gymnasium, sharing
 from study.trial.experiment import make_environment, pickled
 
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
@@ -150,7 +150,7 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
     if of_one or comes_with_gymnasium(name):
         return {"spaces": spaces}
     made.close()
-    return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), Here)}
+    return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}
 
 
 # --- what a script adds to its process beside the configuration ------------------------------------------------------

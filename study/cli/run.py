@@ -220,7 +220,6 @@ def print_end(console: Console, result: "StudyResult", again: str, answer: "Answ
     """Print what a session came to: its trials, the study's answer, and what to type next."""
     from study.cli.tables import print_answer, print_trials
     from study.mirrors.mlflow_mirror import MlflowMirror
-    from study.mirrors.mlflow_view import page_of
     from study.records.cautions import cautions
 
     closed, identity, folder = result.closed, result.identity, result.folder
@@ -240,8 +239,8 @@ def print_end(console: Console, result: "StudyResult", again: str, answer: "Answ
     if result.certificate is not None:
         following["Certificate, with every rule and interval"] = str(folder.certificate_page)
     uri = mask_credentials(identity.tracking_uri)
-    cursor = MlflowMirror(folder, identity.tracking_uri).read_cursor()
-    page = page_of(cursor.experiment_id, identity.study_id) if cursor else ""
+    experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
+    page = f"/#/experiments/{experiment}" if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
     following["The trials in MLflow"] = f"{uri}{page}" if uri.startswith("http") else served
     if folder.tensorboard.is_dir():

@@ -60,9 +60,6 @@ def sync(
 def pack(
     study: Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
-    results_only: Annotated[
-        bool, typer.Option("--results-only", help="Leave out training iterations: enough for tables, not to certify.")
-    ] = False,
     digits: Annotated[
         int | None, typer.Option(min=7, help="Significant digits of training iterations: 7 halve the size.")
     ] = None,
@@ -72,8 +69,8 @@ def pack(
     from study.records.packing import pack as pack_study
 
     folder = StudyFolder(study)
-    packed = pack_study(folder, target, results_only=results_only, digits=digits)
-    if folder.certificate.exists() and not results_only:
+    packed = pack_study(folder, target, digits=digits)
+    if folder.certificate.exists():
         write_certificate(packed)
     say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
 
@@ -116,8 +113,8 @@ def sync_study(
         if address is None:
             continue
         try:
-            done = catch_up(kind(folder, kind.check(address)))
-            yield f"{kind.name} is up to date: {done.records} records sent, {done.trials} trials there."
+            sent, trials = catch_up(kind(folder, kind.check(address)))
+            yield f"{kind.name} is up to date: {sent} records sent, {trials} trials there."
             if kind is MlflowMirror and (problem := show_answer(folder, address)):
                 yield problem
         except StudyError as error:

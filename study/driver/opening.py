@@ -13,9 +13,10 @@ from msgspec import structs
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import (
+    DEFAULT_TRACKING_URI,
     absolute_uri,
     ask_mlflow,
-    check_asked_uri,
+    asked_uri,
     check_optuna_storage,
     check_tracking_uri,
 )
@@ -165,7 +166,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         study_id=uuid.uuid4().hex[:12],
         name=options.name,
         created=time.time(),
-        tracking_uri=check_asked_uri(options.tracking_uri),
+        tracking_uri=check_tracking_uri(asked_uri(options.tracking_uri) or DEFAULT_TRACKING_URI),
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
@@ -248,8 +249,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    cursor = MlflowMirror(folder, folder.identity().tracking_uri).read_cursor()
-    check_not_cut(folder, ledger, num_mirrored=0 if cursor is None else cursor.seq)
+    check_not_cut(folder, ledger, num_mirrored=MlflowMirror(folder, folder.identity().tracking_uri).state.seq)
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})

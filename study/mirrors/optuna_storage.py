@@ -28,7 +28,7 @@ def name_in_storage(identity: StudyIdentity) -> str:
 class OptunaMirror(Mirror):
     """Sends one study to a database, or to the journal file in its folder."""
 
-    key, name, place, option = "optuna", "Optuna's storage", "Optuna storage", "--optuna-storage"
+    key, name, place = "optuna", "Optuna's storage", "Optuna storage"
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
         super().__init__(folder, address)
@@ -53,46 +53,52 @@ class OptunaMirror(Mirror):
         """Find or create the study, see what is there, and begin with the first record.
 
         Raises:
-            TrackingError: Python has no driver for the database, or it is not encoded in UTF8.
             RecordError: The storage has a trial of this study that has not ended on record.
         """
         with IMPORTING:
             import optuna
+            from optuna.storages import RDBStorage
 
-            from study.designs.search.outcome import TRIAL, Outcomes
+            from study.designs.search.outcome import TRIAL, Outcomes, directions_of
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
-        self._ledger = Ledger()
-        self._outcomes = Outcomes(self._spec)
-        self._storage = self._connected()
-        self._study = self._find_or_create(self._storage)
+        self._ledger, self._outcomes = Ledger(), Outcomes(self._spec)
+        name = name_in_storage(self._identity)
+        if is_uri(self.address):
+            reach(self.address)
+            # Before its use, a connection that a restart of the database broke is replaced.
+            self._storage = RDBStorage(with_time_limits(self.address), engine_kwargs={"pool_pre_ping": True})
+        else:
+            self._storage = _journal(Path(self.address))
+        directions = [optuna.study.StudyDirection[each.upper()] for each in directions_of(self._spec)]
+        try:
+            self._study = self._storage.create_new_study(directions, name)
+        except optuna.exceptions.DuplicatedStudyError:
+            self._study = self._storage.get_study_id_from_name(name)
         trials = self._storage.get_all_trials(self._study, deepcopy=False)
         self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
         ended = {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}
         if unknown := sorted(self._there - ended):
-            rule, numbers = "must hold every trial that Optuna's storage shows", ", ".join(map(str, unknown[:5]))
-            got = f"none of trial {numbers}: the records were cut, or another copy was run"
+            rule, got = "must hold every trial that Optuna's storage shows", f"none of trials {unknown[:5]}"
             fix = (
                 "Restore the file from a backup; where the records are right, delete the study "
-                f"{name_in_storage(self._identity)!r} in the storage, and it is built anew."
+                f"{name!r} in the storage, and it is built anew."
             )
-            raise RecordError(where=str(self.folder.records), rule=rule, got=got, fix=fix)
+            raise RecordError(where=str(self.folder.records), rule=rule, got=f"{got}: the records were cut", fix=fix)
         return 0, 0
 
-    def apply(self, line: Line) -> None:
-        """Enter a trial that has ended, in the order of the ends, so that the storage numbers them as they came."""
-        fold_lines([line], self.folder.records, self._ledger)
-        if not isinstance(line.record, TrialEnded):
-            return
-        row = self._ledger.rows[line.record.trial]
-        if row.ended and row.optuna_number is not None and row.trial not in self._there:
-            assert self._storage is not None, "open() comes first"
-            self._storage.create_new_trial(self._study, self._outcomes.trial(row))
-            self._there.add(row.trial)
-
-    def flush(self, lines: list[Line]) -> None:
-        """Do nothing: every trial was a transaction."""
+    def send(self, lines: list[Line]) -> None:
+        """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
+        for line in lines:
+            fold_lines([line], self.folder.records, self._ledger)
+            if not isinstance(line.record, TrialEnded):
+                continue
+            row = self._ledger.rows[line.record.trial]
+            if row.ended and row.optuna_number is not None and row.trial not in self._there:
+                assert self._storage is not None, "open() comes first"
+                self._storage.create_new_trial(self._study, self._outcomes.trial(row))
+                self._there.add(row.trial)
 
     def count_trials(self) -> int:
         """Return the number of the study's trials in the storage, as last seen."""
@@ -106,29 +112,6 @@ class OptunaMirror(Mirror):
                 engine.dispose()
             self._storage = None
 
-    def _connected(self) -> "BaseStorage":
-        from optuna.storages import RDBStorage
-
-        if not is_uri(self.address):
-            return _journal(Path(self.address))
-        uri = with_time_limits(self.address)
-        reach(uri, self.place)
-        # Before its use, a connection that a restart of the database broke is replaced.
-        return RDBStorage(uri, engine_kwargs={"pool_pre_ping": True})
-
-    def _find_or_create(self, storage: "BaseStorage") -> int:
-        from optuna.exceptions import DuplicatedStudyError
-        from optuna.study import StudyDirection
-
-        from study.designs.search.outcome import directions_of
-
-        directions = [StudyDirection[direction.upper()] for direction in directions_of(self._spec)]
-        name = name_in_storage(self._identity)
-        try:
-            return storage.create_new_study(directions, name)
-        except DuplicatedStudyError:
-            return storage.get_study_id_from_name(name)
-
 
 def _journal(path: Path) -> "BaseStorage":
     """Open a journal file as its only writer; one that cannot be read is made anew from the records."""
@@ -136,19 +119,16 @@ def _journal(path: Path) -> "BaseStorage":
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a mirror that was killed: we would wait for it
-
-    def opened() -> JournalStorage:
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-        storage.get_all_studies()
-        return storage
-
     with contextlib.suppress(FileNotFoundError):
         if not path.read_bytes().endswith(b"\n"):  # a torn line, behind which nothing could be read
             path.unlink()
-    try:
-        return opened()
-    except OSError:
-        raise
-    except Exception:  # noqa: BLE001 (Optuna raises every kind on lines that it did not write)
-        path.unlink()
-        return opened()
+    for is_last in (False, True):
+        try:
+            storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+            storage.get_all_studies()
+            break
+        except Exception as error:  # Optuna raises every kind on lines that it did not write
+            if is_last or isinstance(error, OSError):
+                raise
+            path.unlink()
+    return storage

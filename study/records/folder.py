@@ -39,7 +39,8 @@ NAME_RULE = "must consist of letters, digits, '.', '_' and '-'"
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
 _FILES = (
     *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),
-    *("mirror.json", "mirror.log", "optuna.journal", "optuna.journal.lock"),
+    *("mirror.json", "mirror-optuna.json", "mirror-tensorboard.json", "mirror.log"),
+    *("optuna.journal", "optuna.journal.lock"),
     *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
     *(lock.LOCK, lock.OWNER),
 )
@@ -95,12 +96,8 @@ class StudyFolder:
     """The space as the person wrote it."""
     packed_records = _Entry("records.jsonl.xz")
     """The records of a packed study."""
-    packed_results = _Entry("results.jsonl.xz")
-    """The records of a packed study without its training iterations."""
     optuna_journal = _Entry("optuna.journal")
     """Where `optuna-dashboard` finds the trials of a study without a database for them."""
-    mirror_state = _Entry("mirror.json")
-    """How far MLflow has caught up."""
     mirror_log = _Entry("mirror.log")
     """What the mirror process had to say."""
     tensorboard = _Entry("tensorboard")
@@ -120,8 +117,7 @@ class StudyFolder:
     def records(self) -> Path:
         """The records, JSON lines; those of a packed study are compressed."""
         file = self.path / "records.jsonl"
-        packed = (each for each in (self.packed_records, self.packed_results) if each.exists())
-        return file if file.exists() else next(packed, file)
+        return self.packed_records if self.packed_records.exists() and not file.exists() else file
 
     def checkpoint(self, trial: int) -> Path:
         """Return the folder of the final policy of `trial`."""
@@ -273,26 +269,23 @@ def check_files(folder: StudyFolder) -> None:
     Raises:
         RecordError: Something else is in the place of a file, or its permissions forbid it.
     """
-    faults = []
-    for file in folder.files:
-        if file.exists() and not file.is_file():
-            faults.append(f"{file.name} must be a file")
-        elif file.exists() and file.stat().st_nlink > 1:  # what is written to it would be in another file too
-            faults.append(f"{file.name} must have one name, got a hard link to it (replace it by a copy)")
-        elif file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            faults.append(f"{file.name} must be readable and writable")
-    for part in (folder.checkpoints, folder.tracebacks, folder.tensorboard):
-        if part.exists() and not part.is_dir():
-            faults.append(f"{part.name} must be a folder")
-    if not os.access(folder.path, os.R_OK | os.W_OK | os.X_OK):
-        faults.append("the folder itself must be readable and writable")
+    faults = [
+        f"{file.name} must be a file that you can read and write, with one name (no hard link)"
+        for file in folder.files
+        if file.exists() and not (file.is_file() and os.access(file, os.R_OK | os.W_OK) and file.stat().st_nlink == 1)
+    ]
+    parts = (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
+    faults += [
+        f"{part.name} must be a folder that you can read and write"
+        for part in parts
+        if part.exists() and not (part.is_dir() and os.access(part, os.R_OK | os.W_OK | os.X_OK))
+    ]
     if faults:
         fix = (
             "Correct the permissions, or move away what is in a file's place and restore the file from a backup "
             "(study.json, records.jsonl; the others are made anew)."
         )
-        rule = "a study reads and writes its files"
-        raise RecordError(where=str(folder.path), rule=rule, got="; ".join(faults), fix=fix)
+        raise RecordError(where=str(folder.path), rule="; ".join(faults), fix=fix)
 
 
 def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> None:
@@ -321,20 +314,13 @@ def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0)
 
 def meant_by(path: Path) -> str:
     """Return what to give in place of a path where no study is, as a sentence; nothing where none is near."""
-    if path.is_file() and (path.parent / "study.json").is_file():
+    if (path.parent / "study.json").is_file():
         return f"Give its folder, {path.parent}."
-    if inside := _studies(path):
-        return f"Give one of the studies in it, {', '.join(map(str, inside[:8]))}."
-    beside = {folder.name: folder for folder in (*_studies(Path("studies")), *_studies(path.parent))}
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    return f"Did you mean '{beside[near[0]]}'?" if near else ""
-
-
-def _studies(folder: Path) -> list[Path]:
-    try:
-        return sorted(file.parent for file in folder.glob("*/study.json"))
-    except OSError:  # it cannot be looked into
-        return []
+    if inside := sorted(str(file.parent) for file in path.glob("*/study.json")):
+        return f"Give one of the studies in it, {', '.join(inside[:8])}."
+    around = [file.parent for place in (path.parent, Path("studies")) for file in place.glob("*/study.json")]
+    near = difflib.get_close_matches(path.name, [study.name for study in around], n=1)
+    return f"Did you mean '{next(study for study in around if study.name == near[0])}'?" if near else ""
 
 
 @contextlib.contextmanager

@@ -22,30 +22,23 @@ _FOLDERS = re.compile(r"[^\s=:]*/")
 """The folders of a path."""
 
 
-def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digits: int | None = None) -> StudyFolder:
+def pack(folder: StudyFolder, target: Path, *, digits: int | None = None) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
     Args:
         folder: The study.
         target: Where the copy is made.
-        results_only: Leave out the training iterations, a tenth of the size: enough for tables of results, not
-            for curves or a certificate. What is added up from iterations is then in trials.csv alone. The
-            other records are numbered anew.
         digits: Significant digits that the floats of training iterations keep; None for all. At 7, times are exact
             to a microsecond or so and the learner's single-precision numbers whole, in half the size.
 
     Returns:
-        The copy: study.json, space.yaml, trials.csv, and records.jsonl.xz or results.jsonl.xz.
+        The copy: study.json, space.yaml, trials.csv and records.jsonl.xz.
 
     Raises:
-        RecordError: There is no study, its records cannot be trusted or lack the iterations already, its arguments
-            hold a secret, or the target holds something already or cannot be written.
+        RecordError: There is no study, its records cannot be trusted, its arguments hold a secret, or the target holds
+            something already or cannot be written.
     """
     identity, packed = folder.identity(), StudyFolder(target)
-    if folder.records == folder.packed_results:  # and trials.csv alone has what was added up from them
-        rule, got = "must hold the training iterations", "a study that was packed with --results-only"
-        fix = "Copy its folder as it is, or pack the study that it was made of."
-        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
     if secret := [name for name, shown in mask_arguments(identity.spec).items() if shown != identity.spec[name]]:
         # Masked, it would be another study than the certified one.
         rule = f"{secret[0]} must hold no secret, because a copy is published"
@@ -66,12 +59,9 @@ def pack(folder: StudyFolder, target: Path, *, results_only: bool = False, digit
         # The default MLflow: a published study is mirrored to nowhere until somebody does so.
         public = {"tracking_uri": "sqlite:///mlflow.db", "optuna_storage": None, "space": Path(identity.space).name}
         packed.create(structs.replace(identity, **public), space)
-        with lzma.open(packed.packed_results if results_only else packed.packed_records, "wb", preset=9) as sink:
-            lines = (
-                each for each in read_lines(folder.records) if not (results_only and isinstance(each.record, Iteration))
-            )
-            for seq, line in enumerate(lines):
-                sink.write(written_line(_published(line.record, digits), seq=seq, moment=line.time))
+        with lzma.open(packed.packed_records, "wb", preset=9) as sink:
+            for line in read_lines(folder.records):
+                sink.write(written_line(_published(line.record, digits), seq=line.seq, moment=line.time))
         write_table(packed.table, rows)
     except OSError as error:
         rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, remove it, then pack again."

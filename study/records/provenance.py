@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -76,15 +77,13 @@ def _git(checkout: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of the project's own checkout; None when it was installed without one."""
     if not (checkout / ".git").exists():
         return None
-    answers = []
-    for command in ("rev-parse HEAD", "status --porcelain"):
-        words = ["git", "--no-optional-locks", "-C", str(checkout), *command.split()]
-        try:
-            done = subprocess.run(words, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        answers.append(done.stdout.decode(errors="replace").strip())
-    return {"commit": answers[0], "dirty": bool(answers[1])}
+    words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, dash, _ = done.stdout.decode().strip().partition("-")
+    return {"commit": commit, "dirty": bool(dash)}
 
 
 def _version(package: str) -> str | None:
@@ -94,16 +93,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _command(arguments: list[str]) -> list[str]:
+def _command(words: list[str]) -> list[str]:
     """Return the command line without passwords: those in URLs, and those after a telling option."""
-    shown: list[str] = []
-    for argument in arguments:
-        option, equals, _ = argument.partition("=")
-        before = shown[-1] if shown else ""
-        if option.startswith("-") and equals and _secret(option):
-            shown.append(f"{option}=***")
-        elif before.startswith("-") and "=" not in before and _secret(before):
-            shown.append("***")
-        else:
-            shown.append(mask_credentials(argument))
-    return shown
+    masked = mask_credentials(shlex.join(words))
+    try:
+        return shlex.split(masked)
+    except ValueError:  # the mask has taken a quote
+        return [masked]

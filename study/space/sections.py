@@ -57,12 +57,9 @@ evaluation, and not when emulated."""
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
     frame_stack: Whole = Field(1, ge=1)
     """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
-    normalize_observations: bool = False
-    """The network begins with (observation - mean) / deviation, clipped to 10, of all that was trained on so far; \
-part of the policy. Needs the fused learner."""
     normalize_rewards: bool = False
     """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
-environment's. Needs `runner: batched`, PPO or A2C, and at most one learner."""
+environment's. Needs PPO or A2C, and at most one learner."""
 
     @field_validator("id")
     @classmethod

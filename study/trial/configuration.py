@@ -4,6 +4,7 @@ The batched runner and the fused learner are put in where they can serve the res
 cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. Imports RLlib.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def apply(
     - `lane_layout`: The lanes of the trial and the processes that step them.
     - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
     - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `normalize_rewards`: Whether runners hand over discounted returns, by whose deviation rewards are divided.
+    - `normalize_rewards`: Whether the learner divides rewards by the deviation of the discounted returns.
     - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
     - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
@@ -71,13 +72,9 @@ def _applied(
     config.normalize_rewards = spec.environment.normalize_rewards
     _set_processes(config, spec, layout, execution=execution, seed=seed)
     batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
-    if not batched:
-        only_batched = {
-            "environment.backend": "envpool " if spec.environment.backend != "gymnasium" else None,
-            "environment.normalize_rewards": "" if spec.environment.normalize_rewards else None,
-        }
-        asked = [(where, what) for where, what in only_batched.items() if what is not None]
-        _refuse(asked, f"needs the batched runner, and {experiment.runner_obstacle}")
+    if not batched and spec.environment.backend != "gymnasium":
+        why = f"needs the batched runner, and {experiment.runner_obstacle}"
+        _refuse([("environment.backend", "envpool ")], why)
     _set_sampling(config, spec, batched=batched)
     _set_parameters(config, experiment, spec, setting)
     _set_learner(config, experiment, spec)
@@ -198,4 +195,4 @@ def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpe
     fused = obstacle is None
     config.standardization = spec.standardization_in_use if fused or spec.algorithm != "PPO" else "rllib"
     if not fused and spec.environment.normalize_rewards:
-        config.learners(learner_connector=ScaledRewards)
+        config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))

@@ -41,7 +41,7 @@ from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
-from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, StudyCatalog
 from study.trial.failures import described
 from study.trial.parts import learner_obstacle, names, runner_obstacle, same
 from study.trial.places import here
@@ -200,10 +200,8 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
     config.training(grad_clip_by="global_norm")
     config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
     network = _network(spec.model, spaces)
-    if spec.environment.normalize_observations:
-        network[NORMALIZE] = True
     config.rl_module(model_config=network)
-    if network.keys() & {NORMALIZE, CONV_NET}:
+    if CONV_NET in network:
         module_class = config.get_default_rl_module_spec().module_class
         # Here again: RLlib merges its defaults into the one of the configuration only.
         config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))

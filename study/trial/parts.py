@@ -25,7 +25,7 @@ from study.jax_private import jax_obstacle
 from study.ray_private import maker_of, option
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.encoders import CONV_NET, NORMALIZE, StudyCatalog
+from study.trial.engine.learning.encoders import CONV_NET, StudyCatalog
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.acting import action_rule
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
@@ -91,7 +91,7 @@ _OF_V_TRACE = names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {NORMALIZE, CONV_NET}
+_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {CONV_NET}
 
 
 # --- the check -----------------------------------------------------------------------------------------------------

@@ -53,21 +53,15 @@ def actions_of(space, steps, lanes, seed=0):
 
 
 @backends
-@pytest.mark.parametrize("env_id", [task for task in TASKS if task != "FrozenLake-v1"])  # all start in one square
-def test_two_seeds_start_differently(env_id, backend):
-    played = Played(EnvFactory(environment(env_id, backend=backend)), [1, 2])
-    first, second = played.reset()
-    assert not np.array_equal(first, second)
-
-
-@backends
 @pytest.mark.parametrize("env_id", TASKS)
 def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
     spec = environment(env_id, backend=backend)
     seeds = [5, 2**31 - 1]
     played, env = Played(EnvFactory(spec), seeds), make_env(spec)
     observation, _ = env.reset(seed=seeds[1])
-    assert played.reset()[1].tolist() == observation.tolist()
+    first = played.reset()
+    assert first[1].tolist() == observation.tolist()
+    assert env_id == "FrozenLake-v1" or not np.array_equal(*first)  # there all episodes start in one square
     episodes = 0
     for actions in actions_of(env.action_space, 600, seeds):
         observations, rewards, terminated, truncated = played.step(actions)
@@ -102,19 +96,6 @@ def test_an_ended_episode_gives_its_last_observation_and_the_next_ones_first(bac
         others = [lane for lane in range(3) if not (terminated | truncated)[lane]]
         assert np.all(np.abs(played.observations[others]).max(axis=1, initial=0) > 0.05)
     assert ended >= 12
-
-
-@backends
-def test_the_last_observation_is_not_overwritten_later(backend):
-    played = Played(EnvFactory(environment(backend=backend, max_episode_steps=2)), [1, 2])
-    played.reset()
-    played.step([0, 0])
-    played.step([0, 0])
-    finals = played.finals
-    before = [last.copy() for _, last in finals]
-    for _ in range(5):
-        played.step([1, 1])
-    assert [last.tolist() for _, last in finals] == [last.tolist() for last in before]
 
 
 @backends
@@ -207,16 +188,12 @@ def test_continuous_actions_arrive(backend):
 # What only Gymnasium's lanes can meet: environments that misbehave.
 
 
-ODD_SHAPES = [(1,), (), (2,), (1, 3), (4,)]
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        *(({"observation": np.zeros(shape)}, f"got shape {shape}, the space says (3,)") for shape in ODD_SHAPES),
+        *(({"observation": np.zeros(each)}, f"got shape {each}, the space says (3,)") for each in ((), (1, 3), (4,))),
         ({"observation": ["a", "b", "c"]}, "an observation must consist of numbers"),
-        ({"observation": [None, None, None]}, "an observation must consist of numbers"),
-        *(({"reward": each}, "a reward must be one number") for each in (np.ones(1), [1.0], None, "1", [[1]], 1j)),
+        *(({"reward": each}, "a reward must be one number") for each in (np.ones(1), None, "1", 1j)),
     ],
 )
 def test_what_is_no_observation_or_no_reward_is_refused(given, words):
@@ -236,7 +213,7 @@ def test_a_first_observation_of_another_shape_is_refused():
         Played(Starts, [1]).reset()
 
 
-@pytest.mark.parametrize("reward", [2, 2.0, np.float32(2), np.float64(2), np.int8(2), np.array(2.0)])
+@pytest.mark.parametrize("reward", [2, np.float32(2), np.array(2.0)])
 def test_a_list_is_an_observation_and_a_number_a_reward(reward):
     played = Played(lambda: Returns(observation=[1, 2.5, 3], reward=reward), [1, 2])
     played.reset()

@@ -104,7 +104,6 @@ def test_procgen_without_its_library_names_the_package(place):
         (["--set", "lr=0.1"], "lr: unknown key"),
         (["--set", "budget.env_steps=1M"], "budget.env_steps: must be a whole number, got '1M'"),
         (["other.yaml"], "--space: must be named once"),
-        (["--space", "other.yaml"], "--space: must be named once"),
         (["--name", "a/b"], "--name: must consist of letters"),
         (["--until", "race"], "--until: only a study with stages (hold-up) takes it"),
     ],

@@ -125,8 +125,9 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
         values: dict[str, float | None] = {}
         moment, step = now, line.get("env_steps", 0)
         match line["kind"]:
-            case "trial_built":
-                values = {"startup_time_s": line["startup_time_s"]}
+            case "trial_started" | "trial_built" as kind:
+                values = {"startup_time_s": line["startup_time_s"]} if kind == "trial_built" else {}
+                last[key] = (now, 0)
             case "iteration":
                 metrics = line["metrics"]
                 values = {name: value for name, value in metrics.items() if METRICS[name].mirrored}

@@ -12,13 +12,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from study.trial.engine.sampling.acting import (
-    _DenseNetwork,
-    _TorchNetwork,
-    action_rule,
-    network_of,
-    scaling_for_environment,
-)
+from study.trial.engine.sampling.acting import action_rule, dense_layers, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
@@ -39,7 +33,7 @@ def module_of(action: gymnasium.Space, observation: gymnasium.Space = VECTOR, **
 def test_numpy_evaluates_the_network_of_the_module(activation: str, shared: bool, action: gymnasium.Space) -> None:
     module = module_of(action, fcnet_activation=activation, vf_share_layers=shared)
     network, rows = network_of(module), np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
-    assert isinstance(network, _DenseNetwork)
+    assert dense_layers(module) is not None
     for _ in range(2):
         expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
         np.testing.assert_allclose(network(rows), expected, atol=1e-5)
@@ -62,7 +56,7 @@ def test_a_large_deviation_is_clipped_as_in_rllib() -> None:
 def test_other_networks_are_left_to_torch(observation: gymnasium.Space, model: dict[str, Any]) -> None:
     module = module_of(BOX, observation, **model)
     network, rows = network_of(module), np.random.default_rng(0).random((3, *observation.shape)).astype(np.float32)
-    assert isinstance(network, _TorchNetwork)
+    assert dense_layers(module) is None
     expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
     np.testing.assert_allclose(network(rows), expected, atol=1e-6)
 

@@ -16,7 +16,6 @@ from study.space.parameters import ALGORITHMS, PARAMETERS, attribute
 from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
-from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.measured import MeasuredAlgorithm
@@ -116,7 +115,7 @@ def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
 @pytest.mark.parametrize(
     ("rllib", "changes", "reason"),
     [
-        ({"training": {"grad_clip_by": "value"}}, {}, ""),
+        ({"training": {"grad_clip_by": "value"}}, {"parameters__grad_clip": 0.5}, "grad_clip_by is value"),
         ({}, {"algorithm": "A2C"}, ""),
         ({}, {"learner": "fused"}, ""),
         ({}, {"resources__num_learners": 1}, ""),
@@ -150,7 +149,7 @@ def test_the_plan_says_why_rllibs_learner_serves(monkeypatch: pytest.MonkeyPatch
 def test_rllibs_learner_scales_rewards_by_a_connector() -> None:
     for rewards in (True, False):
         built = config(learner="rllib", environment__normalize_rewards=rewards)
-        assert built._learner_connector is (ScaledRewards if rewards else None)
+        assert (built._learner_connector is not None) == rewards
 
 
 COMPILED = {"framework": {"torch_compile_learner": True}}
@@ -162,13 +161,7 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
     [
         (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the fused learner"),
         (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the fused learner, and torch_compile_learner is on"),
-        (
-            COMPILED,
-            {"environment__normalize_observations": True},
-            "environment.normalize_observations",
-            "needs the fused learner",
-        ),
-        (CONNECTED, {"environment__normalize_rewards": True}, "environment.normalize_rewards", "the batched runner"),
+        (CONNECTED, {"environment__backend": "envpool"}, "environment.backend", "needs the batched runner"),
     ],
 )
 def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
@@ -177,17 +170,6 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
     got, text = fault(rllib, **changes)
     assert got == place
     assert words in text
-
-
-def test_all_that_the_fused_learner_is_missed_for_is_said_at_once() -> None:
-    with pytest.raises(SpaceError) as raised:
-        config(COMPILED, algorithm="A2C", environment__normalize_observations=True)
-    assert [each.where for each in raised.value.faults] == ["algorithm", "environment.normalize_observations"]
-
-
-def test_moments_need_no_runner_of_ours() -> None:
-    built = config(CONNECTED, environment__normalize_observations=True)
-    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, FusedPPOLearner)
 
 
 @pytest.mark.parametrize(

@@ -196,31 +196,6 @@ def test_the_action_noise_of_stock_runners_differs() -> None:
 # --- the batched runner alone --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("horizon", [0, 1, 5, 40])
-def test_the_lookback_is_the_end_of_the_fragment_before(horizon: int) -> None:
-    config = built_config(
-        runner="batched",
-        setting={"num_env_runners": 1, "num_envs_per_env_runner": 3, "train_batch_size": 50, "minibatch_size": 10},
-        rllib={"env_runners": {"episode_lookback_horizon": horizon}},
-    )
-    runner = runner_of(config)
-    seen = 0
-    for pieces in chains([runner.sample() for _ in range(6)]):
-        whole = joined(pieces)
-        for piece in pieces:
-            lookback = min(horizon, piece.t_started)
-            assert piece.observations.lookback == piece.actions.lookback == piece.rewards.lookback == lookback
-            start = piece.t_started - lookback
-            np.testing.assert_array_equal(
-                piece.observations.data, np.float32(whole["observations"][start : piece.t + 1])
-            )
-            np.testing.assert_array_equal(piece.actions.data, whole["actions"][start : piece.t])
-            np.testing.assert_array_equal(piece.rewards.data, np.float32(whole["rewards"][start : piece.t]))
-            seen += lookback > 0
-            piece.validate()
-    assert seen > 5 or horizon == 0
-
-
 @pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
 @pytest.mark.parametrize("batch", [240, 250], ids=["divides", "does not divide"])
 def test_lanes_do_not_depend_on_the_processes(batch: int, environment: dict[str, Any]) -> None:

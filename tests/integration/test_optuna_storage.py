@@ -36,7 +36,7 @@ def storage(tmp_path):
 
 def sync_optuna(folder, storage):
     """Return the number of trials that the storage shows."""
-    return sync(OptunaMirror(folder, storage)).trials
+    return sync(OptunaMirror(folder, storage))[1]
 
 
 def shown(storage, name="demo-s"):

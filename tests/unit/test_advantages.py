@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.trial.engine.learning.advantages import generalised_advantages, phantom_advantages
+from study.trial.engine.learning.batches import Fragments, advantages_of_appended_rows, generalised_advantages
 
 NUMBERS = st.floats(-100, 100)
 FRAGMENTS = st.lists(
@@ -16,15 +16,18 @@ SHARE = st.floats(0, 1)
 
 
 def arrays(fragments):
-    """Return keyword arguments for fragments [([(reward, value before), …], last value, terminated), …]."""
+    """Return the arguments for fragments [([(reward, value before), …], last value, terminated), …]."""
     steps = [step for own, _, _ in fragments for step in own]
-    return {
-        "rewards": np.array([reward for reward, _ in steps]),
-        "values": np.array([value for _, value in steps]),
-        "bootstrap": np.array([value for _, value, _ in fragments]),
-        "lengths": np.array([len(own) for own, _, _ in fragments]),
-        "terminated": np.array([terminated for _, _, terminated in fragments]),
-    }
+    gathered = Fragments(
+        episode_ids=("",) * len(fragments),
+        observations=np.empty(0),
+        actions=np.empty(0),
+        rewards=np.array([reward for reward, _ in steps]),
+        lengths=np.array([len(own) for own, _, _ in fragments]),
+        terminated=np.array([terminated for _, _, terminated in fragments]),
+    )
+    values, bootstrap = (np.array([each[1] for each in part]) for part in (steps, fragments))
+    return {"fragments": gathered, "values": values, "bootstrap": bootstrap}
 
 
 def test_a_worked_example():
@@ -34,13 +37,12 @@ def test_a_worked_example():
     assert generalised_advantages(**arrays(fragments), gamma=0.5, lambda_=0.5).tolist() == [0.75, -1.0, -2.0]
 
 
-def test_a_worked_example_of_the_phantom_rows():
+def test_a_worked_example_of_the_rows_that_rllib_appends():
     # Behind the first fragment: 0 + 1/2*6 - 100 + 1/4*(-2); behind the last one there is nothing: -8.
     given_arrays = arrays([([(1.0, 2.0), (3.0, 4.0)], 100.0, True), ([(0.0, 6.0)], 8.0, False)])
-    del given_arrays["rewards"], given_arrays["terminated"]
     advantages = np.array([0.75, -1.0, -2.0])
-    phantoms = phantom_advantages(**given_arrays, advantages=advantages, gamma=0.5, lambda_=0.5)
-    assert phantoms.tolist() == [-97.5, -8.0]
+    appended = advantages_of_appended_rows(advantages, **given_arrays, gamma=0.5, lambda_=0.5)
+    assert appended.tolist() == [-97.5, -8.0]
 
 
 @settings(deadline=None)

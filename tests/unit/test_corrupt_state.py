@@ -30,7 +30,7 @@ from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import StudyError
-from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.lock import Owner
@@ -77,13 +77,7 @@ def whole(tmp_path_factory):
     conductor.write_table()
     session.log.close()
     lines = list(read_lines(folder.records))
-    cursor = Cursor(
-        experiment_id="1",
-        parent_run_id="p",
-        offset=lines[-2].end,
-        seq=lines[-2].seq + 1,
-    )
-    MlflowMirror(folder, uri).write_cursor(cursor)
+    MlflowMirror(folder, uri).note(experiment_id="1", parent_run_id="p", offset=lines[-2].end, seq=lines[-2].seq + 1)
     folder.mirror_log.write_text("MLflow was away\n")
     folder.optuna_journal.write_text("made anew by the mirror\n")
     gone = replace(Owner.of_this_process(), began=1.0)
@@ -131,7 +125,7 @@ class Resumed(Session):
             )
             assert self.run_all().reason == "complete"
             self.conductor.write_table()
-            mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="p"))
+            mirror.note(experiment_id="1", parent_run_id="p")
 
 
 def resume(path):
@@ -404,20 +398,12 @@ def test_packed_records_that_are_damaged_are_named(published, tmp_path_factory, 
     told(status, packed)
 
 
-def test_a_study_whose_space_file_is_damaged_is_not_packed(study, tmp_path):
-    (study / "space.yaml").write_bytes(b"\xff\xfe\0")
-    assert "space.yaml" in told(lambda: pack(StudyFolder(study), tmp_path / "packed"))[1]
-    assert not (tmp_path / "packed").exists()
-
-
 RUN = ["run", "--space", "{study}/space.yaml", "--name", "demo", "--out", "{study}/..", "--resume"]
 COMMANDS = [
     ("records.jsonl", RUN),
-    ("space.yaml", RUN),
     ("study.json", ["status", "{study}"]),
     ("records.jsonl", ["report", "{study}"]),
     ("records.jsonl", ["sync", "--tracking-uri", "sqlite:///{study}/../mlflow.db", "{study}"]),
-    ("records.jsonl", ["importance", "{study}"]),
 ]
 
 

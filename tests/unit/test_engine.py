@@ -120,7 +120,6 @@ def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obst
     ("changes", "place"),
     [
         ({"standardization": "steps"}, "standardization"),
-        ({"environment__normalize_observations": True}, "environment.normalize_observations"),
     ],
 )
 def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax(lasting, changes, place):

@@ -10,9 +10,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatten
 from study.errors import SpaceError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
+from study.trial.engine.envs.envpool_envs import PoolObservations
 from study.trial.engine.envs.lane_envs import make_lane_envs
 from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, why_not_here
-from study.trial.engine.envs.wrappers import PoolObservations, Unusable
+from study.trial.engine.envs.wrappers import Unusable
 from study.trial.failures import RunnerStartError, of_runner
 from tests.spaces import spec
 
@@ -73,11 +74,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (f"{HERE}BreaksAtOnce", {"how": "mistake"}, "got TypeError: unsupported operand"),
     (f"{HERE}BreaksAtOnce", {"how": "exit"}, "got SystemExit: the licence server says no (environments.py, line "),
     # An id of another library is not taken for a slip.
-    ("Nowhere/Maze-v0", {}, "install the package that registers Nowhere/…"),
-    ("ALE/Pong-v5", {}, "Run `pip install 'ale-py'` on every node, and write ale_py:ALE/Pong-v5, which imports"),
-    ("ale_py:ALE/Pong-v5", {}, "got 'ale_py'. Run `pip install 'ale-py'` on every node."),
-    ("MiniGrid-Empty-5x5-v0", {}, "write minigrid:MiniGrid-Empty-5x5-v0"),
-    ("Pong-v5", {}, "Use an id of Gymnasium"),  # no more like Ant-v5 than any other
+    ("Nowhere/Maze-v0", {}, "or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."),
+    ("Pong-v5", {}, "Write module:Class of your own"),  # no more like Ant-v5 than any other
     ("Procgen:CoinRun", {}, "Games of Procgen are written as 'procgen:coinrun'."),
 ]
 

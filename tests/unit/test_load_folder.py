@@ -191,14 +191,6 @@ def test_a_packed_study_is_the_same_study(staged, tmp_path):
     pd.testing.assert_frame_equal(plain.iterations(), other.iterations(), check_exact=True)
 
 
-def test_results_without_iterations_keep_their_rates(staged, tmp_path):
-    data = load.from_folder(pack(staged, tmp_path / "packed", results_only=True).path)
-    assert data.runs["iteration_time_s"].isna().all() and data.iterations().empty
-    done = data.runs[data.runs["status"] == "finished"]
-    whole = load.from_folder(staged.path).runs.loc[done.index]
-    assert done["env_steps_per_s"].tolist() == pytest.approx(whole["env_steps_per_s"].tolist())
-
-
 def test_a_recorded_trial_with_the_lanes_of_more_runners_keeps_its_own_number(staged):
     recorded = load.from_folder(EXAMPLE).runs
     folded = recorded[recorded["variant"] == "stock"]
@@ -304,9 +296,7 @@ def test_a_cut_archive_is_refused(study, tmp_path):
     packed = pack(study, tmp_path / "packed")
     raw = packed.records.read_bytes()
     packed.records.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(
-        RecordError, match=r"records.jsonl.xz: must be a complete file that can be read.*Fix: .*copy it again"
-    ):
+    with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete file.*Fix: .*copy it again"):
         load.from_folder(packed.path)
 
 

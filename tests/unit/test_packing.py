@@ -2,18 +2,13 @@
 
 import lzma
 
-import pandas as pd
 import pytest
 
-import analysis
 from study.errors import RecordError
-from study.metrics import OF_ITERATIONS
 from study.records.folder import StudyFolder
-from study.records.ledger import ledger_of
 from study.records.log import RecordLog
 from study.records.packing import pack, unpacked
 from study.records.records import Iteration, StudyOpened, read_lines
-from study.records.table import write_table
 from tests.synthetic import append, closed, iteration, make_folder, opened, whole_trial
 from tests.values import replace
 
@@ -81,25 +76,6 @@ def test_fewer_digits_change_iterations_by_less_than_they_say(folder, tmp_path):
                 assert other.record.metrics[name] == (None if value is None else pytest.approx(value, rel=1e-6))
         else:
             assert one.record == other.record
-
-
-def test_results_alone_give_the_same_table(folder, tmp_path):
-    packed = pack(folder, tmp_path / "copy", results_only=True)
-    assert packed.records.name == "results.jsonl.xz"
-    lines = list(read_lines(packed.records))
-    assert [line.seq for line in lines] == list(range(len(lines)))
-    assert not any(isinstance(line.record, Iteration) for line in lines)
-    own, original = (analysis.open(each.path).trials for each in (packed, folder))
-    sums = [*OF_ITERATIONS, "iterations", "timed_iterations", "timed_env_steps", "timed_s", "episode_len"]
-    assert original["iteration_time_s"].notna().all()
-    assert own[sums].isna().all(axis=None)
-    gone = [*sums, "env_steps", "wall_time_s", "env_steps_per_s"]  # these come from the iterations where there are any
-    pd.testing.assert_frame_equal(own.drop(columns=gone), original.drop(columns=gone))
-    write_table(tmp_path / "table.csv", ledger_of(folder.records).rows.values())
-    assert packed.table.read_text() == (tmp_path / "table.csv").read_text()
-    with pytest.raises(RecordError, match=r"must hold the training iterations.*Fix: Copy its folder"):
-        pack(packed, tmp_path / "again", results_only=True)  # its table would lack what it has now
-    assert analysis.open(packed.path).curves.empty
 
 
 def test_a_packed_study_is_not_written_to(folder, tmp_path):

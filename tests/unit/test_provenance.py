@@ -49,21 +49,10 @@ def test_commit_and_dirty_flag(tmp_path, monkeypatch):
     assert module._git(tmp_path)["dirty"] is True
 
 
-def test_a_checkout_further_up_is_not_ours(tmp_path):
-    subprocess.run(["git", "init", tmp_path], check=True, capture_output=True)
-    (tmp_path / "site-packages").mkdir()
-    assert module._git(tmp_path / "site-packages") is None
-
-
 def test_a_missing_git_is_no_error(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert module._git(tmp_path) is None
-
-
-def test_the_batch_job_is_named(monkeypatch):
-    monkeypatch.setenv("OAR_JOB_ID", "4711")
-    assert provenance()["scheduler"] == {"name": "oar", "job": "4711"}
 
 
 def test_variables_are_kept_but_no_secret(monkeypatch):

@@ -15,7 +15,7 @@ from analysis.status.health import quiet_after_s
 from study.cli.commands import app
 from study.cli.status import show
 from study.errors import RecordError
-from study.mirrors.mlflow_mirror import Cursor, MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records import lock
 from study.records.ledger import fold
 from study.records.packing import pack
@@ -182,11 +182,11 @@ def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
     ends = [line.end for line in read_lines(folder.records)]
     mirror = MlflowMirror(folder, folder.identity().tracking_uri)
-    mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3))
+    mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
     status = read_status(folder.path)
     assert (status.mirror.behind, status.mirror.begun) == (len(ends) - 3, True)
     assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
-    mirror.write_cursor(Cursor(experiment_id="1", parent_run_id="r", offset=ends[-1], seq=len(ends)))
+    mirror.note(offset=ends[-1], seq=len(ends))
     assert read_status(folder.path).mirror.behind == 0
 
 

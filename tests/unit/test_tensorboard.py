@@ -1,4 +1,4 @@
-"""What TensorBoard is told beside the points, and which event files a mirror leaves alone.
+"""What event files hold of a trial, and which of them a mirror leaves alone.
 
 That the points follow from the records, whatever happened before, is `tests/contract/test_mirrors.py`.
 """
@@ -12,9 +12,8 @@ from study.errors import RecordError
 from study.metrics import METRICS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.folder import StudyFolder
-from tests.event_files import assert_files_follow, event_files, hparams_of, read_events, scalars, texts
+from tests.event_files import assert_files_follow, event_files, read_events, scalars
 from tests.synthetic import append, closed, ended, evaluation, iteration, make_folder, opened, started, whole_trial
-from tests.values import replace
 
 
 @pytest.fixture
@@ -73,28 +72,6 @@ def test_what_is_late_absent_or_not_finite_is_left_out(folder):
     (file,) = event_files(folder).values()
     assert [step for step, _, _ in scalars(file)["time/iteration_time_s"]] == [400]
     assert not {"kl", "vf_loss", "entropy", "rest_time_s"} & {tag.partition("/")[2] for tag in scalars(file)}
-
-
-def test_the_hparams_tab_gets_settings_and_results(folder):
-    cut = replace(evaluation(4, 1), num_cut=1)
-    append(folder, *RECORDS, opened(3), started(4), cut, cut, ended(4))
-    follow(folder)
-    files = event_files(folder)
-    names = {number: f"trial_{number:05d}_r{46 if number == 1 else 2}_s5" for number in range(5)}
-    assert list(files) == list(names.values())
-    found = hparams_of(files[names[1]])
-    values = found["_hparams_/session_start_info"].session_start_info.hparams
-    assert (values["num_env_runners"].number_value, values["lr"].number_value) == (46, 0.00025)
-    assert (values["seed"].number_value, values["execution"].string_value) == (5, "real")
-    columns = found["_hparams_/experiment"].experiment
-    assert {each.name for each in columns.hparam_infos} == set(values)
-    results = ["return/final_return", "return/score", "speed/env_steps_per_s"]
-    assert [each.name.tag for each in columns.metric_infos] == results
-    states = {name: hparams_of(file).get("_hparams_/session_end_info") for name, file in files.items()}
-    assert [each and each.session_end_info.status for each in states.values()] == [1, 2, 1, None, 1]
-    assert "| reason | because of failed |" in texts(files[names[1]])["outcome/text_summary"]
-    assert "| episodes_cut | 2 of 6 |" in texts(files[names[4]])["outcome/text_summary"]
-    assert "| timing | oversubscribed |" in texts(files[names[0]])["built/text_summary"]
 
 
 def test_files_that_are_removed_under_a_mirror_are_made_again_and_complete_ones_stay(folder):

@@ -46,9 +46,6 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
         rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
         fix = "Add the section and start a new study."
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
-    if folder.records == folder.packed_results:
-        rule, got = "a certificate rests on the training iterations too", "a study packed without them"
-        raise RecordError(where=where, rule=rule, got=got, fix="Pack it without --results-only.")
     lines = list(read_lines(folder.records))
     check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     try:

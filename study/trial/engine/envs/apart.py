@@ -20,37 +20,34 @@ import gymnasium
 
 from study.errors import TrialError
 
-_SERVE = "from study.trial.engine.envs.apart import serve; serve({fd})"
 _GOODBYE_S = 5.0
 """Seconds that a process has to close its environment."""
 
 
-class EnvProcess:
-    """A process of its own that holds environments.
+class OwnProcess:
+    """A process that calls functions; it sees the same modules as this one.
 
     Its standard output goes to the standard error of this process, whose own output may be a protocol.
     """
 
-    def __init__(self, limit_s: float | None = None) -> None:
-        """Start the process; it sees the same modules as this one, and has `limit_s` for each answer."""
-        self._limit_s = limit_s
+    def __init__(self) -> None:
         self._line, theirs = Pipe()
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-        command = [sys.executable, "-c", _SERVE.format(fd=theirs.fileno())]
         fd = theirs.fileno()
+        command = [sys.executable, "-c", f"from {__name__} import serve; serve({fd})"]
         self._process = subprocess.Popen(command, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, stdout=2)
         theirs.close()
 
-    def call(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what `method` of environment `number` returns; `make` makes it by the function given.
+    def call(self, function: Callable[..., Any], *args: Any, limit_s: float | None = None) -> Any:
+        """Return what a function returns there.
 
         Raises:
-            TrialError: The process ended.
-            Exception: Whatever the environment raises, with its traceback there as a note.
+            TrialError: The process ended, or did not answer within `limit_s` seconds, and was ended.
+            Exception: Whatever the function raises, with its traceback there as a note.
         """
         try:
-            self._line.send((number, method, args, kwargs))
-            if not self._line.poll(self._limit_s):
+            self._line.send((function, args))
+            if not self._line.poll(limit_s):
                 self._process.kill()
             outcome, value = self._line.recv()
         except (EOFError, OSError) as error:
@@ -63,7 +60,7 @@ class EnvProcess:
         return value
 
     def close(self) -> None:
-        """End the process and the environments in it; a second call does nothing."""
+        """End the process and the environment in it; a second call does nothing."""
         self._line.close()
         try:
             self._process.wait(_GOODBYE_S)
@@ -73,23 +70,17 @@ class EnvProcess:
 
 
 def serve(fd: int) -> None:
-    """Hold environments and do what comes in over the connection, until it is closed: the other end of `EnvProcess`."""
-    envs: dict[int, gymnasium.Env] = {}
+    """Call what comes in over the connection, until it is closed: the other end of `OwnProcess`."""
     line = Connection(fd)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
-            number, method, args, kwargs = line.recv()
+            function, args = line.recv()
             try:
-                if method == "make":
-                    env = envs[number] = args[0](**kwargs)
-                    answer: Any = (env.observation_space, env.action_space, env.metadata)
-                else:
-                    answer = getattr(envs[number], method)(*args, **kwargs)
-                sent = pickle.dumps(("returned", answer))
+                sent = pickle.dumps(("returned", function(*args)))
             except (Exception, SystemExit) as error:  # noqa: BLE001 (raised again at the other end)
                 sent = _as_raised(error)
             line.send_bytes(sent)
-    for env in envs.values():
+    for env in _held:
         env.close()
 
 
@@ -106,26 +97,43 @@ def _as_raised(error: BaseException) -> bytes:
     return sent
 
 
+_held: list[gymnasium.Env] = []
+"""The environment of a process of its own."""
+
+
+def _make(make: Callable[[], gymnasium.Env]) -> Any:
+    env = make()
+    _held.append(env)
+    return env.observation_space, env.action_space, env.metadata
+
+
+def _reset(seed: int | None, options: dict[str, Any] | None) -> Any:
+    return _held[0].reset(seed=seed, options=options)
+
+
+def _step(action: Any) -> Any:
+    return _held[0].step(action)
+
+
 class ApartEnv(gymnasium.Env[Any, Any]):
     """An environment that plays in a process of its own."""
 
     def __init__(self, make: Callable[[], gymnasium.Env]) -> None:
         """Start the process and make the environment there by `make`, which is pickled; its errors pass through."""
-        self._process = EnvProcess()
+        self._process = OwnProcess()
         try:
-            made = self._process.call(0, "make", make)
+            self.observation_space, self.action_space, self.metadata = self._process.call(_make, make)
         except BaseException:
             self._process.close()
             raise
-        self.observation_space, self.action_space, self.metadata = made
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment there."""
-        return self._process.call(0, "reset", seed=seed, options=options)
+        return self._process.call(_reset, seed, options)
 
     def step(self, action: Any) -> Any:
         """Step the environment there."""
-        return self._process.call(0, "step", action)
+        return self._process.call(_step, action)
 
     def close(self) -> None:
         """Close the environment and end its process."""

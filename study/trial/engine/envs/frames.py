@@ -28,7 +28,6 @@ DEFAULT_FPS = 30.0
 """Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
 SMALLEST = 256
 """Pixels: observations that are pictures are enlarged to at least so high, by a whole number."""
-_VIDEO = "--video"
 _NO_PICTURE = "Leave the option out, or give the environment that render mode."
 
 
@@ -63,19 +62,16 @@ class Scene:
         try:
             return function()
         except Exception as error:
-            rule, got = f"`{what}` must not fail where the environment draws", described(error)
-            raise SpaceError.of("command line", where=_VIDEO, rule=rule, got=got, fix=_NO_PICTURE) from error
+            rule = f"`{what}` must not fail where the environment draws"
+            raise _refused(rule, described(error)) from error
 
     def _picture(self, observation: Any) -> Frame:
         if self.from_observations:
             return picture_of(observation)
         frame = np.asarray(self._call("render", self.env.render))
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-            rule, got = (
-                "a picture must have the shape (height, width, 3) of uint8",
-                f"shape {frame.shape} of {frame.dtype}",
-            )
-            raise SpaceError.of("command line", where=_VIDEO, rule=rule, got=got, fix=_NO_PICTURE)
+            rule, got = "a picture must have the shape (height, width, 3) of uint8", f"shape {frame.shape}"
+            raise _refused(rule, f"{got} of {frame.dtype}")
         return frame
 
 
@@ -86,10 +82,21 @@ def open_scene(spec: EnvironmentSpec) -> Scene:
         SpaceError: It cannot draw, or a library for it is missing.
     """
     hide_display()
+    pooled = spec.backend == "envpool"
     try:
-        return _tried(_of_observations(spec) if spec.backend == "envpool" else _drawing(spec))
+        env = make_env(spec, render_mode=None if pooled else DRAWS)
     except Unusable as unusable:
         raise SpaceError("command line", [unusable.fault]) from unusable
+    except Exception as error:
+        raise _refused(f"'{spec.id}' must take render_mode={DRAWS!r}", described(error)) from error
+    if not pooled:
+        return scene_of(env, spec.id)
+    shape = env.observation_space.shape or ()
+    if len(shape) != 3:
+        rule = "EnvPool draws nothing, so observations must be images"
+        fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
+        raise _refused(rule, f"shape {shape}", fix)
+    return _tried(env, from_observations=True)
 
 
 def scene_of(env: gymnasium.Env, env_id: str) -> Scene:
@@ -98,14 +105,21 @@ def scene_of(env: gymnasium.Env, env_id: str) -> Scene:
     Raises:
         SpaceError: It does not draw so; it is closed then.
     """
-    return _tried(_in_mode(env, env_id))
+    modes = env.metadata.get("render_modes") or ()
+    if env.render_mode != DRAWS or DRAWS not in modes:
+        env.close()
+        raise _refused(f"'{env_id}' must have the render mode {DRAWS}", ", ".join(modes) or "none")
+    return _tried(env, from_observations=False)
 
 
-def _tried(scene: Scene) -> Scene:
+def _tried(env: gymnasium.Env, *, from_observations: bool) -> Scene:
+    fps = env.metadata.get("render_fps")
+    known = float(fps) if fps and np.isfinite(fps) and fps > 0 else DEFAULT_FPS
+    scene = Scene(env=env, fps=known, from_observations=from_observations)
     try:
         next(scene.replay(0, ()))  # a library that is missing shows with the first picture
     except StudyError:
-        scene.env.close()
+        env.close()
         raise
     return scene
 
@@ -116,26 +130,6 @@ def hide_display() -> None:
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform.startswith("linux") and not named:
         os.environ["SDL_VIDEODRIVER"] = "dummy"
-
-
-def _drawing(spec: EnvironmentSpec) -> Scene:
-    try:
-        env = make_env(spec, render_mode=DRAWS)
-    except Unusable:
-        raise
-    except Exception as error:
-        rule, got = f"'{spec.id}' must take render_mode={DRAWS!r}", described(error)
-        raise SpaceError.of("command line", where=_VIDEO, rule=rule, got=got, fix=_NO_PICTURE) from error
-    return _in_mode(env, spec.id)
-
-
-def _in_mode(env: gymnasium.Env, env_id: str) -> Scene:
-    modes = env.metadata.get("render_modes") or ()
-    if env.render_mode != DRAWS or DRAWS not in modes:
-        env.close()
-        rule, got = f"'{env_id}' must have the render mode {DRAWS}", ", ".join(modes) or "none"
-        raise SpaceError.of("command line", where=_VIDEO, rule=rule, got=got, fix=_NO_PICTURE)
-    return Scene(env=env, fps=_fps(env), from_observations=False)
 
 
 def picture_of(observation: npt.NDArray[np.float32]) -> Frame:
@@ -151,16 +145,5 @@ def picture_of(observation: npt.NDArray[np.float32]) -> Frame:
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def _of_observations(spec: EnvironmentSpec) -> Scene:
-    env = make_env(spec)
-    shape = env.observation_space.shape
-    if len(shape or ()) != 3:
-        rule, got = "EnvPool draws nothing, so observations must be images", f"shape {shape}"
-        fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
-        raise SpaceError.of("command line", where=_VIDEO, rule=rule, got=got, fix=fix)
-    return Scene(env=env, fps=_fps(env), from_observations=True)
-
-
-def _fps(env: gymnasium.Env) -> float:
-    fps = env.metadata.get("render_fps")
-    return float(fps) if fps and np.isfinite(fps) and fps > 0 else DEFAULT_FPS
+def _refused(rule: str, got: str, fix: str = _NO_PICTURE) -> SpaceError:
+    return SpaceError.of("command line", where="--video", rule=rule, got=got, fix=fix)

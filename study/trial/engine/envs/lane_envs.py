@@ -15,9 +15,7 @@ from gymnasium.spaces import Discrete
 
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
-from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward, where
-
-__all__ = ["Finals", "GymnasiumLanes", "LaneEnvs", "LaneError", "make_lane_envs"]
+from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward
 
 Array = npt.NDArray[Any]
 Finals = list[tuple[int, npt.NDArray[Any]]]
@@ -108,10 +106,8 @@ class GymnasiumLanes:
         self._lengths = [0] * self.num_envs
         # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
         # np.int64, as from `action_space.sample()`: they may use its methods.
-        discrete = isinstance(self.action_space, Discrete)
-        self._python_ints = discrete and all(
-            type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs
-        )
+        own = all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs)
+        self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
         """See `LaneEnvs.reset`."""
@@ -140,8 +136,8 @@ class GymnasiumLanes:
                 lengths[lane] += 1
                 observation, reward, ends, cut, _ = step(action)
                 if type(observation) is not ndarray or observation.shape != shape:
-                    observation = checked_observation(observation, shape, lane, lengths[lane])
-                row_rewards.append(reward if isinstance(reward, float) else checked_reward(reward, lane, lengths[lane]))
+                    observation = checked_observation(observation, shape, self._place(lane))
+                row_rewards.append(reward if isinstance(reward, float) else checked_reward(reward, self._place(lane)))
                 row_terminated.append(bool(ends))
                 row_truncated.append(bool(cut))
                 if ends or cut:
@@ -164,8 +160,12 @@ class GymnasiumLanes:
         self._lengths[lane] = 0
         env = self._envs[lane]
         observation, _ = env.reset() if seed is None else env.reset(seed=seed)
-        return checked_observation(observation, self.observation_space.shape, lane, 0)
+        return checked_observation(observation, self.observation_space.shape, self._place(lane))
+
+    def _place(self, lane: int) -> str:
+        """Name the lane, from 0 within its process, and the step of its episode, 0 for the reset."""
+        return f"lane {lane}, step {self._lengths[lane]} of its episode"
 
     def _note(self, error: Exception, lane: int) -> None:
         if not isinstance(error, LaneError):
-            error.add_note(f"This happened in {where(lane, self._lengths[lane])}.")
+            error.add_note(f"This happened in {self._place(lane)}.")

@@ -1,8 +1,8 @@
 """Finds out early whether an environment works: in the driver first, then on every node. No Ray, no torch."""
 
 import contextlib
+import copy
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ import numpy as np
 from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from study.errors import SpaceError
+from study.errors import SpaceError, StudyError
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import within
-from study.trial.engine.envs.apart import EnvProcess
+from study.trial.engine.envs.apart import OwnProcess
 from study.trial.engine.envs.environments import ID, make_env
 from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward
 from study.trial.failures import causes, described, original
@@ -158,22 +158,21 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
         fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
         rule = f"`{what}` of '{env_id}' must work"
-        raise Unusable(where=ID, rule=rule, got=str(described(error)), fix=fix) from error
-    if np.shape(observation) != env.observation_space.shape:
-        shape = env.observation_space.shape
+        raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
+    fix, shape = "Correct the environment.", env.observation_space.shape
+    if np.shape(observation) != shape:
         rule = f"an observation must have the shape {shape} of its space"
         raise Unusable(where=ID, rule=rule, got=str(np.shape(observation)), fix="Correct `observation_space`.")
     if not np.all(np.isfinite(observation)):
         rule = f"observations of '{env_id}' must be finite, the first one is not"
-        raise Unusable(where=ID, rule=rule, fix="Correct the environment.")
+        raise Unusable(where=ID, rule=rule, fix=fix)
     try:
-        finite = np.isfinite(checked_reward(reward, 0, 1))
+        finite = np.isfinite(checked_reward(reward, "step 1"))
     except LaneError as error:
-        got, fix = f"{reward!r} of shape {np.shape(reward)}", "Correct the environment."
+        got = f"{reward!r} of shape {np.shape(reward)}"
         raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix) from error
     if not finite:
-        rule = f"rewards of '{env_id}' must be finite"
-        raise Unusable(where=ID, rule=rule, got=str(reward), fix="Correct the environment.")
+        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be finite", got=str(reward), fix=fix)
 
 
 # --- an environment that works in the driver and not on a node -------------------------------------------------------
@@ -185,28 +184,20 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
     `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
     module, colon, _ = env_id.partition(":")
-    absent = _missing_module(error)
-    if colon and absent and (module == absent or module.startswith(f"{absent}.")):
-        return f"module '{absent}' is not installed there.", f"Install {absent} on every node."
-    if absent:
+    missing = next((cause for cause in causes(error) if isinstance(cause, ModuleNotFoundError)), None)
+    if missing is not None and (absent := missing.name):
+        fix = f"Install {absent} on every node."
+        if colon and (module == absent or module.startswith(f"{absent}.")):
+            return f"module '{absent}' is not installed there.", fix
         what = f"module '{module}'" if colon else f"'{env_id}'"
-        return f"{what} needs '{absent}', which is not installed.", f"Install {absent} on every node."
-    if _caused_by(error, gymnasium_error.UnregisteredEnv):
+        return f"{what} needs '{absent}', which is not installed.", fix
+    if any(isinstance(cause, gymnasium_error.UnregisteredEnv) for cause in causes(error)):
         return f"no environment '{env_id}' is known there.", "Install the package that registers it on every node."
     if isinstance(error, Unusable):
         return error.fault.problem, error.fault.fix
     if isinstance(error, SpaceError):
         return " ".join(fault.problem for fault in error.faults), error.faults[0].fix
     return f"{described(original(error))}.", "Make the environment work on every node."
-
-
-def _missing_module(error: BaseException) -> str | None:
-    found = _caused_by(error, ModuleNotFoundError)
-    return found.name if isinstance(found, ModuleNotFoundError) else None
-
-
-def _caused_by(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)
 
 
 # --- an environment that keeps state in its process ------------------------------------------------------------------
@@ -216,57 +207,50 @@ STEPS = 200
 CHECK_S = 10.0
 """Seconds after which no further step is compared: a slow simulator is compared over fewer."""
 _ANSWER_S = 60.0
-"""Seconds that the check waits for one answer."""
+"""Seconds that a play in a process of its own may take beyond."""
 _FIRST_SEED = 20_260
 _OWN_OF_GYMNASIUM = "gymnasium.envs."
 
 Sharing = Literal["harmless", "wrong", "unknown"]
 """What several environments in one process do to one another; unknown where even alone an environment does not play
 the same episode twice."""
+_Play = list[tuple[Any, ...]]
+"""Of each step: first observation of an episode, observation, reward, terminated, truncated. An error is an
+outcome too: whoever plays the environment next will report it."""
 
 
 def sharing_of(spec: EnvironmentSpec) -> Sharing:
     """Find out whether environments of a space may share a process; each play has a process of its own."""
     if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
         return "harmless"
-    return sharing(functools.partial(make_env, spec), functools.partial(EnvProcess, _ANSWER_S))
+    return sharing(functools.partial(make_env, spec), apart=True)
 
 
-def sharing(make: Callable[[], gymnasium.Env], host: Callable[[], "EnvProcess | Here"]) -> Sharing:
-    """Find out whether environments that `make` makes may share a process.
+def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
+    """Find out whether environments that `make` makes, for one agent, may share a process.
 
     The first `STEPS` steps of a seeded environment, as many as it plays in `CHECK_S`, are played alone and again beside
-    a second environment that is seeded differently. Where they differ, they are played alone once more. An error is an
-    outcome like an observation: whoever plays the environment next will report it.
+    a second environment that is seeded differently. Where they differ, they are played alone once more.
 
     Args:
-        make: Makes an environment for one agent.
-        host: Makes what holds the environments of a play.
+        make: Makes an environment.
+        apart: Whether each play has a process of its own, to which `make` is pickled; else all are played here.
     """
-    end = time.monotonic() + CHECK_S
-    alone = _outcomes(host, make, end=end)
-    if _equal(alone, _outcomes(host, make, beside=True, steps=len(alone))):
+
+    def play(*, beside: bool = False, steps: int = STEPS, limit_s: float = math.inf) -> _Play:
+        if not apart:
+            return _outcomes(make, beside, steps, limit_s)
+        with contextlib.closing(OwnProcess()) as process:
+            try:
+                outcomes: _Play = process.call(_outcomes, make, beside, steps, limit_s, limit_s=CHECK_S + _ANSWER_S)
+            except StudyError as error:
+                return [(type(error).__name__,)]
+            return outcomes
+
+    alone = play(limit_s=CHECK_S)
+    if _equal(alone, play(beside=True, steps=len(alone))):
         return "harmless"
-    return "wrong" if _equal(alone, _outcomes(host, make, steps=len(alone))) else "unknown"
-
-
-class Here:
-    """Holds environments in this process, as `EnvProcess` does in another."""
-
-    def __init__(self) -> None:
-        self._envs: dict[int, gymnasium.Env] = {}
-
-    def call(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what `method` of environment `number` returns; `make` makes it."""
-        if method == "make":
-            env = self._envs[number] = args[0]()
-            return env.observation_space, env.action_space, env.metadata
-        return getattr(self._envs[number], method)(*args, **kwargs)
-
-    def close(self) -> None:
-        """Close the environments."""
-        for env in self._envs.values():
-            env.close()
+    return "wrong" if _equal(alone, play(steps=len(alone))) else "unknown"
 
 
 def in_own_processes(spec: StudySpec) -> StudySpec:
@@ -280,52 +264,37 @@ def comes_with_gymnasium(env_id: str) -> bool:
     return known is not None and str(known.entry_point).startswith(_OWN_OF_GYMNASIUM)
 
 
-def _outcomes(
-    host: Callable[[], "EnvProcess | Here"],
-    make: Callable[[], gymnasium.Env],
-    *,
-    beside: bool = False,
-    steps: int = STEPS,
-    end: float = math.inf,
-) -> list[tuple[Any, ...]]:
-    """Return what the first steps of environment 0 bring, up to its first error; the actions follow from the step.
+def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> _Play:
+    """Return what the first steps of an environment bring, up to its first error; the actions follow from the step.
 
-    Args:
-        host: As of `sharing`.
-        make: As of `sharing`.
-        beside: Whether an environment 1 in the same process is stepped before each step.
-        steps: How many, at most.
-        end: When to stop, as `time.monotonic` counts.
+    With `beside`, a second environment is made before, and stepped before each step.
     """
-    numbers = (1, 0) if beside else (0,)
-    episodes = dict.fromkeys(numbers, 0)
-    ended = dict.fromkeys(numbers, True)
-    outcomes: list[tuple[Any, ...]] = []
-    with contextlib.closing(host()) as process:
-        try:
-            for number in numbers:
-                _, action_space, _ = process.call(number, "make", make)
-            while len(outcomes) < steps and time.monotonic() < end:
-                first: Any = None
-                for number in numbers:
-                    if ended[number]:
-                        seed = _FIRST_SEED + 1_000 * number + episodes[number]
-                        episodes[number] += 1
-                        first, _ = process.call(number, "reset", seed=seed)
-                    action_space.seed(2 * len(outcomes) + number)
-                    outcome = process.call(number, "step", action_space.sample())[:4]
-                    ended[number] = bool(outcome[2]) or bool(outcome[3])
-                outcomes.append((first, *outcome))
-        except Exception as error:  # noqa: BLE001 (whatever the environment raises)
-            outcomes.append((type(error).__name__,))
+    end = time.monotonic() + limit_s
+    outcomes: _Play = []
+    envs: list[gymnasium.Env] = []
+    try:
+        envs.extend(make() for _ in range(1 + beside))
+        ended, episodes = [True] * len(envs), [0] * len(envs)
+        while len(outcomes) < steps and time.monotonic() < end:
+            for number, env in enumerate(envs):
+                own, first = number == len(envs) - 1, None
+                if ended[number]:
+                    first, _ = env.reset(seed=_FIRST_SEED + 1_000 * (not own) + episodes[number])
+                    episodes[number] += 1
+                env.action_space.seed(2 * len(outcomes) + (not own))
+                outcome = env.step(env.action_space.sample())[:4]
+                ended[number] = bool(outcome[2]) or bool(outcome[3])
+            outcomes.append(copy.deepcopy((first, *outcome)))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the environment raises)
+        outcomes.append((type(error).__name__,))
+    for env in envs:
+        with contextlib.suppress(Exception):
+            env.close()
     return outcomes
 
 
-def _equal(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> bool:
-    return all(
-        len(left) == len(right) and all(_same(a, b) for a, b in zip(left, right, strict=True))
-        for left, right in itertools.zip_longest(one, other, fillvalue=())
-    )
+def _equal(one: _Play, other: _Play) -> bool:
+    return len(one) == len(other) and all(map(_same, one, other))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -25,59 +25,52 @@ from study.trial.measure import LEARNER_KEYS
 
 _LOOK_S = 1.0
 """How often it is checked, while waiting for the learner's thread, that the thread is alive."""
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment."""
+    """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment.
+
+    Attributes:
+        busy_s: Seconds of updates.
+        num_updates: Updates.
+        lags: Sum over the updates of the mean number of updates since the policy that sampled was learnt.
+        losses: What the last update logged, by our names; what the algorithm lacks is left out.
+        failure: What ended the thread.
+    """
 
     busy_s: float = 0.0
-    """Seconds of updates."""
     num_updates: int = 0
     lags: float = 0.0
-    """Sum over the updates of the mean number of updates between the policy that sampled and the one that learnt."""
     losses: Mapping[str, Any] = field(default_factory=dict)
-    """What the last update logged, by our names; what the algorithm lacks is left out."""
     failure: str = ""
-    """What ended the thread."""
 
 
 class _EndOfUpdate(threading.Event):
-    """The end of an update as RLlib waits for it, without limit; but not for a thread that is gone."""
+    """The end of an update, for which RLlib waits without limit; raises what has ended the thread."""
 
     failure: Exception | None = None
 
-    def __init__(self, thread: threading.Thread) -> None:
-        super().__init__()
-        self._thread = thread
-
     def wait(self, timeout: float | None = None) -> bool:
-        """Return once the update has ended.
-
-        Raises:
-            RuntimeError: The learner's thread has died.
-        """
-        while not super().wait(_LOOK_S if timeout is None else timeout):
-            if timeout is not None:
-                return False
-            if not self._thread.is_alive() and not self.is_set():
-                why = type(self.failure).__name__ if self.failure else "without a reason"
-                raise RuntimeError(f"the learner's thread has died: {why}: {self.failure}") from self.failure
-        return True
+        ended = super().wait(timeout)
+        if self.failure is not None:
+            raise RuntimeError(f"the learner's thread has died: {described(self.failure)}") from self.failure
+        return ended
 
 
 class Backlog:
-    """Wraps RLlib's queue (or circular buffer) of batches for the learner's thread, and knows when all is learnt from.
+    """Stands in for RLlib's queue (or circular buffer) of batches for one thread, and knows when all is learnt from.
 
     Neither RLlib's queue nor its buffer knows of a batch that was taken and not learnt from yet.
     """
 
     def __init__(self, batches: Any) -> None:
-        """Stand in for RLlib's `batches`, which one thread takes from."""
         self._batches = batches
         self._changed = threading.Condition()
         self._num_put, self._in_hand = 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
 
     def put(self, item: Any, **arguments: Any) -> None:
         """Add a batch; wait for room where RLlib's does."""
@@ -98,14 +91,6 @@ class Backlog:
             self._changed.wait_for(self._batches.qsize)
             self._in_hand = True
             return self._batches.get()
-
-    def task_done(self) -> None:
-        """Hand on what RLlib says to its queue."""
-        self._batches.task_done()
-
-    def qsize(self) -> int:
-        """Return the batches that wait."""
-        return int(self._batches.qsize())
 
     def is_done(self, num_submitted: int, *, timeout_s: float) -> bool:
         """Return whether all batches that were handed to the learner have been learnt from within `timeout_s` seconds.
@@ -131,9 +116,8 @@ class CountingLearner(Learner):
         """Build as RLlib does, which starts the thread, once the sums are there."""
         self._learnt, self._lags, self._began = Learnt(), 0.0, 0.0
         super().build()
-        thread = self._learner_thread
-        self._agg_event = _EndOfUpdate(thread)
-        wrap_update(thread, self._end_of_update_after)
+        self._agg_event = _EndOfUpdate()
+        wrap_update(self._learner_thread, self._end_of_update_after)
 
     @property
     def _learner_thread_in_queue(self) -> Backlog:
@@ -145,13 +129,12 @@ class CountingLearner(Learner):
         self._backlog = Backlog(batches)
 
     def _end_of_update_after(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        """Return RLlib's update, which leaves behind what it raises: nobody sees the thread that it ends."""
-
         def updated(**arguments: Any) -> Any:
             try:
                 return update(**arguments)
             except Exception as error:
                 self._agg_event.failure = error
+                self._agg_event.set()
                 raise
 
         return updated
@@ -162,27 +145,21 @@ class CountingLearner(Learner):
         super().before_gradient_based_update(timesteps=timesteps)
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """End an update."""
+        """End an update. What it logged is kept as it is: reading a tensor here would hold the thread up."""
         super().after_gradient_based_update(timesteps=timesteps)
-        before = self._learnt
-        self._learnt = Learnt(
-            busy_s=before.busy_s + time.perf_counter() - self._began,
-            num_updates=before.num_updates + 1,
-            lags=self._lags,
-            losses=self._logged(),
-        )
-
-    def _logged(self) -> dict[str, Any]:
-        """Return what this update logged: numbers or tensors, which would hold it up if they were read here."""
-        found = {}
+        losses = {}
         for name, keys in LEARNER_KEYS.items():
             if name == "kl" and not getattr(self.config, "use_kl_loss", False):
                 continue  # APPO logs 0 where its loss has no such term
-            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys)
-            value = next((value for value in logged if value is not _ABSENT), _ABSENT)
-            if value is not _ABSENT:
-                found[name] = value.detach() if isinstance(value, Tensor) else value
-        return found
+            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=None) for key in keys)
+            if (value := next((value for value in logged if value is not None), None)) is not None:
+                losses[name] = value.detach() if isinstance(value, Tensor) else value
+        self._learnt = Learnt(
+            busy_s=self._learnt.busy_s + time.perf_counter() - self._began,
+            num_updates=self._learnt.num_updates + 1,
+            lags=self._lags,
+            losses=losses,
+        )
 
     def _compute_off_policyness(self, batch: dict[str, Any]) -> None:
         """Add up the lag of the policy; RLlib's private method logs it smoothed."""
@@ -228,17 +205,13 @@ class BootstrappedLearner(TorchLearner):
 
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return RLlib's loss with whole returns; `loss_mask` of the batch is false in the rows behind fragments."""
-        module = self.module[module_id].unwrapped()
+        module, rewards = self.module[module_id].unwrapped(), batch[Columns.REWARDS]
         with torch.no_grad():
-            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))
-        rewards = batch[Columns.REWARDS]
-        whole = dict(batch)
-        whole[Columns.REWARDS] = torch.where(batch[Columns.LOSS_MASK].bool(), rewards, values.to(rewards.dtype))
-        loss: torch.Tensor = super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=whole, fwd_out=fwd_out
-        )
+            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS)).to(rewards.dtype)
+        whole = {**batch, Columns.REWARDS: torch.where(batch[Columns.LOSS_MASK].bool(), rewards, values)}
+        loss: Tensor = super().compute_loss_for_module(module_id=module_id, config=config, batch=whole, fwd_out=fwd_out)
         return loss
 
 

@@ -1,56 +1,43 @@
-"""What an update learns from: episodes -> flat arrays -> tensors -> minibatches. Imports RLlib's episodes and torch."""
+"""What a PPO update learns from: episodes -> flat arrays, advantages, minibatches. Imports RLlib's episodes and NumPy.
+
+A fragment is a piece of one episode; its steps lie one behind the other in every array, the fragments in the order in
+which they were given.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from torch import Tensor
 
-from study.trial.engine.learning.advantages import BoolArray, FloatArray, IntArray
-
-DISCOUNTED = "discounted_return"
-"""Column of an episode: r(t) + gamma r(t-1) + gamma^2 r(t-2) + …, back to its first step."""
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragments:
-    """What the episodes contain: the steps of all fragments one behind the other."""
+    """What the episodes contain.
 
+    Attributes:
+        episode_ids: Of each fragment.
+        observations: Before each step, then the last one of each fragment; shape (steps + fragments, numbers).
+        actions: Shape (steps, …).
+        rewards: Shape (steps,).
+        lengths: Steps of each fragment, shape (fragments,), > 0, with sum `steps`.
+        terminated: Whether the episode terminated with the fragment's last step, shape (fragments,).
+    """
+
+    episode_ids: tuple[str, ...]
     observations: npt.NDArray[Any]
-    """Shape (steps + fragments, numbers): before each step, then the last one of each fragment."""
     actions: npt.NDArray[Any]
     rewards: FloatArray
     lengths: IntArray
     terminated: BoolArray
-    discounted: FloatArray | None = None
-    """Discounted return of each step's episode up to it, where the runners hand it over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The train batch, or rows of it."""
-
-    observations: Tensor
-    """Shape (steps, numbers)."""
-    actions: Tensor
-    old: Tensor
-    """Parameters of the action distributions before the update, shape (steps, inputs)."""
-    old_log_probs: Tensor
-    advantages: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def rows(self, index: Tensor) -> "Batch":
-        """Return the rows at `index`, shape (rows,)."""
-        return Batch(**{each.name: getattr(self, each.name)[index] for each in fields(self)})
 
 
 def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
@@ -64,14 +51,12 @@ def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
         raise ValueError("episodes: must hold at least one step, got none.")
     observations = [own(episode.observations) for episode in filled]
     return Fragments(
+        episode_ids=tuple(episode.id_ for episode in filled),
         observations=np.concatenate([*(each[:-1] for each in observations), *(each[-1:] for each in observations)]),
         actions=np.concatenate([own(episode.actions) for episode in filled]),
         rewards=np.concatenate([own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
         lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
         terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
-        discounted=np.concatenate([own(each.extra_model_outputs[DISCOUNTED]) for each in filled])
-        if DISCOUNTED in filled[0].extra_model_outputs
-        else None,
     )
 
 
@@ -81,7 +66,66 @@ def own(buffer: InfiniteLookbackBuffer) -> npt.NDArray[Any]:
     return content
 
 
-def minibatch_indices(steps: int, *, size: int, count: int, generator: torch.Generator | None) -> Tensor:
+def generalised_advantages(
+    fragments: Fragments, *, values: FloatArray, bootstrap: FloatArray, gamma: float, lambda_: float
+) -> FloatArray:
+    """Return the advantage of every step; the value target of a step is its advantage plus its value.
+
+    A_t = d_t + gamma lambda A_(t+1), with d_t = r_t + gamma V(s_(t+1)) - V(s_t). A fragment's last step has no A_(t+1);
+    its V(s_(t+1)) is the bootstrap value, and zero where the episode terminated.
+
+    Args:
+        fragments: The steps.
+        values: V of the observation before each step, shape (steps,), in return units.
+        bootstrap: V of each fragment's last observation, shape (fragments,), in return units.
+        gamma: Discount factor in [0, 1].
+        lambda_: Weight of longer returns in [0, 1].
+
+    Returns:
+        Advantages in return units, shape (steps,).
+
+    Source:
+        Schulman et al. 2016, arXiv:1506.02438, equation 16; `compute_value_targets` of RLlib 2.60.
+    """
+    last = np.cumsum(fragments.lengths) - 1
+    following = np.append(values[1:], 0.0)
+    following[last] = np.where(fragments.terminated, 0.0, bootstrap)
+    decay = np.full(len(values), gamma * lambda_)
+    decay[last] = 0.0
+    # A loop over Python floats is an order of magnitude faster than one over array elements.
+    advantages = (fragments.rewards + gamma * following - values).tolist()
+    running, factors = 0.0, decay.tolist()
+    for step in range(len(advantages) - 1, -1, -1):
+        advantages[step] = running = advantages[step] + factors[step] * running
+    return np.array(advantages)
+
+
+def advantages_of_appended_rows(
+    advantages: FloatArray,
+    fragments: Fragments,
+    *,
+    values: FloatArray,
+    bootstrap: FloatArray,
+    gamma: float,
+    lambda_: float,
+) -> FloatArray:
+    """Return the advantages of the rows that RLlib appends to its train batch, one behind each fragment.
+
+    Such a row repeats the last observation with reward zero and is marked neither terminated nor truncated, so that the
+    recursion runs on into the first step of the *next* fragment. No loss sees these rows, but RLlib standardises over
+    them too. Arguments as of `generalised_advantages`, whose result is `advantages`; shape (fragments,).
+
+    Source:
+        `AddOneTsToEpisodesAndTruncate` and `GeneralAdvantageEstimation` of RLlib 2.60.
+    """
+    first_of_next = np.cumsum(fragments.lengths)[:-1]
+    following = gamma * values[first_of_next] + gamma * lambda_ * advantages[first_of_next]
+    return np.append(following, 0.0) - bootstrap
+
+
+def minibatch_indices(
+    steps: int, *, size: int, count: int, generator: np.random.Generator | None
+) -> npt.NDArray[np.int32]:
     """Return the rows of each minibatch, going through the steps again and again.
 
     As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
@@ -96,7 +140,7 @@ def minibatch_indices(steps: int, *, size: int, count: int, generator: torch.Gen
         Indices in [0, steps), shape (count, size).
     """
     orders = [
-        torch.arange(steps) if generator is None else torch.randperm(steps, generator=generator)
+        np.arange(steps) if generator is None else generator.permutation(steps)
         for _ in range(math.ceil(count * size / steps))
     ]
-    return torch.cat(orders)[: count * size].view(count, size)
+    return np.concatenate(orders)[: count * size].reshape(count, size).astype(np.int32)

@@ -23,13 +23,14 @@ from jax import Array, lax
 
 from study.jax_private import cpu_device
 
-Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 """Of Adam, as in PyTorch."""
 RMSPROP_ALPHA, RMSPROP_EPS = 0.99, 1e-5
 """Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
-_SMALL = 2048
+_SMALL_TENSOR = 2048
 """Numbers of a tensor that is not worth an operation of its own; of no influence on the result."""
+_SMALL_VARIANCE = 1e-6
+"""RLlib's `SMALL_NUMBER`, in its explained variance."""
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 ACTIVATIONS: dict[str, Any] = {
     "Tanh": jnp.tanh,
@@ -72,7 +73,6 @@ class Architecture:
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
         divergence: Whether the loss has a term for the divergence from the old policy.
-        clip_by: What of the gradients is limited: `global_norm`, the `norm` of each tensor, or each `value`.
         optimizer: `adam` or `rmsprop`.
     """
 
@@ -85,16 +85,17 @@ class Architecture:
     sizes: tuple[int, ...] | None
     entropy: bool
     divergence: bool
-    clip_by: str
     optimizer: str
 
 
 class Coefficients(NamedTuple):
-    """What may change from one update to the next without a new compilation."""
+    """What may change from one update to the next without a new compilation.
+
+    `grad_clip` is the largest global norm of a gradient; inf without a limit.
+    """
 
     lr: Array | float
     grad_clip: Array | float
-    """The limit of what `clip_by` names; inf without one."""
     clip_param: float
     vf_clip_param: float
     vf_loss_coeff: float
@@ -103,18 +104,15 @@ class Coefficients(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The train batch, single precision, one row for each environment step.
+    """The train batch, single precision, shape (steps, …) each.
 
-    Attributes:
-        observations: Shape (steps, numbers).
-        actions: Positions of the chosen actions among the outputs, or the actions, shape (steps, components).
-        old: Parameters of the distributions before the update, shape (steps, outputs).
-        rest: Old log-probability, advantage, value target; shape (steps, 3).
+    `actions` of a categorical policy are positions among the outputs, `outputs` are the policy's before the update, and
+    `rest` is (advantage, value target).
     """
 
     observations: Any
     actions: Any
-    old: Any
+    outputs: Any
     rest: Any
 
 
@@ -131,23 +129,17 @@ class Weights(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What an update did, beside its weights; the last minibatch is that whose loss is reported.
+    """What an update did, beside its weights.
 
-    Attributes:
-        count: Minibatches that were computed.
-        skipped: Those whose gradient was not finite, which were not applied.
-        loss: Of the last minibatch.
-        norm: Norm of its gradient before it was clipped.
-        new: Parameters of its action distributions, shape (outputs, rows).
-        values: Its values, shape (rows,).
+    `count` minibatches were computed, of which `skipped` had a gradient that is not finite. The others are of the last
+    minibatch: its loss, the norm of its gradient before that was clipped, and its statistics by RLlib's names.
     """
 
     count: Any
     skipped: Any
     loss: Any
     norm: Any
-    new: Any
-    values: Any
+    statistics: Any
 
 
 def update(
@@ -172,11 +164,11 @@ def update(
         The new weights as numpy arrays, and what was done.
     """
     steps, count = len(columns.rest), len(minibatches)
-    packed = np.zeros((padded(steps), sum(column.shape[1] for column in columns)), np.float32)
-    np.concatenate(columns, axis=1, out=packed[:steps])
+    widths = tuple(column.shape[1] for column in columns)
+    packed = np.zeros((padded(steps), sum(widths)), np.float32)
+    np.concatenate(columns, axis=1, out=packed[:steps], casting="same_kind")
     order = np.zeros((padded(count), minibatches.shape[1]), np.int32)
     order[:count] = minibatches
-    widths = tuple(column.shape[1] for column in columns)
     numbers = jax.tree.map(np.float32, coefficients)
     # A person's own code may have set another device, or double precision, for the whole process.
     with jax.default_device(cpu_device()), jax.enable_x64(False):
@@ -191,6 +183,20 @@ def padded(length: int) -> int:
     return power // 4 * 3 if power >= 4 and length <= power // 4 * 3 else power
 
 
+class _Minibatch(NamedTuple):
+    """Rows of the train batch; `old` are the distributions' parameters before the update.
+
+    All arrays have the shape (numbers, rows): then none of them has to be transposed for a product, and what is done to
+    each row is done to contiguous numbers.
+    """
+
+    observations: Array
+    actions: Array
+    old: Array
+    rest: Array
+    old_log_probs: Array
+
+
 # Without this analysis XLA copies the optimizer's state in every minibatch, to read what it is about to overwrite.
 @partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_cpu_copy_insertion_use_region_analysis": True})
 def _compiled(
@@ -202,9 +208,12 @@ def _compiled(
     count: Array,
     coefficients: Coefficients,
 ) -> tuple[Weights, Result]:
-    cuts = np.cumsum(widths)[:-1].tolist()
+    observations, actions, outputs, rest = jnp.split(packed, np.cumsum(widths)[:-1].tolist(), axis=1)
+    old = _normalised(architecture, outputs.T)
+    old_log_probs = _log_prob(architecture, old, actions.T)
+    packed = jnp.concatenate([observations, actions, old.T, rest, old_log_probs[:, None]], axis=1)
+    cuts = np.cumsum(widths).tolist()
     gradient_of = jax.value_and_grad(partial(_loss, architecture), has_aux=True)
-    rows, outputs = order.shape[1], widths[2]
 
     def goes_on(state: tuple[Weights, Result]) -> Array:
         _, result = state
@@ -214,47 +223,63 @@ def _compiled(
 
     def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
         before, result = state
-        batch = Columns(*jnp.split(packed[order[result.count]].T, cuts))
-        (loss, (new, values)), gradients = gradient_of(before.parameters, batch, coefficients)
+        batch = _Minibatch(*jnp.split(packed[order[result.count]].T, cuts))
+        (loss, seen), gradients = gradient_of(before.parameters, batch, coefficients)
         norm = _norm(gradients)
-        after = _stepped(architecture, before, gradients, norm, coefficients)
         finite = jnp.isfinite(norm)
-        kept = jax.tree.map(partial(jnp.where, finite), after, before)
-        return kept, Result(
-            count=result.count + 1,
-            skipped=result.skipped + ~finite,
-            loss=loss,
-            norm=norm,
-            new=new,
-            values=values,
+        kept = jax.tree.map(
+            partial(jnp.where, finite), _stepped(architecture, before, gradients, norm, coefficients), before
         )
+        return kept, Result(result.count + 1, result.skipped + ~finite, loss, norm, seen)
 
-    zero = jnp.zeros((), jnp.int32)
-    nothing = Result(zero, zero, jnp.zeros(()), jnp.zeros(()), jnp.zeros((outputs, rows)), jnp.zeros((rows,)))
-    end: tuple[Weights, Result] = lax.while_loop(goes_on, one, (weights, nothing))
-    return end
-
-
-# Within the loop all arrays of a minibatch have the shape (numbers, rows): then none of them has to be transposed for a
-# product, and what is done to each row is done to contiguous numbers.
+    zero, rows = jnp.zeros((), jnp.int32), order.shape[1]
+    unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
+    new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
+    last = _Minibatch(*jnp.split(packed[order[result.count - 1]].T, cuts))
+    statistics = _statistics(architecture, last, *result.statistics, coefficients)
+    return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
 
 
 def _loss(
-    architecture: Architecture, parameters: Sequence[Array], batch: Columns, coefficients: Coefficients
+    architecture: Architecture, parameters: Sequence[Array], batch: _Minibatch, coefficients: Coefficients
 ) -> tuple[Array, tuple[Array, Array]]:
     """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
     new, values = _forward(architecture, parameters, batch.observations)
-    old_log_probs, advantages, targets = batch.rest
-    ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - old_log_probs)
-    clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
-    surrogate = jnp.minimum(advantages * ratio, advantages * clipped)
-    errors = jnp.clip((values - targets) ** 2, 0.0, coefficients.vf_clip_param)
-    losses = coefficients.vf_loss_coeff * errors - surrogate
+    errors = jnp.clip((values - batch.rest[1]) ** 2, 0.0, coefficients.vf_clip_param)
+    losses = coefficients.vf_loss_coeff * errors - _surrogate(architecture, batch, new, coefficients)
     if architecture.entropy:
         losses = losses - coefficients.entropy_coeff * _entropy(architecture, new)
     if architecture.divergence:
         losses = losses + coefficients.kl_coeff * _divergence(architecture, batch.old, new)
     return losses.mean(), (new, values)
+
+
+def _surrogate(architecture: Architecture, batch: _Minibatch, new: Array, coefficients: Coefficients) -> Array:
+    ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - batch.old_log_probs[0])
+    clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
+    return jnp.minimum(batch.rest[0] * ratio, batch.rest[0] * clipped)
+
+
+def _statistics(
+    architecture: Architecture, batch: _Minibatch, new: Array, values: Array, coefficients: Coefficients
+) -> dict[str, Array]:
+    """Return means over the rows of a minibatch; what `_loss` returned beside its loss is `new` and `values`."""
+    targets = batch.rest[1]
+    errors = (values - targets) ** 2
+    explained = 1 - jnp.var(targets - values, ddof=1) / (jnp.var(targets, ddof=1) + _SMALL_VARIANCE)
+    # RLlib reports no divergence either where the loss has none.
+    kl = _divergence(architecture, batch.old, new).mean() if architecture.divergence else jnp.zeros(())
+    return {
+        "policy_loss": -_surrogate(architecture, batch, new, coefficients).mean(),
+        "vf_loss": jnp.clip(errors, 0.0, coefficients.vf_clip_param).mean(),
+        "vf_loss_unclipped": errors.mean(),
+        "vf_explained_var": jnp.maximum(-1.0, explained),
+        "entropy": _entropy(architecture, new).mean(),
+        "mean_kl_loss": kl,
+    }
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
 
 
 def _forward(architecture: Architecture, parameters: Sequence[Array], observations: Array) -> tuple[Array, Array]:
@@ -263,16 +288,15 @@ def _forward(architecture: Architecture, parameters: Sequence[Array], observatio
     value_features = features if own is None else _dense(own, parameters, observations)
     outputs = _dense(architecture.policy_head, parameters, features)
     values = _dense(architecture.value_head, parameters, value_features)[0]
-    if architecture.sizes is not None:
-        ends = np.cumsum(architecture.sizes)[:-1].tolist()
-        return jnp.concatenate([jax.nn.log_softmax(part, axis=0) for part in jnp.split(outputs, ends)]), values
-    if architecture.log_std is not None:
-        mean, log_std = outputs, jnp.broadcast_to(parameters[architecture.log_std][:, None], outputs.shape)
-    else:
-        mean, log_std = jnp.split(outputs, 2)
-    if architecture.log_std_limit is not None:
-        log_std = jnp.clip(log_std, -architecture.log_std_limit, architecture.log_std_limit)
-    return jnp.concatenate([mean, log_std]), values
+    if architecture.sizes is None:
+        if architecture.log_std is not None:
+            mean, log_std = outputs, jnp.broadcast_to(parameters[architecture.log_std][:, None], outputs.shape)
+        else:
+            mean, log_std = jnp.split(outputs, 2)
+        if (limit := architecture.log_std_limit) is not None:
+            log_std = jnp.clip(log_std, -limit, limit)
+        outputs = jnp.concatenate([mean, log_std])
+    return _normalised(architecture, outputs), values
 
 
 def _dense(layers: Sequence[Dense], parameters: Sequence[Array], inputs: Array) -> Array:
@@ -304,6 +328,17 @@ def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Arra
 _product.defvjp(_product_forward, _product_backward)
 
 
+# --- distributions: parameters of shape (outputs, rows), results of shape (rows,), nats ------------------------------
+
+
+def _normalised(architecture: Architecture, outputs: Array) -> Array:
+    """Return the parameters of RLlib's distributions: log-probabilities side by side, or means and log deviations."""
+    if architecture.sizes is None:
+        return outputs
+    ends = np.cumsum(architecture.sizes)[:-1].tolist()
+    return jnp.concatenate([jax.nn.log_softmax(part, axis=0) for part in jnp.split(outputs, ends)])
+
+
 def _log_prob(architecture: Architecture, new: Array, actions: Array) -> Array:
     if architecture.sizes is not None:
         # A product with 0 and 1: the gradient of an index would be a scatter, which is slow on CPUs.
@@ -321,7 +356,7 @@ def _entropy(architecture: Architecture, new: Array) -> Array:
 
 
 def _divergence(architecture: Architecture, old: Array, new: Array) -> Array:
-    """Return KL(old || new) of each row, nats."""
+    """Return KL(old || new). Where a probability of `new` underflows to zero it stays finite; RLlib has inf there."""
     if architecture.sizes is not None:
         return (jnp.exp(old) * (old - new)).sum(0)
     (old_mean, old_log_std), (mean, log_std) = jnp.split(old, 2), jnp.split(new, 2)
@@ -330,10 +365,13 @@ def _divergence(architecture: Architecture, old: Array, new: Array) -> Array:
     return (0.5 * (jnp.exp(2 * log_ratio) + shift**2 - 1) - log_ratio).sum(0)
 
 
+# --- a step ----------------------------------------------------------------------------------------------------------
+
+
 def _norm(gradients: Sequence[Array]) -> Array:
     """Return the global norm. Small gradients are joined, since each sum of its own takes a few operations."""
-    small = [gradient.ravel() for gradient in gradients if gradient.size < _SMALL]
-    parts = [gradient for gradient in gradients if gradient.size >= _SMALL]
+    small = [gradient.ravel() for gradient in gradients if gradient.size < _SMALL_TENSOR]
+    parts = [gradient for gradient in gradients if gradient.size >= _SMALL_TENSOR]
     parts += [jnp.concatenate(small)] if small else []
     return jnp.sqrt(sum(jnp.vdot(part, part) for part in parts))
 
@@ -342,36 +380,23 @@ def _stepped(
     architecture: Architecture, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
 ) -> Weights:
     """Take one step of the optimizer with the clipped gradients, as RLlib and PyTorch do."""
-    clipped = _clipped(architecture.clip_by, gradients, norm, coefficients.grad_clip)
-    return (_rmsprop if architecture.optimizer == "rmsprop" else _adam)(weights, clipped, coefficients.lr)
-
-
-def _clipped(by: str, gradients: Sequence[Array], norm: Array, limit: Array | float) -> tuple[Array, ...]:
-    if by == "value":
-        return tuple(jnp.clip(gradient, -limit, limit) for gradient in gradients)
-    if by == "norm":
-        return tuple(limit / jnp.maximum(_norm([gradient]), limit) * gradient for gradient in gradients)
+    lr, limit = coefficients.lr, coefficients.grad_clip
     scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
-    return tuple(scale * gradient for gradient in gradients)
-
-
-def _adam(weights: Weights, gradients: Sequence[Array], lr: Array | float) -> Weights:
+    clipped = [scale * gradient for gradient in gradients]
     steps = weights.steps + 1
-    rate = lr / (1 - _BETA1**steps)
-    root = jnp.sqrt(1 - _BETA2**steps)
-    first = tuple(_BETA1 * m + (1 - _BETA1) * g for m, g in zip(weights.first, gradients, strict=True))
-    second = tuple(_BETA2 * v + (1 - _BETA2) * g**2 for v, g in zip(weights.second, gradients, strict=True))
-    parameters = tuple(
-        p - rate * m / (jnp.sqrt(v) / root + _EPS) for p, m, v in zip(weights.parameters, first, second, strict=True)
-    )
+    if architecture.optimizer == "rmsprop":
+        second = _moved(weights.second, [g**2 for g in clipped], RMSPROP_ALPHA)
+        moves = [lr * g / (jnp.sqrt(v) + RMSPROP_EPS) for g, v in zip(clipped, second, strict=True)]
+        first: tuple[Array, ...] = ()
+    else:
+        first = _moved(weights.first, clipped, _BETA1)
+        second = _moved(weights.second, [g**2 for g in clipped], _BETA2)
+        rate, root = lr / (1 - _BETA1**steps), jnp.sqrt(1 - _BETA2**steps)
+        moves = [rate * m / (jnp.sqrt(v) / root + _EPS) for m, v in zip(first, second, strict=True)]
+    parameters = tuple(p - move for p, move in zip(weights.parameters, moves, strict=True))
     return Weights(parameters, first, second, steps)
 
 
-def _rmsprop(weights: Weights, gradients: Sequence[Array], lr: Array | float) -> Weights:
-    second = tuple(
-        RMSPROP_ALPHA * v + (1 - RMSPROP_ALPHA) * g**2 for v, g in zip(weights.second, gradients, strict=True)
-    )
-    parameters = tuple(
-        p - lr * g / (jnp.sqrt(v) + RMSPROP_EPS) for p, g, v in zip(weights.parameters, gradients, second, strict=True)
-    )
-    return Weights(parameters, (), second, weights.steps + 1)
+def _moved(means: Sequence[Array], values: Sequence[Array], share: float) -> tuple[Array, ...]:
+    """Return moving averages, of which `share` is what they were."""
+    return tuple(share * mean + (1 - share) * value for mean, value in zip(means, values, strict=True))

@@ -25,7 +25,6 @@ from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
 from study.ray_private import forward_of
-from study.trial.engine.learning.encoders import LARGEST, NormalizedEncoder, ObservationNormalizer
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -42,56 +41,51 @@ _ACTIVATIONS: dict[type, Callable[[Floats], Floats]] = {
 def network_of(module: RLModule) -> Network:
     """Return the policy network of `module` as a function of arrays; it follows the module's weights.
 
-    Must be called anew when the module's parameters are replaced rather than changed in place.
+    NumPy evaluates it where it can, torch elsewhere. Must be called anew when the module's parameters are replaced
+    rather than changed in place.
     """
     layers = dense_layers(module)
     if layers is None:
-        return _TorchNetwork(module)
-    clip = float(module.pi.log_std_clip_param) if module.pi.clip_log_std else None
-    return _DenseNetwork(layers, log_std_clip=clip)
+        return _by_torch(module)
+    steps = [_as_arrays(layer) for layer in layers]
+    limit = float(module.pi.log_std_clip_param) if module.pi.clip_log_std else None
 
-
-class _DenseNetwork:
-    def __init__(self, layers: Sequence[torch.nn.Module], *, log_std_clip: float | None) -> None:
-        self._layers = [_as_arrays(layer) for layer in layers]
-        self._log_std_clip = log_std_clip
-
-    def __call__(self, observations: Floats) -> Floats:
+    def network(observations: Floats) -> Floats:
         hidden = observations
-        for layer in self._layers:
-            if isinstance(layer, tuple):
-                weight, bias = layer
+        for step in steps:
+            if isinstance(step, tuple):
+                weight, bias = step
                 hidden = hidden @ weight
                 hidden += bias
             else:
-                hidden = layer(hidden)
-        if self._log_std_clip is not None:
+                hidden = step(hidden)
+        if limit is not None:
             log_std = hidden[:, hidden.shape[1] // 2 :]
-            np.clip(log_std, -self._log_std_clip, self._log_std_clip, out=log_std)
+            np.clip(log_std, -limit, limit, out=log_std)
         return hidden
+
+    return network
 
 
 def _as_arrays(layer: torch.nn.Module) -> Any:
-    """Return a dense layer as (weight, bias), another one as a function of arrays."""
+    """Return a dense layer as (weight, bias), an activation as a function of arrays."""
     if isinstance(layer, torch.nn.Linear):
         return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
-    if isinstance(layer, ObservationNormalizer):
-        scale, shift = (part.numpy() for part in layer.scale_and_shift())
-        return lambda x: np.clip(x * scale + shift, -LARGEST, LARGEST)
     return _ACTIVATIONS[type(layer)]
 
 
-class _TorchNetwork:
-    def __init__(self, module: RLModule) -> None:
-        self._forward = forward_of(module)
-        parameter = next(iter(module.parameters()), None)
-        self._device = "cpu" if parameter is None else parameter.device
+def _by_torch(module: RLModule) -> Network:
+    forward = forward_of(module)
+    parameter = next(iter(module.parameters()), None)
+    device = "cpu" if parameter is None else parameter.device
 
-    def __call__(self, observations: Floats) -> Floats:
+    def network(observations: Floats) -> Floats:
         with torch.inference_mode():
-            rows = torch.from_numpy(observations).to(self._device)
-            outputs: Floats = self._forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
+            rows = torch.from_numpy(observations).to(device)
+            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
             return outputs
+
+    return network
 
 
 def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
@@ -100,9 +94,6 @@ def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
         return None
     shared = hasattr(module.encoder, "encoder")
     encoder: Any = module.encoder.encoder if shared else module.encoder.actor_encoder
-    first = []
-    if type(encoder) is NormalizedEncoder:
-        first, encoder = [encoder.normalizer], encoder.inner
     if type(encoder) is not TorchMLPEncoder:
         return None
     layers = [*encoder.net.mlp, *module.pi.net.mlp]
@@ -110,25 +101,27 @@ def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
         dense = isinstance(layer, torch.nn.Linear) and layer.bias is not None and layer.weight.device.type == "cpu"
         if not dense and type(layer) not in _ACTIVATIONS:
             return None
-    return [*first, *layers]
+    return layers
 
 
 class ActionRule(abc.ABC):
-    """How outputs of the network become actions of one kind of space. Leading axes are free: `...`."""
+    """How outputs of the network become actions of one kind of space. Leading axes are free: `...`.
+
+    Attributes:
+        num_inputs: Outputs of the network that a decision needs.
+        noise_size: Uniform numbers that a decision needs.
+    """
 
     num_inputs: int
-    """Outputs of the network that a decision needs."""
     noise_size: int
-    """Uniform numbers that a decision needs."""
 
+    @abc.abstractmethod
     def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
         """Turn uniform numbers in (0, 1), shape (..., noise_size), into what `choose` takes, same shape."""
-        return -np.log(-np.log(uniforms))  # Gumbel's distribution
 
+    @abc.abstractmethod
     def choose(self, inputs: Floats, noise: Array) -> Array:
         """Draw actions, shape (..., *action), from network outputs, shape (..., num_inputs)."""
-        # The largest of logits plus Gumbel noise is distributed as their softmax.
-        return self.greedy(inputs + noise)
 
     @abc.abstractmethod
     def greedy(self, inputs: Floats) -> Array:
@@ -146,49 +139,50 @@ def action_rule(space: gymnasium.Space) -> ActionRule:
         ValueError: The space is not one of Discrete, MultiDiscrete (both from 0) and flat float Box.
     """
     if isinstance(space, Discrete) and space.start == 0:
-        return _Discrete(int(space.n))
+        return _Choices([int(space.n)], several=False)
     if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
-        return _MultiDiscrete(space.nvec)
+        return _Choices(space.nvec.tolist(), several=True)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
         return _Box(space.shape[0])
     raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
 
 
-class _Discrete(ActionRule):
-    def __init__(self, num_actions: int) -> None:
-        self.num_inputs = self.noise_size = num_actions
+class _Choices(ActionRule):
+    """One choice for `Discrete`, several beside each other for `MultiDiscrete`; the inputs are logits."""
+
+    def __init__(self, sizes: Sequence[int], *, several: bool) -> None:
+        bounds = [0, *itertools.accumulate(sizes)]
+        self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
+        self._several = several
+        self.num_inputs = self.noise_size = bounds[-1]
+
+    def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
+        return -np.log(-np.log(uniforms))  # Gumbel's distribution
+
+    def choose(self, inputs: Floats, noise: Array) -> Array:
+        # The largest of logits plus Gumbel noise is distributed as their softmax.
+        return self.greedy(inputs + noise)
 
     def greedy(self, inputs: Floats) -> Array:
+        if self._several:
+            return np.stack([inputs[..., part].argmax(axis=-1) for part in self._parts], axis=-1)
         actions: Array = inputs.argmax(axis=-1)
         return actions
 
     def log_prob(self, inputs: Floats, actions: Array) -> Floats:
-        shifted = inputs - inputs.max(axis=-1, keepdims=True)
-        taken = np.take_along_axis(shifted, actions[..., np.newaxis], axis=-1)[..., 0]
-        log_probs: Floats = taken - np.log(np.exp(shifted).sum(axis=-1))
-        return log_probs
-
-
-class _MultiDiscrete(ActionRule):
-    def __init__(self, nvec: npt.NDArray[np.int64]) -> None:
-        self._parts = [_Discrete(int(num_actions)) for num_actions in nvec]
-        bounds = [0, *np.cumsum(nvec).tolist()]
-        self._slices = [slice(*pair) for pair in itertools.pairwise(bounds)]
-        self.num_inputs = self.noise_size = bounds[-1]
-
-    def greedy(self, inputs: Floats) -> Array:
-        return np.stack([inputs[..., part].argmax(axis=-1) for part in self._slices], axis=-1)
-
-    def log_prob(self, inputs: Floats, actions: Array) -> Floats:
-        terms = [
-            rule.log_prob(inputs[..., part], actions[..., index])
-            for index, (rule, part) in enumerate(zip(self._parts, self._slices, strict=True))
-        ]
-        log_probs: Floats = np.sum(terms, axis=0)
+        chosen = actions if self._several else actions[..., np.newaxis]
+        log_probs = np.zeros(inputs.shape[:-1], inputs.dtype)
+        for index, part in enumerate(self._parts):
+            logits = inputs[..., part]
+            shifted = logits - logits.max(axis=-1, keepdims=True)
+            taken = np.take_along_axis(shifted, chosen[..., index, np.newaxis], axis=-1)[..., 0]
+            log_probs += taken - np.log(np.exp(shifted).sum(axis=-1))
         return log_probs
 
 
 class _Box(ActionRule):
+    """Independent normal distributions; the inputs are all means, then all logarithms of standard deviations."""
+
     def __init__(self, size: int) -> None:
         self.num_inputs, self.noise_size = 2 * size, size
 

@@ -11,8 +11,7 @@ stepped by one process or by many. Forward passes of different size round differ
 
 import copy
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -38,12 +37,13 @@ from ray.rllib.utils.metrics import (
 from study.ray_private import maker_of
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
-from study.trial.engine.learning.batches import DISCOUNTED
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
 
 Array = npt.NDArray[Any]
+_Ends = list[list[tuple[int, Array]]]
+"""Of each lane: (row after its last step, last observation) of every episode that ended in a fragment."""
 
 _DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
 
@@ -52,25 +52,16 @@ class VectorSpaces:
     """What RLlib asks of a runner's vector environment: its spaces, and to be closed."""
 
     def __init__(self, envs: LaneEnvs) -> None:
-        self._envs = envs
-        self.num_envs = envs.num_envs
+        self.num_envs, self.close = envs.num_envs, envs.close
         self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
         self.observation_space = gymnasium.vector.utils.batch_space(envs.observation_space, envs.num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(envs.action_space, envs.num_envs)
-
-    @property
-    def unwrapped(self) -> "VectorSpaces":
-        """The object itself."""
-        return self
-
-    def close(self) -> None:
-        """Close every environment."""
-        self._envs.close()
+        self.unwrapped = self
 
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
-    """A fragment of all lanes: row t is a step; the first rows repeat the end of the previous fragment.
+    """A fragment of all lanes: row t is a step.
 
     Attributes:
         observations: What each lane saw before step t; one row more than the others, (rows + 1, lanes, *shape).
@@ -90,24 +81,14 @@ class _Rows:
     terminated: Array
     truncated: Array
 
-    STEPWISE = ("actions", "inputs", "log_probs", "rewards", "terminated", "truncated")
-
-    def copy_end(self, source: "_Rows", lanes: slice, *, end: int, rows: int) -> None:
-        """Begin with the `rows` rows of `source` before row `end`, and the observation at `end`."""
-        self.observations[: rows + 1, lanes] = source.observations[end - rows : end + 1, lanes]
-        for name in self.STEPWISE:
-            getattr(self, name)[:rows, lanes] = getattr(source, name)[end - rows : end, lanes]
-
 
 @dataclass(slots=True)
 class _Ongoing:
     """The episode that a lane is in."""
 
-    id: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     length: int = 0
     total: float = 0.0
-    discounted: float = 0.0
-    """r(t) + gamma r(t-1) + … of the last step t."""
 
 
 class BatchedEnvRunner(MeasuredEnvRunner):
@@ -115,7 +96,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
 
     Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
     with their first seeds and noise. A study restarts none, and evaluates by itself: of the arguments of RLlib's
-    `sample` it has only `explore`.
+    `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
+    connectors that need it).
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -138,14 +120,14 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
         self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]
         self._lane_steps = [0] * self.num_envs
-        self._rule = action_rule(self._envs.action_space)
+        observation_space, action_space = self._envs.observation_space, self._envs.action_space
+        self._rule = action_rule(action_space)
         self._scale = scaling_for_environment(
-            self._envs.action_space,
+            action_space,
             normalize_actions=bool(self.config.normalize_actions),
             clip_actions=bool(self.config.clip_actions),
         )
         self._needs_initial_reset = True
-        observation_space, action_space = self._envs.observation_space, self._envs.action_space
         self._blank = SingleAgentEpisode(
             observations=InfiniteLookbackBuffer(np.zeros((1, *observation_space.shape)), 0, observation_space),
             actions=InfiniteLookbackBuffer(np.zeros((0, *action_space.shape)), 0, action_space),
@@ -180,7 +162,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 self._begin()
             rows, ends = self._step(fragment, explore=self.config.explore if explore is None else explore)
             episodes = self._cut(rows, fragment, ends)
-        self._remember(rows, fragment)
         env_steps, num_ended = fragment.env_steps(self.num_envs), sum(map(len, ends))
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=env_steps)
         self._increase_sampled_metrics(env_steps, num_ended)
@@ -219,51 +200,41 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             return Fragment(num_vector_steps=int(length), num_lanes_in_last_step=self.num_envs)
         return layout_of(self.config).fragment(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
 
-    @property
-    def _lookback(self) -> int:
-        return max(int(self.config.episode_lookback_horizon), 0)
-
     def _begin(self) -> None:
         """Start a new episode in every lane."""
-        self._tail = self._empty(self._lookback)
-        self._envs.reset(self._tail.observations[-1])
-        _check_finite(self._tail.observations[-1:])
-        self._ongoing = [_Ongoing(uuid.uuid4().hex) for _ in range(self.num_envs)]
+        self._seen = np.zeros((self.num_envs, *self._envs.observation_space.shape), np.float32)
+        """What each lane saw last, (lanes, *shape)."""
+        self._envs.reset(self._seen)
+        _check_finite(self._seen)
+        self._ongoing = [_Ongoing() for _ in range(self.num_envs)]
         self._ended = []
         self._needs_initial_reset = False
 
-    def _empty(self, rows: int) -> _Rows:
-        observation, action = self._envs.observation_space, self._envs.action_space
-        shape = (rows, self.num_envs)
-        return _Rows(
-            observations=np.zeros((rows + 1, self.num_envs, *observation.shape), np.float32),
+    def _step(self, fragment: Fragment, *, explore: bool) -> tuple[_Rows, _Ends]:
+        """Step the lanes through a fragment."""
+        steps, num_envs, network, rule = fragment.num_vector_steps, self.num_envs, network_of(self.module), self._rule
+        observation, action, shape = self._envs.observation_space, self._envs.action_space, (steps, num_envs)
+        rows = _Rows(
+            observations=np.zeros((steps + 1, num_envs, *observation.shape), np.float32),
             actions=np.zeros((*shape, *action.shape), action.dtype),
-            inputs=np.zeros((*shape, self._rule.num_inputs), np.float32),
+            inputs=np.zeros((*shape, rule.num_inputs), np.float32),
             log_probs=np.zeros(shape, np.float32),
             rewards=np.zeros(shape, np.float32),
             terminated=np.zeros(shape, bool),
             truncated=np.zeros(shape, bool),
         )
-
-    def _step(self, fragment: Fragment, *, explore: bool) -> tuple[_Rows, list[list[tuple[int, Array]]]]:
-        """Step the lanes through a fragment.
-
-        Returns:
-            The rows, and for each lane the (row after its last step, last observation) of episodes that ended.
-        """
-        first, num_envs = self._lookback, self.num_envs
-        last = first + fragment.num_vector_steps - 1
-        rows = self._empty(last + 1)
-        rows.copy_end(self._tail, slice(None), end=first, rows=first)
-        choose = self._chooser(fragment, explore=explore)
-        ends: list[list[tuple[int, Array]]] = [[] for _ in range(num_envs)]
+        rows.observations[0] = self._seen
+        noise = self._draw_noise(fragment) if explore else None
+        ends: _Ends = [[] for _ in range(num_envs)]
         step, scale = self._envs.step, self._scale
-        continuous = isinstance(self._envs.action_space, gymnasium.spaces.Box)
+        continuous = isinstance(action, gymnasium.spaces.Box)
         observations, actions, inputs = rows.observations, rows.actions, rows.inputs
         rewards, terminated, truncated = rows.rewards, rows.terminated, rows.truncated
-        for row in range(first, last + 1):
-            num = num_envs if row < last else fragment.num_lanes_in_last_step
-            chosen = choose(row - first, observations[row, :num], inputs[row, :num])
+        for row in range(steps):
+            num = num_envs if row < steps - 1 else fragment.num_lanes_in_last_step
+            outputs = inputs[row, :num]
+            outputs[:] = network(observations[row, :num])
+            chosen = rule.greedy(outputs) if noise is None else rule.choose(outputs, noise[row, :num])
             if continuous and not np.isfinite(chosen).all():
                 raise DivergedError(_DIVERGED)  # before an environment gets to see it
             actions[row, :num] = chosen
@@ -274,24 +245,13 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 terminated[row, :num],
                 truncated[row, :num],
             )
-            for lane, observation in ended:
-                ends[lane].append((row + 1, observation))
-        _check_finite(observations[first:], *(observation for lane in ends for _, observation in lane))
+            for lane, last in ended:
+                ends[lane].append((row + 1, last))
+        _check_finite(observations, *(last for lane in ends for _, last in lane))
         if not np.isfinite(inputs).all():
             raise DivergedError(_DIVERGED)
-        rows.log_probs[first:] = self._rule.log_prob(inputs[first:], actions[first:])
+        rows.log_probs[:] = rule.log_prob(inputs, actions)
         return rows, ends
-
-    def _chooser(self, fragment: Fragment, *, explore: bool) -> Callable[[int, Array, Array], Array]:
-        """Return a function of (step, observations, out: network outputs) that gives the lanes' actions."""
-        network, rule = network_of(self.module), self._rule
-        noise = self._draw_noise(fragment) if explore else None
-
-        def choose(step: int, observations: Array, out: Array) -> Array:
-            out[:] = network(observations)
-            return rule.greedy(out) if noise is None else rule.choose(out, noise[step, : len(out)])
-
-        return choose
 
     def _draw_noise(self, fragment: Fragment) -> Array:
         """Return the noise of every decision of a fragment, shape (vector steps, lanes, noise size).
@@ -305,83 +265,58 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             uniforms[:, lane] = noise.uniforms(start, steps * size).reshape(steps, size)
         return self._rule.noise(uniforms)
 
-    def _steps_of(self, lane: int, fragment: Fragment) -> int:
-        return fragment.num_vector_steps - (lane >= fragment.num_lanes_in_last_step and fragment.num_vector_steps > 0)
-
-    def _remember(self, rows: _Rows, fragment: Fragment) -> None:
-        """Keep what the next fragment begins with, and no more: fragments of images are large."""
-        self._tail = self._empty(self._lookback)
-        full, last = fragment.num_lanes_in_last_step, fragment.num_vector_steps
-        for lanes, steps in ((slice(0, full), last), (slice(full, None), max(last - 1, 0))):
-            self._tail.copy_end(rows, lanes, end=self._lookback + steps, rows=self._lookback)
-        self._lane_steps = [before + self._steps_of(lane, fragment) for lane, before in enumerate(self._lane_steps)]
-
     # --- episodes ----------------------------------------------------------------------------------------------
 
-    def _cut(self, rows: _Rows, fragment: Fragment, ends: list[list[tuple[int, Array]]]) -> list[SingleAgentEpisode]:
-        """Cut a fragment into episodes, lane by lane, each lane in time order."""
-        episodes, first = [], self._lookback
+    def _cut(self, rows: _Rows, fragment: Fragment, ends: _Ends) -> list[SingleAgentEpisode]:
+        """Cut a fragment into episodes, lane by lane, each lane in time order; note where each lane stands."""
+        episodes = []
         for lane, ends_of_lane in enumerate(ends):
-            start, stop = first, first + self._steps_of(lane, fragment)
+            start, stop = 0, fragment.num_vector_steps
+            if stop and lane >= fragment.num_lanes_in_last_step:
+                stop -= 1
             for end, observation in ends_of_lane:
                 episodes.append(self._episode(rows, lane, start, end, observation))
                 ongoing = self._ongoing[lane]
                 self._ended.append((ongoing.total, ongoing.length))
-                self._ongoing[lane] = _Ongoing(uuid.uuid4().hex)
+                self._ongoing[lane] = _Ongoing()
                 start = end
             if start < stop:
                 episodes.append(self._episode(rows, lane, start, stop, None))
+            self._lane_steps[lane] += stop
+            self._seen[lane] = rows.observations[stop, lane]  # a copy: fragments of images are large
         return episodes
 
     def _episode(self, rows: _Rows, lane: int, start: int, stop: int, last: Array | None) -> SingleAgentEpisode:
         """Return steps `start` to `stop` of a lane; `last` is the last observation of an episode that ended."""
-        ongoing = self._ongoing[lane]
-        lookback = min(self._lookback, ongoing.length)
-        steps = slice(start - lookback, stop)
-        observations = rows.observations[start - lookback : stop + 1, lane]
+        ongoing, steps = self._ongoing[lane], slice(start, stop)
+        observations, rewards = rows.observations[start : stop + 1, lane], rows.rewards[steps, lane]
         if last is not None:
             observations = observations.copy()  # the array holds the next episode's first observation there
             observations[-1] = last
         outputs = {
             Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
             Columns.ACTION_LOGP: rows.log_probs[steps, lane],
-            WEIGHTS_SEQ_NO: np.full(stop - start + lookback, self._weights_seq_no),
+            WEIGHTS_SEQ_NO: np.full(stop - start, self._weights_seq_no),
         }
-        rewards = rows.rewards[steps, lane]
-        if getattr(self.config, "normalize_rewards", False):
-            outputs[DISCOUNTED] = self._discounted(ongoing, rewards, lookback)
         # Copies of an empty one: RLlib's constructors look at the spaces again and again, and check lengths.
         episode = copy.copy(self._blank)
         episode.id_, episode.t_started, episode.t = ongoing.id, ongoing.length, ongoing.length + stop - start
-        episode.observations = _filled(self._blank.observations, observations, lookback)
-        episode.actions = _filled(self._blank.actions, rows.actions[steps, lane], lookback)
-        episode.rewards = _filled(self._blank.rewards, rewards, lookback)
-        episode.infos = _filled(self._blank.infos, [{}] * len(observations), lookback)
-        episode.extra_model_outputs = {
-            name: _filled(self._blank.rewards, value, lookback) for name, value in outputs.items()
-        }
+        episode.observations = _filled(self._blank.observations, observations)
+        episode.actions = _filled(self._blank.actions, rows.actions[steps, lane])
+        episode.rewards = _filled(self._blank.rewards, rewards)
+        episode.infos = _filled(self._blank.infos, [{}] * len(observations))
+        episode.extra_model_outputs = {name: _filled(self._blank.rewards, value) for name, value in outputs.items()}
         episode.is_terminated = last is not None and bool(rows.terminated[stop - 1, lane])
         episode.is_truncated = last is not None and not rows.terminated[stop - 1, lane]
         ongoing.length += stop - start
-        ongoing.total += float(rewards[lookback:].sum(dtype=np.float64))
+        ongoing.total += float(rewards.sum(dtype=np.float64))
         return episode
 
-    def _discounted(self, ongoing: _Ongoing, rewards: Array, lookback: int) -> Array:
-        """Return the discounted return up to each step, shape of `rewards`; zeros for the repeated ones before."""
-        from scipy.signal import lfilter  # half a second of every process that starts, and few studies need it
 
-        gamma = self.config.gamma
-        carried = [gamma * ongoing.discounted]
-        sums, _ = lfilter([1.0], [1.0, -gamma], rewards[lookback:].astype(np.float64), zi=carried)
-        if len(sums):
-            ongoing.discounted = float(sums[-1])
-        return np.concatenate([np.zeros(lookback), sums])
-
-
-def _filled(like: InfiniteLookbackBuffer, data: Any, lookback: int) -> InfiniteLookbackBuffer:
-    """Return a buffer with these data whose first `lookback` are of earlier batches, else like the given one."""
+def _filled(like: InfiniteLookbackBuffer, data: Any) -> InfiniteLookbackBuffer:
+    """Return a buffer with these data, else like the given one."""
     buffer = object.__new__(InfiniteLookbackBuffer)  # for each episode seven times; `copy.copy` is ten times slower
-    vars(buffer).update(vars(like), data=data, lookback=min(lookback, len(data)))
+    vars(buffer).update(vars(like), data=data)
     return buffer
 
 

@@ -8,7 +8,6 @@ call. Other globals of an environment or a module are shared by all that share t
 """
 
 import copy
-import functools
 import pickle
 import random
 import warnings
@@ -26,7 +25,6 @@ from ray.rllib.core import (
     COMPONENT_MODULE_TO_ENV_CONNECTOR,
     COMPONENT_RL_MODULE,
 )
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
@@ -46,12 +44,12 @@ _CONNECTORS = list(_PIPELINES)
 class _Hosted:
     """One of RLlib's runners, with the global states that it would have in a process of its own."""
 
-    def __init__(self, number: int, make: Callable[[], AsRLlib]) -> None:
+    def __init__(self, number: int, make: Callable[[int], AsRLlib]) -> None:
         self.number = number
         self._globals: Any = None
         """Their states while others use them; None before the first use."""
         with self._in_turn():
-            self.runner = make()
+            self.runner = make(number)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the runner; what it raises says which runner it was."""
@@ -117,24 +115,22 @@ class HostedEnvRunner(AsRLlib):
         EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
         self.config, self._seed_of_lanes = config, config.seed
         self._kind: type[AsRLlib] = config.hosted_runner_cls
-        layout = layout_of(config)
-        local, samples = worker_index == 0, worker_index > 0 or config.num_env_runners == 0
-        numbers = layout.runners_of(max(worker_index - 1, 0)) if samples and not config.in_evaluation else range(0)
-        own = _config_of_runners(config, layout)
-        given = {**kwargs, "num_workers": own.num_env_runners}
+        layout, own = layout_of(config), _config_of_runners(config)
+        samples = not config.in_evaluation and (worker_index > 0 or config.num_env_runners == 0)
+        numbers = layout.runners_of(max(worker_index - 1, 0)) if samples else range(0)
         threads = torch.get_num_threads()
 
         def make(number: int, **changes: Any) -> AsRLlib:
-            return self._kind(config=own.copy(copy_frozen=False), worker_index=number, **{**given, **changes})
+            given = {**kwargs, "num_workers": own.num_env_runners, **changes}
+            return self._kind(config=own.copy(copy_frozen=False), worker_index=number, **given)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
-            self._hosted = [_Hosted(number, functools.partial(make, number)) for number in numbers]
+            self._hosted = [_Hosted(number, make) for number in numbers]
             torch.set_num_threads(threads)  # each set it as if the process were its own
             known = config.observation_space and config.action_space
             spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
-            self._local = make(0, spaces=spaces) if local else None
-        _share_parameters([hosted.runner.module for hosted in self._hosted])
+            self._local = None if worker_index else make(0, spaces=spaces)
         first = self._first
         self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
         self._watch = Watch()
@@ -142,12 +138,9 @@ class HostedEnvRunner(AsRLlib):
     # --- what RLlib takes for one runner's own ---------------------------------------------------------------------
 
     @property
-    def _first(self) -> AsRLlib:
+    def _first(self) -> Any:
         """The first runner with environments; without one the local runner."""
-        if self._hosted:
-            return self._hosted[0].runner
-        assert self._local is not None
-        return self._local
+        return self._hosted[0].runner if self._hosted else self._local
 
     @property
     def module(self) -> Any:
@@ -268,9 +261,9 @@ class HostedEnvRunner(AsRLlib):
         return {**merged, **steps}, {**(merged if broadcasts else {}), **state}
 
 
-def _config_of_runners(config: AlgorithmConfig, layout: LaneLayout) -> AlgorithmConfig:
+def _config_of_runners(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return the configuration that RLlib's runners have in processes of their own."""
-    own = config.copy(copy_frozen=False)
+    own, layout = config.copy(copy_frozen=False), layout_of(config)
     if not config.in_evaluation:
         own.num_env_runners = layout.num_env_runners
     own.num_envs_per_env_runner = layout.num_envs_per_env_runner
@@ -281,32 +274,6 @@ def _config_of_runners(config: AlgorithmConfig, layout: LaneLayout) -> Algorithm
     )
     own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
     return own
-
-
-def _share_parameters(modules: list[Any]) -> None:
-    """Let networks of RLlib's own classes have the first one's parameters, as far as all are given the same values.
-
-    Thousands of runners fit into one process so. RLlib gives its runners what acting needs; the encoder of a value
-    function stays what each runner was made with, and its states go to the learner. What a module of a person's own
-    does to its parameters is not known.
-    """
-    for name, first in _networks(modules[0]).items() if modules else ():
-        given = first.get_state(inference_only=True).keys()
-        shared = {key: parameter for key, parameter in first.named_parameters() if key in given}
-        for module in modules[1:]:
-            for key, parameter in _networks(module)[name].named_parameters():
-                if key in shared:
-                    parameter.data = shared[key].data
-
-
-def _networks(module: Any) -> dict[str, Any]:
-    """Return name -> network of the modules of a runner that are RLlib's own."""
-    each = dict(module.items()) if isinstance(module, MultiRLModule) else {"": module}
-    return {
-        name: network
-        for name, network in each.items()
-        if isinstance(network, torch.nn.Module) and type(network).__module__.startswith("ray.rllib.algorithms.")
-    }
 
 
 def _own_state(state: dict[str, Any], index: int) -> dict[str, Any]:

@@ -22,12 +22,15 @@ _LANES_PER_RUNNER = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """How far a process steps its lanes in one round of sampling."""
+    """How far a process steps its lanes in one round of sampling.
+
+    Attributes:
+        num_vector_steps: Steps of all lanes together; the last one may leave out the rear lanes.
+        num_lanes_in_last_step: Lanes that take part in the last vector step: the first ones of the process.
+    """
 
     num_vector_steps: int
-    """Steps of all lanes together; the last one may leave out the rear lanes."""
     num_lanes_in_last_step: int
-    """Lanes that take part in the last vector step: the first ones of the process."""
 
     def env_steps(self, num_lanes: int) -> int:
         """Return the environment steps that `num_lanes` lanes take."""
@@ -56,8 +59,8 @@ class LaneLayout:
 
     @property
     def most_lanes(self) -> int:
-        """Lanes of the process that steps most of them."""
-        return max(len(self.lanes_of(process)) for process in range(self.num_processes))
+        """Lanes of the process that steps most of them: the first has the most runners."""
+        return len(self.lanes_of(0))
 
     def runners_of(self, process: int) -> range:
         """Return the runners (from 1, as RLlib counts them) of a process (from 0)."""
@@ -90,15 +93,12 @@ class LaneLayout:
 
 
 def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
-    """Return the environment seed of one training lane.
+    """Return the environment seed of one training lane: in [0, 2^29), distinct for every lane of the trial.
 
     Args:
         seed: Seed of the trial.
         runner_index: Number of the runner, from 1 (RLlib's `worker_index`), below 131072.
         env_index: Number of the environment within the runner, from 0, below 4096.
-
-    Returns:
-        A seed in [0, 2^29), distinct for every lane of the trial.
 
     Raises:
         ValueError: An index is out of range.
@@ -128,6 +128,14 @@ def random_action_seed(seed: int, episode: int, step: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0])
 
 
+def _seed(seed: int, stream: int, index: int) -> int:
+    """Return the `index`-th seed of a stream: a permutation of its 2^29 numbers that `seed` chooses."""
+    state = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
+    offset, factor = int(state[0]), int(state[1])
+    # An odd factor is invertible modulo a power of two, so different indices never meet.
+    return stream * _SIZE + (offset + (2 * factor + 1) * index) % _SIZE
+
+
 class LaneNoise:
     """The action noise of one training lane: a sequence of uniform numbers that can be entered anywhere.
 
@@ -144,14 +152,5 @@ class LaneNoise:
         """Return the numbers `start` to `start + count` in the open interval (0, 1), shape (count,)."""
         block, skipped = divmod(start, _NUMBERS_PER_BLOCK)
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=block))
-        numbers = generator.random(skipped + count)[skipped:]
         # 0 has probability 2^-53 and no finite normal quantile.
-        return np.maximum(numbers, 2.0**-54)
-
-
-def _seed(seed: int, stream: int, index: int) -> int:
-    """Return the `index`-th seed of a stream: a permutation of its 2^29 numbers that `seed` chooses."""
-    state = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2)
-    offset, factor = int(state[0]), int(state[1])
-    # An odd factor is invertible modulo a power of two, so different indices never meet.
-    return stream * _SIZE + (offset + (2 * factor + 1) * index) % _SIZE
+        return np.maximum(generator.random(skipped + count)[skipped:], 2.0**-54)

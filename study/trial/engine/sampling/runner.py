@@ -39,27 +39,37 @@ Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleReference:
-    """A sample whose episodes go to the learner directly."""
+    """A sample whose episodes go to the learner directly.
+
+    Attributes:
+        episodes: Reference of the episodes in the object store.
+        metrics: RLlib's own of each runner.
+        measurement: Raw.
+        connectors: State of the runner's connectors, which RLlib merges; None where they have none.
+    """
 
     episodes: Any
-    """Reference of the episodes in the object store."""
     metrics: list[dict[str, Any]]
-    """RLlib's own of each runner."""
     measurement: RunnerMeasurement
     connectors: dict[str, Any] | None = None
-    """State of the runner's connectors, which RLlib merges; None where they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerReport:
-    """What a runner process says about itself once it is up."""
+    """What a runner process says about itself once it is up.
+
+    Attributes:
+        place: Its number is RLlib's `worker_index`: from 1, or 0 for the main process.
+        lanes: (runner from 1, environment from 0) of every lane that it steps.
+        env_steps_per_round: Environment steps that it gives to a train batch.
+        class_name: Of the class that samples.
+        torch_threads: Threads of torch.
+        omp_num_threads: The variable of OpenMP.
+    """
 
     place: Place
-    """Its number is RLlib's `worker_index`: from 1, or 0 for the main process."""
     lanes: tuple[tuple[int, int], ...]
-    """(runner from 1, environment from 0) of every lane that it steps."""
     env_steps_per_round: int
-    """Environment steps that it gives to a train batch."""
     class_name: str
     torch_threads: int
     omp_num_threads: str | None
@@ -100,6 +110,8 @@ class Measuring(EnvRunner):
             raise RunnerStartError(f"{runner}: {' '.join(f'{rule} Fix: {fix}'.split())}") from error
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        self._seed_of_lanes: int | None = config.seed
+        started_with = config
         # The local runner lives in the main process, whose threads and randomness are the learner's.
         if worker_index > 0:
             torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
@@ -108,13 +120,10 @@ class Measuring(EnvRunner):
             # compiler: 0.8 CPU seconds and 55 MB in every runner, with version 0.12.2. This sets the same flag.
             torch.set_deterministic_debug_mode("error")
             seed_globally(noise_seed(config.seed, worker_index))
-            unseeded = config.copy(copy_frozen=False).debugging(seed=None)
-            self._seed_of_lanes: int | None = config.seed
-            super().__init__(config=unseeded, worker_index=worker_index, **kwargs)
+            started_with = config.copy(copy_frozen=False).debugging(seed=None)
+        super().__init__(config=started_with, worker_index=worker_index, **kwargs)
+        if started_with is not config:
             self.config, self._seed = config, config.seed
-        else:
-            self._seed_of_lanes = config.seed
-            super().__init__(config=config, worker_index=worker_index, **kwargs)
         self._watch = Watch()
 
     def renew(self, **kwargs: Any) -> None:
@@ -131,11 +140,6 @@ class Measuring(EnvRunner):
     def lanes(self) -> tuple[tuple[int, int], ...]:
         """(runner from 1, environment from 0) of every lane of this process, in lane order."""
         return layout_of(self.config).lanes_of(max(self.worker_index - 1, 0))
-
-    @property
-    def num_runners(self) -> int:
-        """Runners of the trial that this process stands for."""
-        return len({runner for runner, _ in self.lanes})
 
     @property
     @abc.abstractmethod
@@ -156,10 +160,6 @@ class Measuring(EnvRunner):
         """Return RLlib's metrics of each runner that this process stands for, as far as they are kept apart."""
         return [self.get_metrics()]
 
-    def _on_error(self, error: Exception) -> str:
-        """Return what a person can do about what sampling raised."""
-        return "Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else "Correct the environment."
-
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
 
@@ -173,17 +173,30 @@ class Measuring(EnvRunner):
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
             failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
-            trace = "".join(traceback.format_exception(error))
-            return [], [], replace(failed, error=_with_notes(error), fix=self._on_error(error), traceback=trace)
+            cause = original(error)
+            notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
+            failed = replace(
+                failed,
+                error=". ".join([described(cause), *notes]).rstrip("."),
+                fix=self._what_to_do(error),
+                traceback="".join(traceback.format_exception(error)),
+            )
+            return [], [], failed
         metrics = self.get_metrics_of_runners()
-        measurement = self._measurement(measured, env_steps=_env_steps(episodes), ended=self._take_ended())
+        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, metrics, measurement
+
+    def _what_to_do(self, error: Exception) -> str:
+        if isinstance(error, DivergedError):
+            return "Lower lr, clip_param or num_epochs."
+        script = getattr(self.config, "script", "")
+        return f"Correct {script}: its traceback names the line." if script else "Correct the environment."
 
     def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
         local = self.worker_index == 0  # then the main process counts its own CPU time and memory
         return RunnerMeasurement(
             runner=self.worker_index,
-            num_runners=self.num_runners,
+            num_runners=len({runner for runner, _ in self.lanes}),
             sampling_time_s=measured.wall_time_s,
             env_steps=env_steps,
             episode_return_sum=math.fsum(total for total, _ in ended),
@@ -205,7 +218,6 @@ class Measuring(EnvRunner):
 
     @property
     def _class_name(self) -> str:
-        """Name of the class that samples."""
         return type(self).__name__
 
     def report(self) -> RunnerReport:
@@ -254,7 +266,7 @@ class AsRLlib(Measuring):
         """
         self._watch.start()
         episodes = self._sample_unwatched(**kwargs)
-        self._sampled.append((self._watch.stop(), _env_steps(episodes)))
+        self._sampled.append((self._watch.stop(), sum(map(len, episodes))))
         _check_finite(episodes)
         return episodes
 
@@ -275,18 +287,14 @@ class AsRLlib(Measuring):
     def taken(self) -> RunnerMeasurement:
         """Return what was sampled since the last call."""
         sampled, self._sampled = self._sampled, []
-        ended = self._take_ended()
         pressures = [used.pressure_s for used, _ in sampled if used.pressure_s is not None]
-        return self._measurement(
-            ProcessMeasurement(
-                wall_time_s=math.fsum(used.wall_time_s for used, _ in sampled),
-                cpu_time_s=self._watch.stop().cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
-                peak_rss_mb=read_peak_rss_mb(),
-                pressure_s=math.fsum(pressures) if pressures else None,
-            ),
-            env_steps=sum(steps for _, steps in sampled),
-            ended=ended,
+        total = ProcessMeasurement(
+            wall_time_s=math.fsum(used.wall_time_s for used, _ in sampled),
+            cpu_time_s=self._watch.stop().cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
+            peak_rss_mb=read_peak_rss_mb(),
+            pressure_s=math.fsum(pressures) if pressures else None,
         )
+        return self._measurement(total, env_steps=sum(steps for _, steps in sampled), ended=self._take_ended())
 
     @property
     def env_steps_per_round(self) -> int:
@@ -307,10 +315,6 @@ class AsRLlib(Measuring):
         ended, self._ended = self._ended, []
         return ended
 
-    def _on_error(self, error: Exception) -> str:
-        script = getattr(self.config, "script", "")
-        return f"Correct {script}: its traceback names the line." if script else super()._on_error(error)
-
 
 class StockEnvRunner(AsRLlib, MeasuredEnvRunner):
     """RLlib's runner of one agent."""
@@ -320,30 +324,14 @@ class StockMultiAgentEnvRunner(AsRLlib, MultiAgentEnvRunner):
     """RLlib's runner of several agents; returns are sums over the agents, lengths are steps of the environment."""
 
 
-def _env_steps(episodes: Sequence[Any]) -> int:
-    """Return the steps of the environment in pieces of episodes, of one agent or of several."""
-    return sum(map(len, episodes))
-
-
 def _check_finite(episodes: Sequence[Any]) -> None:
     for whole in episodes:
         for episode in whole.agent_episodes.values() if isinstance(whole, MultiAgentEpisode) else (whole,):
-            _check_rewards(episode)
-
-
-def _check_rewards(episode: SingleAgentEpisode) -> None:
-    rewards = np.asarray(episode.get_rewards())
-    if not np.isfinite(rewards).all():
-        index = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        step = episode.t_started + index + 1
-        raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
-
-
-def _with_notes(error: Exception) -> str:
-    """Return `Type: message` of what was raised, with the lane and step that it was annotated with."""
-    cause = original(error)
-    notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
-    return ". ".join([described(cause), *notes]).rstrip(".")
+            rewards = np.asarray(episode.get_rewards())
+            if not np.isfinite(rewards).all():
+                index = int(np.flatnonzero(~np.isfinite(rewards))[0])
+                step = episode.t_started + index + 1
+                raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
 
 
 def seed_globally(seed: int) -> None:
