@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
+    "repeat": ("study.cli.results", "Train the setting of a trial again on new seeds."),
     "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),

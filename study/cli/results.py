@@ -1,12 +1,13 @@
-"""`export`, `importance` and `certificate`: what a study of one kind answers. Thin calls into the designs."""
+"""`export`, `repeat`, `importance` and `certificate`: what a study of one kind answers. Thin calls into the designs."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from study.console import say, table, terminal, write
-from study.options import Study, command_app, examples, wrong_option
+from study.options import Address, Study, command_app, examples, wrong_option
 from study.records.folder import StudyFolder
 from study.text import count
 
@@ -42,9 +43,7 @@ def export(
 
     A study of your own script gives the calls that set the trial's values in it.
     """
-    from study.evaluating.policies import best_policy
     from study.exporting.trial import trial_as_script, trial_as_space, trial_of
-    from study.records.ledger import ledger_of
 
     folder = StudyFolder(study)
     if trial is not None and scale is not None:
@@ -62,14 +61,55 @@ def export(
             raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
         write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale, fast=engine == "fast"))
         return
-    if trial is None:
-        best, _ = best_policy(spec, ledger_of(folder.records))
-        if best is None:
-            rule, fix = "must be given where no trial has a score", "Add --trial 0."
-            raise wrong_option("--trial", rule=rule, got="none", fix=fix)
-        trial = best.trial
-    chosen = trial_of(folder, trial)
+    chosen = trial_of(folder, _best_trial(folder) if trial is None else trial)
     write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen, fast=engine == "fast"))
+
+
+def _best_trial(folder: StudyFolder) -> int:
+    from study.evaluating.policies import best_policy
+    from study.records.ledger import ledger_of
+
+    best, _ = best_policy(folder.identity().parse(), ledger_of(folder.records))
+    if best is None:
+        rule, fix = "must be given where no trial has a score", "Add --trial 0."
+        raise wrong_option("--trial", rule=rule, got="none", fix=fix)
+    return best.trial
+
+
+@app.command(
+    epilog=examples(
+        "python -m study repeat studies/quickstart --seeds 5",
+        "python -m study repeat studies/quickstart --trial 7 --seeds 10 --dry-run",
+    )
+)
+def repeat(
+    study: Study,
+    trial: Annotated[int | None, typer.Option(min=0, help="Trial to repeat; by default the best of the study.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, none of which the study has used.")] = 5,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+) -> None:
+    """Train the setting of a trial again on new seeds: does its result hold?
+
+    The runs are a study of their own beside the first one, with the same evaluation episodes and the same MLflow. The
+    same line goes on with it where it was stopped.
+    """
+    from study.cli.run import run
+    from study.exporting.trial import trial_as_space, trial_of
+    from study.records.ledger import ledger_of
+
+    folder = StudyFolder(study)
+    folder.check_owner()  # it trains what the folder says, and sends to its MLflow
+    number = _best_trial(folder) if trial is None else trial
+    chosen = trial_of(folder, number)
+    first = 1 + max(row.seed for row in ledger_of(folder.records).rows.values())
+    name = f"{folder.identity().name}-trial-{number}"
+    file = folder.path.parent / f"{name}.yaml"
+    file.write_text(trial_as_space(chosen, range(first, first + seeds)), encoding="utf-8")
+    uri, out = folder.identity().tracking_uri, folder.path.parent
+    # What a person would have typed: the line that resumes the study is made of it.
+    sys.argv[1:] = ["run", str(file), "--out", str(out), *(["--address", address] if address else [])]
+    run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, dry_run=dry_run)
 
 
 @app.command(epilog=examples("python -m study importance studies/quickstart"))

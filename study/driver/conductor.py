@@ -39,7 +39,6 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.request import TrialRequest
 from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end
 from study.space.parameters import SCALE
@@ -113,7 +112,7 @@ class Conductor:
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
-        self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
+        self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
         self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
@@ -165,9 +164,8 @@ class Conductor:
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
         request = None if self.stop is not None else self._queue.next()
-        return None if request is None else self._start(request)
-
-    def _start(self, request: TrialRequest) -> TrialStarted:
+        if request is None:
+            return None
         needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
         started = start_of(
             self.spec,

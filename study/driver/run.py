@@ -5,7 +5,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from study.adopted.loading import adopted_by
@@ -54,7 +54,7 @@ from study.space.sections import LEARNERS
 from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study
+from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
 from study.trial.messages import STARTED, packed_config
 
 DRAIN_TIMEOUT_S = 30.0
@@ -108,54 +108,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    folder = StudyFolder(options.out / options.name)
-    resumed = is_resumed(folder, options)
-    begun = unpacked(folder) if resumed else None
-    known = None if begun is None else begun.identity()
-    adopted, spaces = adopted_by(spec), None  # a script's environment was made when it was read
-    if adopted is None:
-        with display.busy(f"Trying the environment {spec.environment.id}"):
-            spaces = probe_study(spec, options.space)
-            spec = with_lasting_process(spec, known, note=display.note)
-    elif adopted.facts != spec.script:
-        rule, fix = "the script must stay as it was when the space was read", "Start again."
-        raise SpaceError.of(adopted.facts.source.file, where="config", rule=rule, fix=fix)
-    obstacle = jax_obstacle() if adopted is None else adopted.jax_obstacle
-    spec = with_lasting_learner(spec, known, jax_obstacle=obstacle or "", source=options.space, note=display.note)
-    identity = new_identity(spec, options) if begun is None else resumed_identity(begun, spec, options)
-    address, shape = resolve_address(options.address), None
-    # What cannot be is refused before anything is written.
-    if address is None:
-        shape = private_shape(spec)
-        make_plan(spec, shape)
-    else:
-        runtime_env_of(spec, adopted)
-    if spec.rllib and spaces is not None:
-        for fallback in check_overrides(spec, spaces, shape):
-            display.note(fallback)
-    if not resumed:
-        folder.prepare()
-    with StopSignals(_close) as signals, folder.locked(take_over=options.take_over), contextlib.ExitStack() as stack:
-        if not resumed:
-            if folder.exists():  # somebody was faster
-                raise name_taken(folder, options)
-            stack.push(lambda kind, error, trace: _forget_unstarted(folder, error))
-        if options.tensorboard:
-            folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
-        write_identity(folder, identity, options, resumed=resumed)
-        session = _Session(
-            spec=spec,
-            folder=folder,
-            identity=identity,
-            options=options,
-            display=display,
-            address=address,
-            spaces=spaces,
-            adopted=adopted,
-            signals=signals,
-            is_new=not resumed,
-        )
-        return session.run(stack)
+    return _Session(spec, options, display).open()
 
 
 def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
@@ -192,20 +145,57 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     return list(dict.fromkeys(fallbacks))
 
 
-@dataclass(kw_only=True)
 class _Session:
-    """One driver's work on a study, from the lock to the end."""
+    """One driver's work on a study, from what was asked for to the end."""
 
-    spec: StudySpec
-    folder: StudyFolder
-    identity: StudyIdentity
-    options: RunOptions
-    display: Display
-    address: str | None
-    spaces: Spaces | None
-    adopted: Adopted | None
-    signals: StopSignals
-    is_new: bool
+    def __init__(self, spec: StudySpec, options: RunOptions, display: Display) -> None:
+        self.options, self.display = options, display
+        self.folder = StudyFolder(options.out / options.name)
+        self.is_new = not is_resumed(self.folder, options)
+        begun = None if self.is_new else unpacked(self.folder)
+        known = None if begun is None else begun.identity()
+        self.spaces: Spaces | None = None
+        self.adopted = adopted_by(spec)
+        self.speeds = None if self.adopted is None else self.adopted.speeds
+        if self.adopted is None:  # else its environment was made when it was read
+            with display.busy(f"Trying the environment {spec.environment.id}"):
+                self.spaces = probe_study(spec, options.space)
+                self.speeds = speeds_of(spec.environment)
+                spec = with_lasting_process(spec, known, note=display.note)
+        elif self.adopted.facts != spec.script:
+            rule, fix = "the script must stay as it was when the space was read", "Start again."
+            raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
+        obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
+        spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
+        self.spec = spec
+        self.identity = new_identity(spec, options) if begun is None else resumed_identity(begun, spec, options)
+        self.address = resolve_address(options.address)
+        self.signals = StopSignals(_close)
+        self.mirrors: MirrorProcess | None = None
+
+    def open(self) -> StudyResult:
+        """Refuse what cannot be before anything is written; then lock the folder and run."""
+        shape = None
+        if self.address is None:
+            shape = private_shape(self.spec)
+            make_plan(self.spec, shape)
+        else:
+            runtime_env_of(self.spec, self.adopted)
+        if self.spec.rllib and self.spaces is not None:
+            for fallback in check_overrides(self.spec, self.spaces, shape):
+                self.display.note(fallback)
+        if self.is_new:
+            self.folder.prepare()
+        lock = self.folder.locked(take_over=self.options.take_over)
+        with self.signals, lock, contextlib.ExitStack() as stack:
+            if self.is_new:
+                if self.folder.exists():  # somebody was faster
+                    raise name_taken(self.folder, self.options)
+                stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
+            if self.options.tensorboard:
+                self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
+            write_identity(self.folder, self.identity, self.options, resumed=not self.is_new)
+            return self.run(stack)
 
     def run(self, stack: contextlib.ExitStack) -> StudyResult:
         """Run until the plan is complete or the study is stopped."""
@@ -265,7 +255,7 @@ class _Session:
             except RecordError as error:  # the records do not allow one; they are whole all the same
                 self.display.note(str(error))
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline)
+        reports = self._finish_mirrors(patience)
         for report in reports:
             if not report.drained:
                 self.display.note(
@@ -285,7 +275,11 @@ class _Session:
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
         anything = next(read_lines(self.folder.records), None) is not None
-        self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
+        self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
+
+    def _finish_mirrors(self, patience_s: float) -> tuple[MirrorReport, ...]:
+        assert self.mirrors is not None, "they are started first"
+        return self.mirrors.finish(patience_s, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self) -> None:
         """Let the places outside of the folder prove that they take the study; a first start insists on it.
@@ -293,6 +287,7 @@ class _Session:
         Raises:
             TrackingError: At a first start, one does not answer.
         """
+        assert self.mirrors is not None, "they are started first"
         for key, mirror in self.mirrors.mirrors.items():
             if not is_uri(mirror.address):
                 continue
@@ -321,7 +316,7 @@ class _Session:
                 with busy(f"Joining the Ray at {self.address}"):
                     brought = runtime_env_of(self.spec, self.adopted)
                     shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
-            yield shape
+            yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> bool:
         """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.

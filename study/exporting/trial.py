@@ -1,6 +1,6 @@
 """Any trial of any study for use elsewhere: as a plain RLlib script, or a space file. Reads records; no engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from study.engine import OWN
@@ -101,8 +101,8 @@ def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
     return "\n".join([comment([*header, where if calls else none]), *calls, ""])
 
 
-def trial_as_space(trial: ExportedTrial) -> str:
-    """Return a space file that trains the trial's setting on its seed.
+def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
+    """Return a space file that trains the trial's setting on its seed, or on these.
 
     Raises:
         AnalysisError: The trial is one of a throughput study, which has neither evaluations nor a budget to learn.
@@ -118,7 +118,7 @@ def trial_as_space(trial: ExportedTrial) -> str:
         trial.setting,
         header=comment(trial.header),
         description=f"Trial {row.trial} of the study {name}",
-        seeds=[row.seed],
+        seeds=seeds or [row.seed],
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from study.errors import ClusterError
 from study.machine.shape import LOCAL, ClusterShape
-from study.planning.guess import guess_seconds
+from study.planning.guess import evaluation_seconds, guess_seconds
 from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
 from study.records.request import TrialRequest
 from study.records.timing import Label
@@ -18,10 +18,8 @@ from study.space.parameters import SCALE
 from study.space.settings import Variant
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
-from study.text import count, listed
+from study.text import count, duration, listed
 
-CROWDED = 4
-"""Processes for each core from which on a trial is said to be slow, not only not measured."""
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
@@ -145,7 +143,7 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
     ways = {scale: execution_of(spec, scale, cluster) for scale in scales}
     emulated = [scale for scale, way in ways.items() if way == "emulated"]
     objective = spec.search.objective
-    mixed = objective in ("cpu_s_to_target", "return_and_cpu_s") and 0 < len(emulated) < len(ways)
+    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(ways)
     if (objective == "time_to_target_s" and emulated) or mixed:
         need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
         rule = f"{objective} {need}, and {emulated} runners would be emulated here"
@@ -159,47 +157,37 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    speeds = plan.cluster.speeds
+    if spec.learns and speeds is not None and speeds.episode_steps is None and speeds.limit is None:
+        seconds = spec.evaluation.num_evaluations * evaluation_seconds(spec, speeds)
+        yield (
+            f"Episodes: none ended in {speeds.seconds / speeds.step_s:,.0f} random steps, and the environment has no "
+            f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
+            f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
+        )
     yield from _on_clocks(spec, plan)
 
 
 def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield which trials have no clock that counts, and which nodes disturb the clocks."""
-    capacity = plan.cluster.capacity
-    cores = count(capacity, "core")
     needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":
         yield (
             f"Emulated: trials of {listed(emulated)} runners. Real runners would need up to "
-            f"{num_cpus(spec, emulated[-1], 'real')} CPUs, there are {cores}. They learn as with real runners; their "
-            f"times say nothing about real runners. To change it: {ELSEWHERE}, or --set execution=real."
+            f"{num_cpus(spec, emulated[-1], 'real')} CPUs, there are {count(plan.cluster.capacity, 'core')}. They "
+            "learn as with real runners; their times say nothing about real runners. "
+            f"To change it: {ELSEWHERE}, or --set execution=real."
         )
-    crowded = {
-        scale: needs.num_cpus
-        for scale, needs in needed.items()
-        if needs.label.timing == "oversubscribed" and needs.num_cpus > capacity
-    }
+    crowded = {scale: needs.label for scale, needs in needed.items() if needs.label.timing == "oversubscribed"}
     if crowded:
-        most = max(crowded.values())
-        slow = f"; {most // capacity} share a core, so that they start and run slowly"
+        reasons = "; ".join(dict.fromkeys(label.reason for _, label in sorted(crowded.items())))
         yield (
-            f"Oversubscribed: trials of {listed(sorted(crowded))} runners. They have up to {most} processes on {cores}"
-            f"{slow if most >= CROWDED * capacity else ''}. Their times say nothing about scaling. "
-            f"To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, or {ELSEWHERE}."
-        )
-    unmeasured = sorted(scale for scale, needs in needed.items() if needs.label.timing != "measured")
-    if spec.search.min_env_steps_per_s is not None and unmeasured:
-        yield (
-            f"Without effect: search.min_env_steps_per_s on trials of {listed(unmeasured)} runners. It is a constraint "
-            "on measured trials, and theirs are not. To change it: run where the CPUs are, or remove it."
+            f"Oversubscribed: trials of {listed(sorted(crowded))} runners ({reasons}). Their times say nothing about "
+            f"scaling. To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, start "
+            f"Ray with as many CPUs as there are cores (--num-cpus), or {ELSEWHERE}."
         )
     for node in plan.cluster.nodes:
-        if node.address != LOCAL and node.num_cpus > node.physical_cpus:
-            yield (
-                f"{node.address}: Ray hands out {node.num_cpus} CPUs, there are {node.physical_cpus} cores. The study "
-                "plans with the cores; the times of real runners there say nothing about scaling. "
-                f"To change it: start Ray there with --num-cpus={node.physical_cpus}."
-            )
         if node.niceness > 0:
             fix = "the study without `nice`" if node.address == LOCAL else "Ray there with RAY_worker_niceness=0"
             yield (

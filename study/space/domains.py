@@ -100,17 +100,6 @@ class Range(Model):
     log: bool = Field(False, description="Sample the logarithm uniformly.")
     step: Value | None = Field(None, description="Distance between neighbouring values; not with `log`.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _spelling(cls, content: Any) -> Any:
-        """Refuse what YAML makes of `{low:1, high:46}`, of `{low: 0,1}` and of `{1, 2, 4}`: keys without values."""
-        bare = [key for key, value in content.items() if value is None and key not in cls.model_fields]
-        if bare:
-            fix = "Write [1, 2, 4] for a list; in a range a space behind each colon, and decimals with a point."
-            got = f"{{{', '.join(map(str, content))}}}"
-            raise broken(rule="must be a value, a list or a range {low: …, high: …}", got=got, fix=fix)
-        return content
-
     @model_validator(mode="after")
     def _consistent(self) -> "Range":
         low, high, step = self.low, self.high, self.step

@@ -5,6 +5,7 @@ entry. Names are RLlib's. Defaults are values that learn on small control tasks;
 vf_clip_param 10, lr 5e-5) are slow and learn badly there.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -165,20 +166,36 @@ _READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 """How a parameter is read of an `AlgorithmConfig` that has no attribute of its name, or another value there."""
 
 
-def _whole(name: str, default: int | None, meaning: str, **others: Any) -> Parameter:
-    return Parameter(name=name, kind=int, default=default, minimum=1, meaning=meaning, **others)
+def _parameter(
+    name: str,
+    default: Value | None,
+    meaning: str,
+    *,
+    kind: Any = float,
+    minimum: float = 0,
+    of: str = "",
+    **others: Any,
+) -> Parameter:
+    """Return an entry; `of` are its algorithms, and `a2c`, `appo`, `impala` their own defaults."""
+    own = {each: others.pop(each.lower()) for each in EVERY if each.lower() in others}
+    algorithms = tuple(of.split()) or EVERY
+    return Parameter(
+        name=name,
+        kind=kind,
+        default=default,
+        minimum=minimum,
+        meaning=meaning,
+        algorithms=algorithms,
+        defaults=own,
+        **others,
+    )
 
 
-def _real(name: str, default: float | None, meaning: str, **others: Any) -> Parameter:
-    return Parameter(name=name, kind=float, default=default, minimum=0, meaning=meaning, **others)
-
-
-def _positive(name: str, default: float, meaning: str, **others: Any) -> Parameter:
-    return _real(name, default, meaning, open_minimum=True, **others)
-
+_whole = functools.partial(_parameter, kind=int, minimum=1)
+_positive = functools.partial(_parameter, open_minimum=True)
 
 # Defaults of APPO and IMPALA are RLlib's own. Batches of A2C are small, as there is one update for each; its lr is that
-# of Stable-Baselines3's A2C.
+# of Stable-Baselines3's A2C. RLlib clips no gradient, which a norm of 1e6 does not either.
 _ALL = (
     _whole(
         SCALE,
@@ -194,7 +211,8 @@ _ALL = (
         "num_envs_per_env_runner",
         4,
         "Environments that each runner steps together (lanes per runner).",
-        defaults=dict.fromkeys(ASYNCHRONOUS, 1),
+        appo=1,
+        impala=1,
         rllib=1,
         maximum=4096,
         method="env_runners",
@@ -203,7 +221,9 @@ _ALL = (
         "train_batch_size",
         4000,
         "Environment steps per training iteration, over all runners.",
-        defaults=dict.fromkeys(("A2C", *ASYNCHRONOUS), 500),
+        a2c=500,
+        appo=500,
+        impala=500,
         rllib=4000,
         per_learner="train_batch_size_per_learner",
     ),
@@ -211,74 +231,53 @@ _ALL = (
         "minibatch_size",
         256,
         "Steps per gradient update; at most `train_batch_size`.",
-        algorithms=("PPO",),
+        of="PPO",
         rllib=128,
         per_learner="minibatch_size",
     ),
-    _whole("num_epochs", 10, "Passes over each train batch.", algorithms=("PPO",), rllib=30),
-    _positive(
-        "lr",
-        3e-4,
-        "Learning rate of Adam; of A2C's RMSprop.",
-        defaults={"A2C": 7e-4, **dict.fromkeys(ASYNCHRONOUS, 5e-4)},
-        rllib=5e-5,
-    ),
+    _whole("num_epochs", 10, "Passes over each train batch.", of="PPO", rllib=30),
+    _positive("lr", 3e-4, "Learning rate of Adam; of A2C's RMSprop.", a2c=7e-4, appo=5e-4, impala=5e-4, rllib=5e-5),
     _positive("gamma", 0.99, "Discount per step.", rllib=0.99, maximum=1),
-    _real(
+    _parameter(
         "lambda",
         0.95,
         "Generalised advantage estimation: 0 is one-step, 1 is Monte Carlo.",
-        algorithms=("PPO",),
+        of="PPO",
         rllib=1.0,
         maximum=1,
     ),
-    _positive(
-        "clip_param",
-        0.2,
-        "PPO clip range of the probability ratio.",
-        algorithms=("PPO", "APPO"),
-        defaults={"APPO": 0.4},
-        rllib=0.3,
-    ),
-    _real("entropy_coeff", 0.0, "Weight of the entropy bonus.", defaults=dict.fromkeys(ASYNCHRONOUS, 0.01), rllib=0.0),
-    _positive(
-        "grad_clip",
-        0.5,
-        "Largest global norm of a gradient.",
-        defaults=dict.fromkeys(ASYNCHRONOUS, 40.0),
-        rllib=1e6,  # RLlib clips no gradient, which a norm of 1e6 does not either
-    ),
+    _positive("clip_param", 0.2, "PPO clip range of the probability ratio.", of="PPO APPO", appo=0.4, rllib=0.3),
+    _parameter("entropy_coeff", 0.0, "Weight of the entropy bonus.", appo=0.01, impala=0.01, rllib=0.0),
+    _positive("grad_clip", 0.5, "Largest global norm of a gradient.", appo=40.0, impala=40.0, rllib=1e6),
     _positive(
         "vf_clip_param",
         10_000.0,
         "Largest squared error of the value function that still has a gradient (reward units squared).",
-        algorithms=("PPO",),
+        of="PPO",
         rllib=10.0,
     ),
-    _real("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
-    _real(
+    _parameter("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
+    _parameter(
         "kl_coeff",
         0.2,
         "Initial weight of the KL penalty, which RLlib then adapts.",
-        algorithms=("PPO", "APPO"),
-        defaults={"APPO": 0.0},
+        of="PPO APPO",
+        appo=0.0,
         rllib=0.2,
     ),
-    _positive(
-        "kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", algorithms=("PPO", "APPO"), rllib=0.01
-    ),
+    _positive("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", of="PPO APPO", rllib=0.01),
     _whole(
         FRAGMENT,
         50,
         "Steps that each environment of a runner takes before they are sent to the learner.",
-        algorithms=ASYNCHRONOUS,
+        of="APPO IMPALA",
         method="env_runners",
     ),
-    _real(  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
+    _parameter(  # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy
         END_FRACTION,
         1.0,
         "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 keeps it.",
-        algorithms=ASYNCHRONOUS,
+        of="APPO IMPALA",
         maximum=1,
     ),
 )
@@ -297,9 +296,9 @@ _RULES = (
         None,
         "In place of `minibatch_size`, which is then the batch divided by this, rounded down: the minibatch "
         "grows with the batch.",
-        algorithms=("PPO",),
+        of="PPO",
     ),
-    _real(
+    _parameter(
         "lr_scaling_exponent",
         None,
         "`lr` is meant for minibatches of 128 steps, and multiplied by (minibatch_size / 128) to this power: "

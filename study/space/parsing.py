@@ -99,14 +99,14 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
     items = error.errors(include_url=False)
     missing = {".".join(map(str, item["loc"])) for item in items if item["type"] == "missing"}
     faults, meant = [], set()
-    for item in items:
+    for item in items[:MAX_FAULTS]:  # to look for what each may mean takes time
         unknown = item["type"] == "extra_forbidden"  # its last part is a key, also where a form has that name
         *above, last = map(str, item["loc"] or ("file",))
         parts = [*(part for part in above if part not in _FORMS), *([last] if unknown or last not in _FORMS else [])]
         section = "".join(f"{part}." for part in parts[:-1])
         if unknown:
             absent = [place.removeprefix(section) for place in missing if place.rpartition(".")[0] == section[:-1]]
-            fix, named = _unknown_key(last, _known_keys(section[:-1], source.content), absent, item.get("input"))
+            fix, named = _unknown_key(last, _known_keys(section[:-1], source.content), absent)
             meant |= {f"{section}{name}" for name in ([named] if named else [])}
             meant |= {f"{section}low", f"{section}high"} if named == "choices" else set()
             faults.append(fault(f"{section}{last}", "unknown key", "", fix))
@@ -158,11 +158,8 @@ def _explained(item: Any, parts: Sequence[str]) -> tuple[str, str, str]:
     return rule.format(**known), got, fix.format(**known)
 
 
-def _unknown_key(key: str, known: Sequence[str], absent: Sequence[str], value: object) -> tuple[str, str | None]:
+def _unknown_key(key: str, known: Sequence[str], absent: Sequence[str]) -> tuple[str, str | None]:
     """Return the fix of a key that its section does not have, and the key of the section that was meant."""
-    first, colon, rest = key.partition(":")
-    if colon and value is None:
-        return f"Write a space behind the colon: {first}: {rest}.", first if first in known else None
     near = meant_by(key, known) or meant_by(key, absent, cutoff=ALIKE)
     places = {place.rpartition(".")[2]: place for place in reversed(PLACES)}
     elsewhere = meant_by(key, [name for name in places if name not in _RANGE])

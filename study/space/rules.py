@@ -9,12 +9,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pydantic_core import PydanticCustomError
-
 from study.errors import Fault
-from study.space.domains import MAX_LISTED, Choices, Domain, Range, checked, contains, largest, smallest, values
+from study.space.domains import MAX_LISTED, Choices, Domain, Range, contains, largest, smallest, values
 from study.space.names import meant_by
 from study.space.parameters import (
     END_FRACTION,
@@ -83,14 +82,14 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
      "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),
     ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add kind: throughput, or remove it."),
     ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
-     "search.objective search.min_env_steps_per_s search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
+     "search.objective search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
     ("search.num_trials search.baselines", lambda s: s.search.sampler == "grid",
      "a grid counts its trials itself, and has no baselines", "Remove it, or use another sampler."),
     ("search.seeds search.num_trials search.baselines budget.iterations evaluation.stochastic runner",
      lambda s: s.holdup, "a hold-up study has its own",
      "Use holdup.tune_seeds, holdup.num_settings, holdup.baselines or budget.env_steps."),
     ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings",
-     "Use tpe, gp, qmc or random."),
+     "Use tpe or random."),
     ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given",
      "Remove one of the two."),
     ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
@@ -246,9 +245,7 @@ def returns(s: StudySpec) -> Faults:
         needed["target"] = f"search.objective {s.search.objective}"
     if s.learns and reference is not None:
         needed["floor"] = "a score, which reference is given for,"
-    if (
-        s.learns and floor is not None and s.config is None
-    ):  # `adopt` measures it, and leaves the reference to the person
+    if s.learns and floor is not None and s.config is None:  # of a script the reference is left to the person
         needed["reference"] = "a score, which floor is given for,"
     for name, what in needed.items():
         if getattr(s.environment, name) is None:
@@ -334,14 +331,13 @@ def _is_sampled(domain: Domain) -> bool:
     return isinstance(domain, Range) and domain.step is None
 
 
-def _units(s: StudySpec, scale: int, *, sampled: bool, given: Mapping[str, Value] | None = None) -> Iterator[int]:
-    """Yield what a batch must be a multiple of; `given` are values of a baseline."""
+def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
+    """Yield what a batch must be a multiple of."""
     yield max(s.resources.num_learners, 1)
     if not sampled and (not s.traits.asynchronous or s.script is not None):
         return
-    own = {name: (given or {}).get(name, s.domain(name)) for name in ("num_envs_per_env_runner", FRAGMENT)}
-    fragments = own[FRAGMENT] if s.traits.asynchronous else 1
-    counts = (itertools.islice(values(each), MAX_LISTED) for each in (own["num_envs_per_env_runner"], fragments))
+    fragments = s.domain(FRAGMENT) if s.traits.asynchronous else 1
+    counts = (itertools.islice(values(each), MAX_LISTED) for each in (s.domain("num_envs_per_env_runner"), fragments))
     for num_envs, fragment in itertools.islice(itertools.product(*counts), MAX_UNITS):
         unit = batch_unit(s, scale, int(num_envs), int(fragment))
         # Steps of each runner are whole numbers too.
@@ -393,60 +389,43 @@ def baselines(s: StudySpec) -> Faults:
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
     for index, baseline in enumerate(s.search.baselines):
         place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        wrong = [*_wrong_values(s, place, given), *_outside(s, place, given)]
-        yield from wrong or _wrong_batch(s, place, given)
+        wrong = list(_wrong_values(s, place, given)) or list(_outside(s, place, given))
+        yield from wrong
+        if not wrong:  # a space with these values must have batches that run
+            own: Any = s.parameters
+            fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
+            alone = s.model_copy(update={"parameters": fixed})
+            for each in batches(alone):
+                if (name := each.where.rpartition(".")[2]) in given:
+                    yield replace(each, where=f"{place}.{name}")
     if s.holdup is not None:
         yield from _wrong_values(s, "holdup.published", s.holdup.published)
-        if SCALE in s.holdup.published:
-            yield fault(f"holdup.published.{SCALE}", "unknown key", "", "Remove it: the scales are those of the study.")
 
 
 def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    own = {*s.traits.names, *s.parameter_names}
     for name, value in given.items():
-        where = f"{place}.{name}"
-        if name not in NAMES:
+        where, known = f"{place}.{name}", NAMES.get(name)
+        if known is None:
             near = meant_by(name, [*NAMES])
             fix = f"Use one of: {', '.join(s.traits.names)}." if near is None else f"Did you mean '{near}'?"
             yield fault(where, "unknown key", "", fix)
-        elif name not in own:
-            yield fault(where, f"{s.algorithm} has no such parameter", "", _REMOVE)
-        else:
-            try:
-                checked(NAMES[name], value)
-            except PydanticCustomError as error:
-                parts = error.context or {}
-                yield fault(where, parts["rule"], parts["got"], parts["fix"])
+        elif name not in {*s.traits.names, *s.parameter_names} or (name == SCALE and place == "holdup.published"):
+            yield fault(where, "no such parameter here", "", _REMOVE)
+        elif not isinstance(value, known.kind) or not known.allows(value):
+            kind = "a whole number" if known.kind is int else "a number"
+            yield fault(where, f"must be {kind} {known.bounds}", value, "Change the value.")
 
 
 def _outside(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
     """Yield the values of a baseline that the space does not allow."""
     for name, value in given.items():
-        if name not in NAMES or name not in {*s.traits.names, *s.parameter_names}:
-            continue
         replaced = any(parameter == name and s.rule(rule) is not None for rule, parameter in REPLACED.items())
         domain = None if replaced else s.rule(name) if name in RULES else s.domain(name)
         if domain is None:
-            fix = f"Use one of: {', '.join([SCALE, *s.tuned])}."
-            yield fault(f"{place}.{name}", "is not varied here", "", fix)
+            yield fault(f"{place}.{name}", "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
         elif not contains(domain, value):
             fix = f"Widen parameters.{name} or change the baseline."
             yield fault(f"{place}.{name}", f"must lie in what parameters.{name} allows", value, fix)
-
-
-def _wrong_batch(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    """Yield the sizes of a baseline that cannot run as they are written."""
-    scale = int(given.get(SCALE, max(s.scales)))
-    if (batch := given.get("train_batch_size")) is not None and s.is_on_policy:
-        lanes = scale * int(largest(given.get("num_envs_per_env_runner", s.domain("num_envs_per_env_runner"))))
-        if batch < lanes and not s.traits.asynchronous:
-            rule = f"must be at least the {lanes} lanes of the largest scale that it is run at"
-            fix = "Raise it, or name a smaller num_env_runners in the baseline."
-            yield fault(f"{place}.train_batch_size", rule, batch, fix)
-        else:
-            yield from _multiples(f"{place}.train_batch_size", batch, _units(s, scale, sampled=False, given=given))
-    if (minibatch := given.get("minibatch_size")) is not None:
-        yield from _multiples(f"{place}.minibatch_size", minibatch, [max(s.resources.num_learners, 1)])
 
 
 def one_batch(s: StudySpec) -> Faults:
@@ -469,11 +448,8 @@ def one_batch(s: StudySpec) -> Faults:
     name, batch = max(largest_of.items(), key=lambda item: item[1])
     if batch > steps:
         rule = "the largest train batch must fit into it, or a trial ends after one batch"
-        got, fix = (
-            f"{steps:,} steps and a batch of {batch:,} of {name}",
-            f"Raise it to {batch} or more, or lower the batch.",
-        )
-        yield fault("budget.env_steps", rule, got, fix)
+        got = f"{steps:,} steps and a batch of {batch:,} of {name}"
+        yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
 
 
 # --- hold-up studies --------------------------------------------------------------------------------------------------

@@ -198,6 +198,10 @@ class _Reader:
 
     def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
+        if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
+            fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
+            self._refuse(place, rule="every key in braces must have a value", fix=fix)
+            return result
         for key, value in node.value:
             text = key.value if isinstance(key, ScalarNode) else None
             line = key.start_mark.line + 1

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.records.records import Evaluation
+from study.records.records import Evaluation, TrialStarted
 from tests.e2e.commands import command, records, run, study
 
 SPACE = """
@@ -114,3 +114,14 @@ def test_the_report_and_mlflow_have_the_film(filmed, folder, place):
     (parent,) = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'study'")
     names = {each.path for each in client.list_artifacts(parent.info.run_id, "clips")}
     assert names == {"clips/best.json", "clips/best.mp4", "clips/best.png"}
+
+
+def test_a_trial_is_repeated_on_new_seeds_as_a_study_beside_it(folder, place):
+    for _ in range(2):  # the same line goes on with it: nothing is left to do
+        done = run(study("repeat", folder, "--trial", 1, "--seeds", 2), place)
+        assert done.returncode == 0, done.stderr
+    began = {each.trial: each for each in records(folder) if isinstance(each, TrialStarted)}
+    again = [each for each in records(place / "studies" / "tiny-trial-1") if isinstance(each, TrialStarted)]
+    assert sorted(each.seed for each in again) == [2, 3]
+    assert {json.dumps(each.setting) for each in again} == {json.dumps(began[1].setting)}
+    assert "tiny-trial-1" in done.stdout

@@ -22,7 +22,7 @@ from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.records import read_lines
 from study.space.parsing import parse_space
-from study.space.space_file import MAX_BYTES, read_space
+from study.space.space_file import MAX_BYTES, read_space, read_text
 from study.space.spec import StudySpec
 from tests.e2e.commands import environment
 from tests.security.hostile import BOMBS, EXAMPLES, HOSTILE_LINES, IDENTITIES, RECORDS, contents, files, folders
@@ -79,7 +79,7 @@ def test_a_file_gives_a_spec_or_a_message(file, raw):
 @FEW
 @given(content=contents())
 def test_a_content_gives_a_spec_or_a_message(content):
-    check(outcome_of(lambda: spec_of(content)))
+    check(outcome_of(lambda: parse_space(read_text(json.dumps(content), name="test"))))
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))

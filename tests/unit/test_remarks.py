@@ -1,10 +1,12 @@
 """What is said of a plan before it runs. No Ray."""
 
+import dataclasses
+
 import pytest
 
 from study.designs.registry import make_plan
 from study.errors import SpaceError
-from study.machine.shape import LOCAL
+from study.machine.shape import LOCAL, Speeds
 from study.planning.needs import memory_mb
 from study.planning.plan import remarks
 from tests.spaces import cluster, read_again, spec
@@ -20,32 +22,22 @@ def test_what_is_emulated_says_how_many_cpus_are_missing_unless_it_was_asked_for
     assert said(spec(), cpus=5, cores=5) == said(spec(execution="emulated")) == []
 
 
-def test_more_processes_than_cores_say_how_many_share_one():
+def test_trials_without_a_core_for_each_process_say_why():
     (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
-    assert line.startswith(
-        "Oversubscribed: trials of 4 and 59 runners. They have up to 60 processes on 2 cores; 30 share"
-    )
+    assert line.startswith("Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs reserved")
     assert "--set execution=emulated" in line
 
 
 def test_a_ray_that_claims_more_cpus_than_there_are_is_told_with_the_option():
-    emulated, node = said(spec(), cpus=50, address="10.0.0.1")
-    assert emulated.startswith("Emulated: trials of 1, 2 and 4 runners.")
-    assert node.startswith("10.0.0.1: Ray hands out 50 CPUs, there are 2 cores.")
-    assert node.endswith("--num-cpus=2.")
+    (line,) = said(spec(execution="real", parameters__num_env_runners=[1]), cpus=50, address="10.0.0.1")
+    assert line.startswith("Oversubscribed: trials of 1 runners (10.0.0.1: Ray hands out 50 CPUs, 2 cores).")
+    assert "--num-cpus" in line
 
 
 @pytest.mark.parametrize(("address", "way"), [(LOCAL, "without `nice`"), ("10.0.0.1", "RAY_worker_niceness=0")])
 def test_niceness_is_told_with_the_way_out(address, way):
     (line,) = said(spec(), cpus=5, cores=5, address=address, niceness=15)
     assert "at nice 15" in line and way in line
-
-
-def test_a_least_speed_that_no_trial_is_held_to_is_said():
-    least = {"search__min_env_steps_per_s": 100.0}
-    assert said(spec(**least), cpus=5, cores=5) == []
-    _, line = said(spec(**least))
-    assert line.startswith("Without effect: search.min_env_steps_per_s on trials of 1, 2 and 4 runners.")
 
 
 LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
@@ -65,3 +57,17 @@ def test_the_memory_of_a_trial_holds_its_largest_batch(changes, kb_per_step):
     )
     grown = memory_mb(large, 2, "real") - memory_mb(small, 2, "real")
     assert grown == pytest.approx(1_000_000 * kb_per_step / 1024, abs=1)
+
+
+def test_an_environment_whose_episodes_do_not_end_is_named_with_what_its_evaluations_take():
+    space = spec(evaluation__episodes=50, evaluation__num_evaluations=10)
+    endless = Speeds(seconds=2.0, step_s=1e-3, episode_steps=None, limit=None)
+
+    def said(speeds: Speeds) -> list[str]:
+        shape = dataclasses.replace(cluster(local=(2, 2)), speeds=speeds)
+        return [each for each in remarks(space, make_plan(space, shape)) if each.startswith("Episodes: none ended")]
+
+    (remark,) = said(endless)
+    assert "in 2,000 random steps" in remark and "after 10,000" in remark and "85 min of each trial" in remark
+    assert not said(dataclasses.replace(endless, limit=500))
+    assert not said(dataclasses.replace(endless, episode_steps=30.0))

@@ -118,7 +118,7 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
         (RUNNERS, text, "parameters.num_env_runners", 7, "or a range such as {low: 1, high: 46}.")
         for text in ("1-46", "1, 2, 4", "")
     ),
-    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2, 4]"),
+    (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2] for a list"),
     (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "a space behind each colon"),
     (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "Raise `step`"),
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
