@@ -147,6 +147,8 @@ class MlflowMirror(Mirror):
             self._upload(file)
         for file in folder.clips.glob("[!.]*"):
             self._upload(file, to=folder.clips.name)
+        if folder.report.is_dir():
+            self._store("report", self._client.log_artifacts, local_dir=str(folder.report), artifact_path="report")
 
     def count_trials(self) -> int:
         """Return the number of the study's trials that MLflow shows."""
@@ -196,9 +198,10 @@ class MlflowMirror(Mirror):
                 self._delete(run.info.run_id, content.DUPLICATE)
             else:
                 self._runs[key] = run.info.run_id
-        for key in list(self._runs):
-            if any(key[0] == trial and key[1] < attempt for trial, attempt in self._runs):
-                self._drop(key, content.SUPERSEDED)
+        latest = dict(sorted(self._runs))  # trial -> its last attempt
+        for trial, attempt in list(self._runs):
+            if attempt < latest[trial]:
+                self._drop((trial, attempt), content.SUPERSEDED)
 
     @property
     def _study_run(self) -> str:
@@ -210,7 +213,7 @@ class MlflowMirror(Mirror):
             name, began = self._identity.name, self._identity.created
             tags[content.NOTE] = (
                 f"{self._spec.description}\n\nThe answer comes here at the end of the study, or with "
-                "`python -m study report STUDY --attach`."
+                "`python -m study sync STUDY`."
             )
         else:
             row = self._ledger.rows[key[0]]

@@ -77,15 +77,13 @@ def _git(checkout: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of the project's own checkout; None when it was installed without one."""
     if not (checkout / ".git").exists():
         return None
-    answers = []
-    for command in ("rev-parse HEAD", "status --porcelain"):
-        words = ["git", "--no-optional-locks", "-C", str(checkout), *command.split()]
-        try:
-            done = subprocess.run(words, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        answers.append(done.stdout.decode(errors="replace").strip())
-    return {"commit": answers[0], "dirty": bool(answers[1])}
+    words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, dash, _ = done.stdout.decode().strip().partition("-")
+    return {"commit": commit, "dirty": bool(dash)}
 
 
 def _version(package: str) -> str | None:

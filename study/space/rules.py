@@ -82,14 +82,14 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
      "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),
     ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add kind: throughput, or remove it."),
     ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
-     "search.objective search.min_env_steps_per_s search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
+     "search.objective search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
     ("search.num_trials search.baselines", lambda s: s.search.sampler == "grid",
      "a grid counts its trials itself, and has no baselines", "Remove it, or use another sampler."),
     ("search.seeds search.num_trials search.baselines budget.iterations evaluation.stochastic runner",
      lambda s: s.holdup, "a hold-up study has its own",
      "Use holdup.tune_seeds, holdup.num_settings, holdup.baselines or budget.env_steps."),
     ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings",
-     "Use tpe, gp, qmc or random."),
+     "Use tpe or random."),
     ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given",
      "Remove one of the two."),
     ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
@@ -392,8 +392,9 @@ def baselines(s: StudySpec) -> Faults:
         wrong = list(_wrong_values(s, place, given)) or list(_outside(s, place, given))
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
-            values_of = {attribute(name): value for name, value in given.items()}
-            alone = s.model_copy(update={"parameters": s.parameters.model_copy(update=values_of)})
+            own: Any = s.parameters
+            fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
+            alone = s.model_copy(update={"parameters": fixed})
             for each in batches(alone):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")

@@ -3,7 +3,6 @@
 PostgreSQL ends as in a crash, in the middle of a study, and comes back: no trial fails, and everything is there once.
 """
 
-import subprocess
 import sys
 import threading
 import time
@@ -17,10 +16,8 @@ from study.errors import TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach, refusal
-from study.records.folder import StudyFolder
 from study.records.records import read_lines
 from tests import postgresql
-from tests.e2e.commands import SPACE, environment
 from tests.integration.mlflow_tools import assert_mirrored, parent
 from tests.synthetic import append, closed, make_folder, opened, whole_trial
 from tests.waiting import until
@@ -118,52 +115,6 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
         assert mask_credentials(uri) in str(error.value)
         assert "s3cr" not in str(error.value)
     mirrors.finish(0)
-
-
-# --- whole studies ---------------------------------------------------------------------------------------------------
-
-STUDY = """
-import sys
-from pathlib import Path
-from study import RunOptions, load_space, run_study
-tracking, storage = (None if word == "-" else word for word in sys.argv[1:3])
-options = RunOptions(name="space", out=Path("studies"), tracking_uri=tracking, optuna_storage=storage, resume=True,
-                     or_start=True, space_text=Path("space.yaml").read_text())
-result = run_study(load_space("space.yaml"), options)
-sys.exit(result.exit_code)
-"""
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(900)
-def test_a_study_starts_not_at_all_with_a_storage_that_refuses_and_resumes_with_one_that_is_away(database, tmp_path):
-    (tmp_path / "space.yaml").write_text(SPACE)
-    storage = database.create("optuna_resume")
-
-    def run(uri):
-        command = [sys.executable, "-c", STUDY, f"sqlite:///{tmp_path}/mlflow.db", uri]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=400, check=False
-        )
-
-    refused = run(storage.replace("s3cr", "wrong"))
-    assert refused.returncode != 0
-    assert "password authentication failed" in refused.stderr
-    assert not (tmp_path / "studies").exists()
-    assert run(storage).returncode == 0
-    database.stop()
-    try:
-        resumed = run("-")
-    finally:
-        database.start()
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Optuna's storage does not answer; the study goes on" in resumed.stderr + resumed.stdout
-    assert numbers_in(storage, f"space-{StudyFolder(tmp_path / 'studies' / 'space').identity().study_id}") == [
-        0,
-        1,
-        2,
-        3,
-    ]
 
 
 def test_what_a_database_lacks_is_named(database, monkeypatch):
