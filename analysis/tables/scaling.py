@@ -203,10 +203,10 @@ def phases(results: Results) -> Table:
     widest = wide.assign(scales=scales).sort_values(["scales", "num_env_runners"], ascending=False, kind="stable")
     last = widest.iloc[0]
     if pd.notna(last["most_speed_up"]):
+        place = f"With {count(last['num_env_runners'], 'runner')} ({last['workload']})"
         notes.append(
-            f"With {count(last['num_env_runners'], 'runner')} ({last['workload']}) {told(last, 'fixed_share')} of an iteration does not get "
-            f"shorter by more runners: at this batch they give at most {told(last, 'most_speed_up')} times the "
-            "throughput (extrapolated)."
+            f"{place} {told(last, 'fixed_share')} of an iteration does not get shorter by more runners: at this batch "
+            f"they give at most {told(last, 'most_speed_up')} times the throughput (extrapolated)."
         )
     return table_of_pivot(
         wide,
