@@ -81,7 +81,6 @@ class Design(Protocol):
     def course(
         self,
         spec: StudySpec,
-        plan: Plan,
         ledger: Ledger,
         append: Callable[[Record], Any],
         *,
@@ -92,7 +91,6 @@ class Design(Protocol):
 
         Args:
             spec: The space.
-            plan: What is planned on this cluster.
             ledger: The state that the records have led to.
             append: Writes a record and applies it to the ledger.
             until: Last of `stages` to run; None runs all.

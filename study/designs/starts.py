@@ -1,7 +1,4 @@
-"""From the request for a trial to the record of its start. Pure.
-
-The driver writes what these functions return, and a certificate compares every recorded start with them.
-"""
+"""From the request for a trial to the record of its start. Pure."""
 
 from collections.abc import Mapping
 
@@ -11,21 +8,6 @@ from study.space.parameters import SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.settings import rounded, runnable
 from study.space.spec import Execution, StudySpec
-
-
-def _setting_and_rule(
-    spec: StudySpec, request: TrialRequest, proposed: Mapping[str, Value]
-) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Return RLlib's parameters, and in a hold-up study the complete setting, rules included."""
-    scale = {SCALE: request.num_env_runners}
-    if request.setting is not None:
-        rule, written = dict(request.setting), tuple(request.setting)
-        return runnable(spec, {**rule, **scale}, written=written), rule
-    rule, written = {}, tuple(request.given)
-    if request.stage is not None:
-        rule = rounded(spec, {**proposed, **scale}, written=written)
-        rule.pop(SCALE)
-    return runnable(spec, {**(rule or proposed), **scale}, written=written), rule
 
 
 def start_of(
@@ -38,7 +20,7 @@ def start_of(
     num_cpus: int,
     execution: Execution,
 ) -> TrialStarted:
-    """Return the record of the start of a trial.
+    """Return the record of the start of a trial, with RLlib's parameters, and of a stage the complete setting too.
 
     Args:
         spec: The space.
@@ -49,11 +31,17 @@ def start_of(
         num_cpus: CPUs that it reserves.
         execution: Whether its runners are real.
     """
+    scale = {SCALE: request.num_env_runners}
+    rule, written = dict[str, Value](), tuple(request.given)
     if request.setting is not None:
         proposed, optuna_number = {}, None
-    setting, rule = _setting_and_rule(spec, request, proposed)
+        rule, written = dict(request.setting), tuple(request.setting)
+    elif request.stage is not None:
+        rule = rounded(spec, {**proposed, **scale}, written=written)
+        rule.pop(SCALE)
+    setting = runnable(spec, {**(rule or proposed), **scale}, written=written)
     if request.num_learners is not None:
-        setting = {**setting, LEARNERS: request.num_learners}
+        setting[LEARNERS] = request.num_learners
     return TrialStarted(
         trial=request.trial,
         attempt=attempt,

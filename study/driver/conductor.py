@@ -112,7 +112,7 @@ class Conductor:
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
-        self._course = self.design.course(spec, plan, ledger, self._append, until=until, announce=announce)
+        self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
         self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""

@@ -59,11 +59,11 @@ class OptunaMirror(Mirror):
             import optuna
             from optuna.storages import RDBStorage
 
-            from study.designs.search.outcome import TRIAL, Outcomes, directions_of
+            from study.designs.search.outcome import TRIAL
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
-        self._ledger, self._outcomes = Ledger(), Outcomes(self._spec)
+        self._ledger = Ledger()
         name = name_in_storage(self._identity)
         if is_uri(self.address):
             reach(self.address)
@@ -71,9 +71,8 @@ class OptunaMirror(Mirror):
             self._storage = RDBStorage(with_time_limits(self.address), engine_kwargs={"pool_pre_ping": True})
         else:
             self._storage = _journal(Path(self.address))
-        directions = [optuna.study.StudyDirection[each.upper()] for each in directions_of(self._spec)]
         try:
-            self._study = self._storage.create_new_study(directions, name)
+            self._study = self._storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], name)
         except optuna.exceptions.DuplicatedStudyError:
             self._study = self._storage.get_study_id_from_name(name)
         trials = self._storage.get_all_trials(self._study, deepcopy=False)
@@ -90,6 +89,8 @@ class OptunaMirror(Mirror):
 
     def send(self, lines: list[Line]) -> None:
         """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
+        from study.designs.search.outcome import trial_of  # with Optuna, which `open` has imported
+
         for line in lines:
             fold_lines([line], self.folder.records, self._ledger)
             if not isinstance(line.record, TrialEnded):
@@ -97,7 +98,7 @@ class OptunaMirror(Mirror):
             row = self._ledger.rows[line.record.trial]
             if row.ended and row.optuna_number is not None and row.trial not in self._there:
                 assert self._storage is not None, "open() comes first"
-                self._storage.create_new_trial(self._study, self._outcomes.trial(row))
+                self._storage.create_new_trial(self._study, trial_of(self._spec, row))
                 self._there.add(row.trial)
 
     def count_trials(self) -> int:

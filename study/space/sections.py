@@ -14,10 +14,10 @@ from study.space.domains import Arguments, Distinct, Domains, Section, Values, W
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
 from study.space.procgen import GAMES, PREFIX, is_procgen
 
-Sampler = Literal["tpe", "gp", "random", "qmc", "grid"]
+Sampler = Literal["tpe", "random", "grid"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 Scale = Annotated[Whole, Field(ge=1, le=MAX_PROCESSES)]
-Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"]
+Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target"]
 
 
 class EnvironmentSpec(Section):
@@ -120,16 +120,14 @@ class SearchSpec(Section):
     """Who proposes settings, how many, and with which seeds."""
 
     sampler: Sampler = "tpe"
-    """`tpe`, `gp`, `random`, `qmc` (low discrepancy) or `grid` (every combination on every seed)."""
+    """`tpe`, `random` or `grid` (every combination on every seed)."""
     num_trials: Whole | None = Field(None, ge=1, le=MAX_TRIALS)
     """Trials in all, baselines included; a grid counts itself."""
     seeds: Annotated[list[Seed], Distinct] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
     objective: Objective = "final_return"
     """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
-of two consecutive evaluations at the target; `return_and_cpu_s`, the front of return against CPU-seconds."""
-    min_env_steps_per_s: float | None = Field(None, gt=0)
-    """A constraint on `measured` trials: the sampler keeps away from slower settings."""
+of two consecutive evaluations at the target."""
     sampler_seed: Seed = 0
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     baselines: list[BaselineSpec] = Field([])

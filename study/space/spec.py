@@ -343,6 +343,7 @@ NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
 _EARLIER: Mapping[str, str | None] = {
     "search.anchors": "baselines",
+    "search.min_env_steps_per_s": None,
     "budget.allow_larger_batch": None,
     "script.own_parts": None,
     **dict.fromkeys(("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours")),

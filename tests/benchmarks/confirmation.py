@@ -60,8 +60,8 @@ def confirmed(arms):
         unseen_scales=[scale for name, scale in arms if name == "winner" and scale not in (SCALES[0], SMALL)],
         confirm={"num_seeds": seeds},
     )
-    found = halfway(half, holdup, None, seed=0)
-    last = {place: half[place] if place in found.stopped else arm for place, arm in arms.items()}
+    stopped = halfway(half, holdup, None, seed=0)
+    last = half if stopped is None else {**arms, **{place: half[place] for place in stopped}}
     return judge(last, holdup, None).learning, sum(len(arm.runs) for arm in last.values())
 
 

@@ -229,7 +229,7 @@ CHANGED: Content = {
     "verdict.sentence": "does not hold up",
     "verdict.checks.solved@6.passed": False,
     "winner.rule.lr": 0.1,
-    "decisions.0.phase": "search 9",
+    "cpu_hours.search": 9,
 }
 """Place in the certificate -> what somebody writes there."""
 

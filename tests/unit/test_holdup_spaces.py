@@ -13,7 +13,7 @@ from tests.spaces import cluster, spec
 from tests.unit.test_stages import space
 
 
-@pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target", "return_and_cpu_s"])
+@pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target"])
 def test_no_clock_is_compared_with_another(objective):
     """On three cores one runner and two are real, and four are emulated."""
     with pytest.raises(ClusterError, match=rf"search.objective: {objective} needs"):

@@ -1,10 +1,9 @@
-"""What a study searches for: return, the price of the target, or both return and cost; constraints; importance."""
+"""What a study searches for: the return, or the price of the target; and which parameters mattered."""
 
 import pytest
 
 from study.designs.search.importance import importance_per_scale
-from study.designs.search.outcome import Outcomes
-from study.designs.search.worth import constraints_of, merit, pareto_front
+from study.designs.search.worth import merit
 from study.records.ledger import fold
 from study.records.records import read_lines
 from tests.reported import evaluation, iteration, report
@@ -63,43 +62,6 @@ def test_a_failure_is_worth_nothing_whatever_is_searched_for(tmp_path):
         trial = session.conductor.next_trial().trial
         session.conductor.end(trial, "failed", "planted")
         assert merit(session.spec, session.conductor.ledger.rows[trial]) == 0
-
-
-def test_return_and_cost_are_two_objectives(tmp_path):
-    session = Session(tmp_path, spec(execution="real", search__objective="return_and_cpu_s", search__sampler="tpe"))
-    costs, finals = [4.0, 2.0, 3.0, 1.0, 5.0], [480, 300, 480, 100, 490]
-    for cost, final in zip(costs, finals, strict=True):
-        play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)
-    session.conductor.end(session.conductor.next_trial().trial, "failed", "planted")
-    known = session.conductor.ledger.rows
-    values = [Outcomes(session.spec).of(row).values for row in known.values()]
-    assert values == [*((final / 500, cost) for final, cost in zip(finals, costs, strict=True)), None]
-    rows = known.values()
-    everywhere = {row.trial for front in pareto_front(rows).values() for row in front}
-    assert not any(row.status == "failed" and row.trial in everywhere for row in rows)
-
-
-def test_the_front_has_what_nothing_beats_in_both(tmp_path):
-    space = spec(execution="real", parameters__num_env_runners=4, search__num_trials=5)
-    session = Session(tmp_path, space)
-    for cost, final in [(4.0, 480), (2.0, 300), (3.0, 480), (1.0, 100), (2.0, 290)]:
-        play(session, session.conductor.next_trial().trial, final, final, cost=cost / 2)
-    (front,) = pareto_front(session.conductor.ledger.rows.values()).values()
-    assert [row.trial for row in front] == [3, 1, 2]
-
-
-def test_constraints_are_kept_at_zero_or_less(tmp_path):
-    space, row = one(tmp_path / "steady", *[450.0] * 25, search__min_env_steps_per_s=100)
-    found = constraints_of(space, row)
-    assert found["policy updates"] == -5
-    assert found["late collapse"] == pytest.approx(-0.3)
-    assert "throughput" not in found  # a rate that was not measured is no fact
-    row.timing = "measured"
-    assert constraints_of(space, row)["throughput"] == pytest.approx(0.5)  # 50 of 100 steps/s
-    space, row = one(tmp_path / "collapsed", 500.0, 500.0, 100.0)
-    found = constraints_of(space, row)
-    assert found["policy updates"] == 17
-    assert found["late collapse"] == pytest.approx(0.5)
 
 
 def test_the_importance_of_each_scale_is_its_own(tmp_path):

@@ -18,7 +18,7 @@ from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
-from study.designs.search.outcome import Outcomes
+from study.designs.search.outcome import value_of
 from study.errors import RecordError
 from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
@@ -424,12 +424,10 @@ def test_stock_runs_have_rllibs_own_runners_and_learner():
 def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tmp_path):
     drive = Drive(tmp_path, space())
     drive.run()
-    known = Outcomes(drive.spec)
     told = [row for row in drive.rows.values() if row.optuna_number is not None and row.ended]
     assert told == [row for row in drive.rows.values() if row.stage == "search" and row.anchor != "default"]
     for row in told:
-        assert known.of(row).values == (row.summary["score"],)
-        assert known.of(row).constraints["policy updates"] == 18  # two iterations of twenty
+        assert value_of(drive.spec, row) == row.summary["score"]
 
 
 def test_what_a_person_sees_of_the_stages(tmp_path):
@@ -445,15 +443,12 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
 
 
 class Twice(Stage):
-    """A fifth stage, in one place: the winner once more at every searched scale, on other test seeds."""
+    """A fifth stage, in one place: the winner once more at every searched scale, on another rank seed."""
 
-    name, seeds = "twice", "test_seeds"
-
-    def sizes(self, holdup, scales):
-        return Counter({(scale, "study"): 1 for scale in scales})
+    name, seeds = "twice", "rank_seeds"
 
     def begin(self, known, phase):
-        winner, seed = known.decisions[-1].kept[0], known.holdup.test_seeds.seeds[-1]
+        winner, seed = known.decisions[-1].kept[0], known.holdup.rank_seeds.seeds[-1]
         asked = [
             TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
             for scale in known.spec.scales

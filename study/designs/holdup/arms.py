@@ -135,6 +135,5 @@ def _typical(domain: Choices | Range, default: Value | None) -> Value:
         return default
     if domain.log:
         return float((domain.low * domain.high) ** 0.5)
-    if domain.step is None:
-        return (domain.low + domain.high) / 2
-    return domain.low + round((domain.high - domain.low) / domain.step / 2) * domain.step
+    middle = (domain.low + domain.high) / 2
+    return middle if domain.step is None else domain.low + round((middle - domain.low) / domain.step) * domain.step

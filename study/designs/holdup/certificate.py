@@ -175,31 +175,34 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
     Raises:
         RecordError: It holds none.
     """
-    where = str(file)
+    got = ""
     try:
         if below(file.parent, file.name).exists() and not file.is_file():
-            raise RecordError(where=where, rule="must be a file", fix=fix)
-        written = json.loads(file.read_text())
+            got = "none"
+        else:
+            written = json.loads(file.read_text())
+            got = "" if isinstance(written, dict) else f"{type(written).__name__!r}"
     except FileNotFoundError as error:
-        raise RecordError(where=where, rule="no certificate here", fix=fix) from error
+        raise RecordError(where=str(file), rule="no certificate here", fix=fix) from error
+    except RecordError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, RecordError):
-            raise
         got = f"a damaged file ({error})"
-        raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
-    found = written.get("format") if isinstance(written, dict) else type(written).__name__
-    if found != FORMAT:
-        raise RecordError(where=where, rule=f"this version reads format {FORMAT}", got=f"{found!r}", fix=fix)
+    if got:
+        raise RecordError(where=str(file), rule="must be a certificate", got=got, fix=fix)
+    if written.get("format") != FORMAT:
+        rule, got = f"this version reads format {FORMAT}", repr(written.get("format"))
+        raise RecordError(where=str(file), rule=rule, got=got, fix=fix)
     return dict(written)
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:
     """Refuse a study whose confirmation is not complete: by a decision on it, or by the study's end."""
     decisions, requests = ledger.decisions, requests_of(spec, ledger.decisions)
-    planned = {trial for trial, request in enumerate(requests) if request.stage == "confirm"}
-    ended = {trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended}
-    following = [decision.next_stage for decision in decisions if decision.stage == "confirm"]
-    if planned and planned == ended and (ledger.complete or (following and following[-1] != "confirm")):
+    planned = [trial for trial, request in enumerate(requests) if request.stage == "confirm"]
+    ended = [trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended]
+    is_over = ledger.complete or any(each.stage == "confirm" != each.next_stage for each in decisions)
+    if planned and planned == ended and is_over:
         return
     stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
     progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""

@@ -67,18 +67,9 @@ class HoldUp(Design):
             hours=total_hours([*scales, *others.values()], cluster),
         )
 
-    def course(
-        self,
-        spec: StudySpec,
-        plan: Plan,
-        ledger: Ledger,
-        append: Callable[[Record], Any],
-        *,
-        until: str | None = None,
-        announce: Callable[[str], None] = lambda text: None,
-    ) -> "StageKeeper":
+    def course(self, spec: StudySpec, ledger: Ledger, append: Callable[[Record], Any], **options: Any) -> "StageKeeper":
         """Return what takes and records the decisions of the stages."""
-        return StageKeeper(spec, ledger, append, until=until, announce=announce)
+        return StageKeeper(spec, ledger, append, **options)
 
     def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
         """Return the CPUs of the largest trial of any stage."""
@@ -98,7 +89,7 @@ class HoldUp(Design):
 
     def certify(self, folder: StudyFolder) -> dict[str, Any]:
         """Write the certificate, and return it."""
-        from study.designs.holdup.certificate import write_certificate  # SciPy's, for a second
+        from study.designs.holdup.certificate import write_certificate  # with SciPy, which takes a second
 
         return write_certificate(folder)
 
@@ -176,19 +167,18 @@ class StageKeeper(Course):
             RecordError: The seed belongs to the confirmation, and the setting is not on record as frozen; or the trial
                 would play evaluation episodes of the confirmation that are not its own.
         """
-        stage, frozen, first = stage_of(started.stage), self._ledger.frozen, started.first_episode
-        broken = ""
-        if started.seed in holdup_of(self._spec).test_seeds.seeds:
-            known = frozen is not None and (not stage.judges or started.digest in frozen.settings)
-            if stage.seeds != "test_seeds" or not known:
-                broken = f"test seed {started.seed} is for settings that are frozen"
-        size = self._spec.evaluation.episodes
+        frozen, first, size = self._ledger.frozen, started.first_episode, self._spec.evaluation.episodes
+        judges = stage_of(started.stage).seeds == "test_seeds"
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
-        if not stage.judges and first != 0:
+        is_frozen = judges and frozen is not None and started.digest in frozen.settings
+        if started.seed in holdup_of(self._spec).test_seeds.seeds and not is_frozen:
+            broken = f"test seed {started.seed} is for settings that are frozen"
+        elif not judges and first != 0:
             broken = "only runs of the confirmation play other episodes than the first ones"
-        elif stage.judges and any(abs(first - each) < size for each in others):
+        elif judges and any(abs(first - each) < size for each in others):
             broken = "a run of the confirmation plays episodes that no other trial plays"
-        if broken:
-            got = f"{started.digest} in stage {started.stage}, episodes {first} to {first + size - 1}"
-            fix = "This is a fault of this program; please report it."
-            raise RecordError(where=f"trial {started.trial}", rule=broken, got=got, fix=fix)
+        else:
+            return
+        got = f"{started.digest} in stage {started.stage}, episodes {first} to {first + size - 1}"
+        fix = "This is a fault of this program; please report it."
+        raise RecordError(where=f"trial {started.trial}", rule=broken, got=got, fix=fix)

@@ -7,12 +7,9 @@ from study.designs.holdup.certificate import make_certificate
 from study.designs.holdup.page import estimate
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
-from study.space.parameters import SCALE
 from study.space.settings import fitted
 from study.space.spec import StudySpec
 
-TABLE = (SCALE, "train_batch_size", "minibatch_size", "lr", "num_epochs")
-"""What the table of the rule shows."""
 SEEDS = (1, 2, 3)
 """Of the space file's trials."""
 
@@ -35,58 +32,34 @@ def export_python(folder: StudyFolder, scale: int, *, fast: bool = False) -> str
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
-    """Return a space file that trains the winner at a scale, with the table of its rule in comments.
-
-    Args:
-        folder: A confirmed hold-up study.
-        scale: Environment runners, at least 1; one that was not confirmed is said to be so.
-
-    Raises:
-        RecordError: The study has no certificate yet, or its records break a rule.
-    """
+    """Return a space file that trains the winner at a scale; as `export_python` else."""
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
-    header, rule = comment(_header(content, spec, scale)), comment(_rule(content, spec, scale))
     description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
-    return space_file(spec, setting, header=f"{header}\n#\n{rule}", description=description, seeds=SEEDS)
-
-
-def _confirmed(content: Mapping[str, Any]) -> list[int]:
-    scales = content["scales"]
-    return sorted({scales["target"], scales["small"], *scales["unseen"]})
-
-
-def _of(arm: Mapping[str, Any], seeds: str = "") -> str:
-    return f"score {estimate(arm['score'], 3)}, solved {arm['solved']} of {arm['n']}{seeds}"
+    header = comment(_header(content, spec, scale))
+    return space_file(spec, setting, header=header, description=description, seeds=SEEDS)
 
 
 def _header(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator[str]:
     """Yield what a reader must know of where the numbers come from."""
-    study, arms, confirmed = content["study"], content["arms"], _confirmed(content)
+
+    def found(arm: Mapping[str, Any]) -> str:
+        return f"score {estimate(arm['score'], 3)}, solved {arm['solved']} of {arm['n']}"
+
+    study, arms, scales = content["study"], content["arms"], content["scales"]
+    confirmed = sorted({scales["target"], scales["small"], *scales["unseen"]})
     yield f"The winner of the hold-up study '{study['name']}' ({study['id']}) at {scale} environment runners."
     yield f"Setting {content['winner']['digest']}, space {study['space_digest']}."
-    yield f"Verdict at {content['scales']['target']} environment runners: {content['verdict']['sentence']}."
+    yield f"Verdict at {scales['target']} environment runners: {content['verdict']['sentence']}."
+    yield "At every scale: " + ", ".join(f"{name}: {value}" for name, value in content["winner"]["rule"].items())
     if scale not in confirmed:
         shown = ", ".join(map(str, confirmed))
         yield f"WARNING: this setting was not confirmed at {scale} environment runners, only at {shown}."
     if arm := arms.get(f"winner@{scale}"):
-        yield f"Confirmed at {scale}: {_of(arm, ' test seeds')}."
+        yield f"Confirmed at {scale}: {found(arm)} test seeds."
     runner, learner = spec.runner_in_use, spec.learner_in_use
     if (runner, learner) != ("stock", "rllib"):
         stock = next((each for each in arms.values() if each["variant"] == "stock"), None)
-        found = "it was not confirmed with them" if stock is None else f"with them at {stock['scale']}: {_of(stock)}"
+        told = "it was not confirmed with them" if stock is None else f"with them at {stock['scale']}: {found(stock)}"
         used = f"runner: {runner}, learner: {learner}, standardization: {spec.standardization_in_use}"
-        yield f"The study trained with {used}; RLlib's own differ in detail ({found})."
-
-
-def _rule(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator[str]:
-    """Yield the numbers that the rule gives at the scales of the study and at the one asked for."""
-    rule, confirmed = content["winner"]["rule"], _confirmed(content)
-    yield "The setting, at every scale: " + ", ".join(f"{name}: {value}" for name, value in rule.items())
-    rows = [[*TABLE, "confirmed"]]
-    for each in sorted({scale, *content["scales"]["searched"], *confirmed}):
-        numbers = fitted(spec, rule, each)
-        rows.append([*(f"{numbers[name]:.6g}" for name in TABLE), "yes" if each in confirmed else "no"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"The study trained with {used}; RLlib's own differ in detail ({told})."

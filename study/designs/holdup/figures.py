@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from study.designs.holdup.arms import holdup_of
-from study.designs.holdup.stages import BASELINE_SEEDS, PROTOCOL, STAGES, stage_of
+from study.designs.holdup.stages import BASELINE_SEEDS, PROTOCOL, STAGES
 from study.designs.holdup.verdict import (
     LEVEL,
     LEVEL_HALF,
@@ -69,7 +69,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     winner, rule = ledger.frozen.winner, ledger.frozen.settings[ledger.frozen.winner]
     evaluations = _evaluations(lines)
     order = {WINNER: 0, BEST_SMALL: 1, WINNER_STOCK: 3}
-    rows = [row for row in ledger.rows.values() if stage_of(row.stage).judges]
+    rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
     rows.sort(key=lambda row: (order.get(row.anchor or "", 2), row.anchor or "", row.num_env_runners, row.seed))
     arms = arms_of(rows, lambda row: _run(spec, row, evaluations[row.trial]))
     verdict, scales = judge(arms, holdup, spec.budget.env_steps), sorted({*spec.scales, *holdup.unseen_scales})
@@ -101,18 +101,8 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
         ],
         "arms": {f"{name}@{scale}": _of_arm(spec, arm, groups[name, scale]) for (name, scale), arm in arms.items()},
         "comparisons": _comparisons(identity, spec, ledger, arms),
-        "optimism": _optimism(ledger, winner, target, arms[WINNER, target]),
+        "optimism": _optimism(spec, ledger, winner, arms[WINNER, target]),
         **_spent(ledger),
-        "decisions": [
-            {
-                "number": each.number,
-                "phase": each.phase,
-                "kept": each.kept,
-                "dropped": each.dropped,
-                "num_trials": len(each.requests),
-            }
-            for each in ledger.decisions
-        ],
         "sessions": [
             {
                 "session": opened.session,
@@ -234,12 +224,11 @@ def _comparisons(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms:
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
-def _optimism(ledger: Ledger, winner: str, target: int, arm: Arm) -> dict[str, Estimate | float]:
+def _optimism(spec: StudySpec, ledger: Ledger, winner: str, arm: Arm) -> dict[str, Estimate | float]:
     """Return how much better the winner looked on rank seeds, when it was chosen, than on test seeds."""
-    raced = [row for row in ledger.rows.values() if row.stage == "race" and row.digest == winner]
-    scores = [row.summary.get("score") if row.status == "finished" else None for row in raced]
-    chosen = mean_interval([each if each is not None and math.isfinite(each) else 0.0 for each in scores])
-    confirmed = mean_interval(arm.scores)
+    raced = (row for row in ledger.rows.values() if row.stage == "race" and row.digest == winner)
+    when_chosen = Arm(name=arm.name, scale=arm.scale, runs=tuple(run_of(spec, row) for row in raced))
+    chosen, confirmed = mean_interval(when_chosen.scores), mean_interval(arm.scores)
     return {"when_chosen": chosen, "when_confirmed": confirmed, "optimism": chosen.value - confirmed.value}
 
 

@@ -49,8 +49,7 @@ def _verdict(content: Content) -> Iterator[str]:
         [
             f"{row['baseline']} ({row['note']})" if row.get("note") else row["baseline"],
             estimate(row["difference"], 3),
-            _p(row["p_value"]),
-            _p(row["p_adjusted"]),
+            *("-" if row[name] is None else f"{row[name]:.4f}" for name in ("p_value", "p_adjusted")),
         ]
         for row in content["comparisons"]["rows"].values()
     ]
@@ -150,10 +149,6 @@ def _range(found: Content, digits: int) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _p(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _listed(words: Iterable[Any]) -> str:

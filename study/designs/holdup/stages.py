@@ -41,8 +41,6 @@ would lead to another decision or verdict: a study of another version is refused
 BASELINE_SEEDS = 2
 """Rank seeds that each rival runs on; by the means over them rivals are chosen for the confirmation. One seed would
 choose by luck."""
-Sizes = Counter[tuple[int, Variant]]
-"""(scale, variant) -> trials."""
 
 
 def mean(values: Iterable[float]) -> float:
@@ -127,22 +125,12 @@ class Stage:
     name: str
     """In the records, and for `--until`."""
     seeds: Literal["tune_seeds", "rank_seeds", "test_seeds"]
-    """The seeds of the space that its trials run on. Test seeds are for settings that are frozen."""
-    judges: bool = False
-    """Whether its trials judge the frozen settings, and no others, each on evaluation episodes of its own."""
+    """The seeds of the space that its trials run on. Test seeds are for settings that are frozen, and each trial on one
+    plays evaluation episodes of its own."""
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return the names of its phases."""
         return (self.name,)
-
-    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
-        """Return the most trials that it runs; which settings is not known beforehand.
-
-        Args:
-            holdup: The section of the space.
-            scales: The searched scales.
-        """
-        raise NotImplementedError
 
     def begin(self, known: Known, phase: str) -> Outcome:
         """Return the trials of a phase, and the choice that they rest on."""
@@ -157,17 +145,6 @@ class Search(Stage):
 
     name, seeds = "search", "tune_seeds"
 
-    def _scales(self, holdup: HoldUpSpec, scales: Sequence[int]) -> list[int]:
-        """Return the scale of each proposal."""
-        target, small = holdup.target_scale, holdup.small_scale
-        turn = itertools.cycle([scale for scale in scales if scale not in (target, small)] or [target])
-        four = (lambda: target, lambda: small, lambda: target, lambda: next(turn))
-        return [four[index % 4]() for index in range(holdup.num_settings)]
-
-    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
-        """Return one trial of the default and of each proposal."""
-        return Counter((scale, "study") for scale in [holdup.target_scale, *self._scales(holdup, scales)])
-
     def begin(self, known: Known, phase: str) -> Outcome:
         """Return the trials that every study begins with, the proposals on the seeds of the search in turn."""
         holdup = known.holdup
@@ -178,9 +155,18 @@ class Search(Stage):
             setting=default_setting(known.spec),
             name="default",
         )
-        proposals = zip(self._scales(holdup, known.spec.scales), itertools.cycle(holdup.tune_seeds.seeds), strict=False)
+        scales = scales_searched(holdup, known.spec.scales)
+        proposals = zip(scales, itertools.cycle(holdup.tune_seeds.seeds), strict=False)
         asked = [TrialRequest(stage=self.name, num_env_runners=scale, seed=seed) for scale, seed in proposals]
         return Outcome(requests=[default, *asked])
+
+
+def scales_searched(holdup: HoldUpSpec, scales: Sequence[int]) -> list[int]:
+    """Return the scale of each proposal of the search."""
+    target, small = holdup.target_scale, holdup.small_scale
+    turn = itertools.cycle([scale for scale in scales if scale not in (target, small)] or [target])
+    four = (lambda: target, lambda: small, lambda: target, lambda: next(turn))
+    return [four[index % 4]() for index in range(holdup.num_settings)]
 
 
 class Race(Stage):
@@ -194,14 +180,6 @@ class Race(Stage):
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return one for each block."""
         return tuple(f"race {number}" for number in range(1, len(holdup.race.blocks) + 1))
-
-    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
-        """Return the trials of the blocks."""
-        entering, count = holdup.race.num_settings, 0
-        for block in holdup.race.blocks:
-            count += entering * block
-            entering = math.ceil(entering / 2)
-        return Counter({(holdup.target_scale, "study"): count})
 
     def begin(self, known: Known, phase: str) -> Outcome:
         """Ask for a block of the race, by those who survived the block before.
@@ -223,10 +201,9 @@ class Race(Stage):
             ranked, evidence = standing(known, sum(blocks[: number - 1]))
             most = math.ceil(len(ranked) / 2)
         done = sum(blocks[: number - 1])
+        target = holdup.target_scale
         requests = [
-            TrialRequest(
-                stage=self.name, num_env_runners=holdup.target_scale, seed=seed, setting=known.settings[digest]
-            )
+            TrialRequest(stage=self.name, num_env_runners=target, seed=seed, setting=known.settings[digest])
             for seed in holdup.rank_seeds.seeds[done : done + blocks[number - 1]]
             for digest in ranked[:most]
         ]
@@ -268,10 +245,6 @@ class Baselines(Stage):
 
     name, seeds = "baselines", "rank_seeds"
 
-    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
-        """Return the trials of the rivals."""
-        return Counter({(holdup.target_scale, "study"): (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS})
-
     def begin(self, known: Known, phase: str) -> Outcome:
         """Choose the winner and the best of the small scale, then ask for the rivals, but for what has run already."""
         holdup = known.holdup
@@ -298,18 +271,11 @@ class Confirm(Stage):
     `tests/unit/test_confirmation_episodes.py` for both, simulated with the components of the recorded example.
     """
 
-    name, seeds, judges = "confirm", "test_seeds", True
+    name, seeds = "confirm", "test_seeds"
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return the two halves, and the stock runs where there are any."""
         return ("confirm", "rest", *(["stock"] if holdup.confirm.num_seeds_stock else []))
-
-    def sizes(self, holdup: HoldUpSpec, scales: Sequence[int]) -> Sizes:
-        """Return the runs of all arms."""
-        count = Sizes()
-        for arm in planned_arms(holdup, {}, {"lr": 1.0}, {str(number): {} for number in range(NUM_CONFIRMED)}):
-            count[arm.scale, arm.variant] += arm.num_seeds
-        return +count
 
     def begin(self, known: Known, phase: str) -> Outcome:
         """Ask for the runs of a half, or for the stock runs, each with a block of episodes that nothing else plays.
@@ -343,7 +309,7 @@ class Confirm(Stage):
         tested = dict.fromkeys([*ranked[:1], *scaled[:1], *({NAIVE_GROWTH} & means.keys())])
         arms = planned_arms(known.holdup, winner, best_small, {name: rivals[name] for name in tested})
         return Outcome(
-            requests=self._runs(known, arms, second=False),
+            requests=self._runs(known, arms, half=1),
             kept=[digest_of(winner)],
             evidence={"baselines": means, "best_baseline": ranked[0] if ranked else None},
             frozen=SettingsFrozen(
@@ -352,17 +318,16 @@ class Confirm(Stage):
             ),
         )
 
-    def _runs(self, known: Known, arms: Sequence[ArmPlan], *, second: bool) -> list[TrialRequest]:
+    def _runs(self, known: Known, arms: Sequence[ArmPlan], *, half: Literal[1, 2]) -> list[TrialRequest]:
         """Return the runs of one half of the arms, in random order, so that no arm has a time of day of its own."""
+        seeds = known.holdup.test_seeds.seeds
         requests = [
             TrialRequest(stage=self.name, num_env_runners=arm.scale, seed=seed, setting=arm.setting, name=arm.name)
             for arm in arms
             if arm.variant == "study"
-            for seed in known.holdup.test_seeds.seeds[
-                arm.first_half if second else 0 : arm.num_seeds if second else arm.first_half
-            ]
+            for seed in (seeds[: arm.first_half] if half == 1 else seeds[arm.first_half : arm.num_seeds])
         ]
-        stream = [known.spec.search.sampler_seed, 1, *([2] if second else [])]
+        stream = [known.spec.search.sampler_seed, 1, *([2] if half == 2 else [])]
         return [requests[index] for index in np.random.default_rng(stream).permutation(len(requests))]
 
     def _planned(self, known: Known) -> list[ArmPlan]:
@@ -377,30 +342,26 @@ class Confirm(Stage):
         from study.designs.holdup.verdict import arms_of, halfway, run_at_half  # with SciPy, which a plan does without
 
         found = arms_of(known.trials(self.name), lambda row: run_at_half(known.spec, row))
-        half = halfway(found, known.holdup, known.spec.budget.env_steps, seed=known.spec.search.sampler_seed)
-        arms = [] if half.lost else [arm for arm in self._planned(known) if (arm.name, arm.scale) not in half.stopped]
+        stopped = halfway(found, known.holdup, known.spec.budget.env_steps, seed=known.spec.search.sampler_seed)
+        lost, over = stopped is None, {*found} if stopped is None else stopped
+        arms = [] if lost else [arm for arm in self._planned(known) if (arm.name, arm.scale) not in over]
         return Outcome(
-            requests=self._runs(known, arms, second=True),
+            requests=self._runs(known, arms, half=2),
             kept=[digest_of(known.chosen[0])],
-            evidence={"lost": half.lost, "stopped": sorted(f"{name}@{scale}" for name, scale in half.stopped)},
+            evidence={"lost": lost, "stopped": sorted(f"{name}@{scale}" for name, scale in over)},
         )
 
     def _stock(self, known: Known) -> Outcome:
         """Ask for the winner under RLlib's own runners and learner; for nothing where its verdict is lost."""
         asked = [
-            TrialRequest(
-                stage=self.name,
-                num_env_runners=arm.scale,
-                seed=seed,
-                setting=arm.setting,
-                name=arm.name,
-                variant=arm.variant,
-            )
+            TrialRequest(stage=self.name, num_env_runners=arm.scale, seed=seed, setting=arm.setting, name=arm.name)
             for arm in self._planned(known)
             if arm.variant == "stock"
             for seed in known.holdup.test_seeds.seeds[: arm.num_seeds]
         ]
-        return Outcome(requests=[] if any(each.evidence.get("lost") for each in known.decisions) else asked)
+        if any(each.evidence.get("lost") for each in known.decisions):
+            return Outcome()
+        return Outcome(requests=[structs.replace(request, variant="stock") for request in asked])
 
 
 STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Baselines(), Confirm())}
@@ -427,9 +388,18 @@ def phases(holdup: HoldUpSpec) -> list[tuple[Stage, str]]:
     return [(stage, name) for stage in STAGES.values() for name in stage.phases(holdup)]
 
 
-def expected_trials(spec: StudySpec) -> Sizes:
-    """Return the most trials that a study runs."""
-    return sum((stage.sizes(holdup_of(spec), spec.scales) for stage in STAGES.values()), Sizes())
+def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
+    """Return how many trials of a scale and variant a study runs at the most; which settings is not known before."""
+    holdup, racing = holdup_of(spec), holdup_of(spec).race.num_settings
+    at_target = 1 + (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS
+    for block in holdup.race.blocks:
+        at_target += racing * block
+        racing = math.ceil(racing / 2)
+    found = Counter[tuple[int, Variant]]({(holdup.target_scale, "study"): at_target})
+    found.update((scale, "study") for scale in scales_searched(holdup, spec.scales))
+    for arm in planned_arms(holdup, {}, {"lr": 1.0}, {str(number): {} for number in range(NUM_CONFIRMED)}):
+        found[arm.scale, arm.variant] += arm.num_seeds
+    return +found
 
 
 def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:

@@ -292,7 +292,11 @@ def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
     """
     checks = [check for rule in RULES for check in rule(arms, holdup, env_steps, LEVEL)]
     if any(len(arm.runs) < holdup.confirm.num_seeds for arm in _judged(arms, holdup)):
-        checks = [check if _is_lost(check) else _not_judged(check) for check in checks]
+        note = "stopped at half"
+        checks = [
+            each if _is_lost(each) else replace(each, passed=None, note="; ".join(filter(None, (note, each.note))))
+            for each in checks
+        ]
     learning = all(check.passed is not False for check in checks)
     return Verdict(checks=tuple(checks), learning=learning, sentence="holds up" if learning else "does not hold up")
 
@@ -301,25 +305,11 @@ def _is_lost(check: Check) -> bool:
     return check.name.startswith("solved@") and check.passed is False
 
 
-def _not_judged(check: Check) -> Check:
-    return replace(check, passed=None, note="; ".join(part for part in ("stopped at half", check.note) if part))
-
-
 # --- after the first half --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halfway:
-    """What the first half of a confirmation has decided."""
-
-    lost: bool
-    """Whether rule 2 is broken at some scale, however the runs end that are still to come."""
-    stopped: frozenset[tuple[str, int]]
-    """Name and scale of the arms that run no more: all of them where the verdict is lost."""
-
-
-def halfway(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, *, seed: int) -> Halfway:
-    """Return which arms are decided, at `LEVEL_HALF`.
+def halfway(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, *, seed: int) -> set[tuple[str, int]] | None:
+    """Return name and scale of the arms that run no more, at `LEVEL_HALF`; None where rule 2 cannot be kept any more.
 
     The winner runs on at every judged scale: only all runs together can refuse a setting that fails in one run of
     twenty. The arms that it is compared with stop where all that they are there for is shown: the references at the
@@ -335,7 +325,7 @@ def halfway(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, *, seed: int)
         seed: Of the permutations where there are too many assignments to try all.
     """
     if any(map(_is_lost, solved(arms, holdup, env_steps, LEVEL_HALF))):
-        return Halfway(lost=True, stopped=frozenset(arms))
+        return None
     target, small = holdup.target_scale, holdup.small_scale
     baselines = [arm for (name, _), arm in arms.items() if name not in (WINNER, BEST_SMALL)]
     rng = np.random.default_rng([seed, 3])
@@ -351,7 +341,7 @@ def halfway(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, *, seed: int)
             stopped.remove((NAIVE_GROWTH, target))
     if all(check.passed for check in score_kept(arms, holdup, env_steps, LEVEL_HALF)):
         stopped |= {(arm.name, small) for arm in _references(arms, holdup)}
-    return Halfway(lost=False, stopped=frozenset(stopped))
+    return stopped
 
 
 # --- the baselines ---------------------------------------------------------------------------------------------------
@@ -370,10 +360,7 @@ def compare(
 
     `rows` has for each baseline the `difference` of mean scores with a two-sided interval, not corrected; the `p_value`
     of a one-sided permutation test, None with fewer than two runs; `p_adjusted`, corrected by Holm; whether it says
-    `better`; a `note` where a reader must know one.
-
-    The test asks whether the runs come from one distribution. It is no test of equal means with unequal spread: read
-    the interval beside it, and the share of solved runs.
+    `better`. The test asks whether the runs come from one distribution, not whether means of unequal spread are equal.
 
     Args:
         winner: At the target scale.

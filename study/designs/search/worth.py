@@ -1,9 +1,8 @@
-"""What a trial is worth to a search: its merit, its constraints, and the front of return against cost. Pure."""
+"""What a trial is worth to a search. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
 
-from study.records.ledger import TrialRow, result_of
+from study.records.ledger import TrialRow
 from study.space.spec import StudySpec
 
 PRICES = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")
@@ -52,46 +51,7 @@ FEWEST_UPDATES = 20
 """Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
 
 
-def constraints_of(spec: StudySpec, row: TrialRow) -> dict[str, float]:
-    """Return constraint -> value, at most 0 where it is kept; none for a trial that did not finish."""
-    if row.status != "finished" or row.last_iteration is None:
-        return {}
-    values: dict[str, float] = {"policy updates": float(FEWEST_UPDATES - row.last_iteration.iteration)}
-    if (lost := score_lost(row, spec)) is not None:
-        values["late collapse"] = lost - MOST_COLLAPSE
-    least, rate = spec.search.min_env_steps_per_s, row.summary.get("env_steps_per_s")
-    if least is not None and rate is not None and row.timing == "measured":
-        values["throughput"] = 1 - rate / least
-    return values
-
-
 def score_lost(row: TrialRow, spec: StudySpec) -> float | None:
     """Return the score of the best evaluation less that at the end; None where one is not known."""
     peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
     return None if peak is None or final is None or not spec.is_scored else spec.score(peak) - spec.score(final)
-
-
-def constraint_attributes(constraints: Mapping[str, float]) -> dict[str, float]:
-    """Return constraints as Optuna 5 keeps them with a trial; for trials that are added whole."""
-    return {f"constraints:{name}": value for name, value in constraints.items()}
-
-
-def pareto_front(rows: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
-    """Return scale -> its finished trials that no other one beats in result and CPU-seconds, the cheapest first."""
-    by_scale: dict[int, list[TrialRow]] = {}
-    for row in rows:
-        if row.status == "finished" and row.variant == "study":
-            by_scale.setdefault(row.num_env_runners, []).append(row)
-    return {scale: _front(here) for scale, here in sorted(by_scale.items())}
-
-
-def _front(rows: Iterable[TrialRow]) -> list[TrialRow]:
-    front: list[TrialRow] = []
-    for row in sorted(rows, key=lambda row: (row.summary.get("cpu_s_spent") or 0.0, -_score(row), row.trial)):
-        if not front or _score(row) > _score(front[-1]):
-            front.append(row)
-    return front
-
-
-def _score(row: TrialRow) -> float:
-    return result_of(row) or 0.0

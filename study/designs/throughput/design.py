@@ -45,14 +45,23 @@ class Throughput(Design):
 
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
         """Return the trials, and what those of each cell need."""
-        cells, requests = _cell_plans(spec, cluster), self.requests(spec)
+        cells, requests = {cell.name: _cell_plan(spec, cell, cluster) for cell in cells_of(spec)}, self.requests(spec)
+        if spec.execution == "auto":
+            _check_clock(cells.values())
         plan = Plan(requests=requests, scales=(), cluster=cluster, num_trials=len(requests), hours=0.0, cells=cells)
-        order = [(cells[each.name or ""], plan.processes_kept_for(each)) for each in requests]
-        return replace(plan, hours=_study_seconds(spec, cluster, order) / 3600)
+        seconds, last = 0.0, None
+        for request in requests:
+            planned, kept = cells[request.name or ""], plan.processes_kept_for(request)
+            alone, way = spec_of_cell(spec, planned.cell), planned.needs.execution
+            start = guess_start_seconds(alone, planned.cell.num_env_runners, cluster, execution=way)
+            seconds += planned.needs.hours * 3600 + (RENEWAL_S if kept == last else start)
+            last = kept
+        return replace(plan, hours=seconds / 3600)
 
     def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
         """Return the CPUs of the largest cell."""
-        return max(_num_cpus(spec, cell, cluster) for cell in cells_of(spec))
+        alone = ((spec_of_cell(spec, cell), cell.num_env_runners) for cell in cells_of(spec))
+        return max(num_cpus(own, scale, execution_of(own, scale, cluster)) for own, scale in alone)
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
@@ -64,11 +73,7 @@ class Throughput(Design):
 
 
 def in_block(
-    points: Sequence[Point],
-    base: Point,
-    rng: np.random.Generator,
-    *,
-    together: Callable[[Point], Hashable] | None = None,
+    points: Sequence[Point], base: Point, rng: np.random.Generator, *, together: Callable[[Point], Hashable]
 ) -> list[Point]:
     """Return one block: the base, every point in random order, the base again.
 
@@ -79,10 +84,9 @@ def in_block(
         together: Points of an equal key follow one another, the keys in random order too.
     """
     order = [points[at] for at in rng.permutation(len(points))]
-    if together is not None:
-        keys = list(dict.fromkeys(map(together, points)))
-        ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
-        order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
+    keys = list(dict.fromkeys(map(together, points)))
+    ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
+    order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
     return [base, *order, base]
 
 
@@ -115,23 +119,6 @@ def _processes(cell: Cell) -> Hashable:
     return cell.num_env_runners, cell.num_learners
 
 
-def _num_cpus(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> int:
-    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
-    return num_cpus(alone, scale, execution_of(alone, scale, cluster))
-
-
-def _cell_plans(spec: StudySpec, cluster: ClusterShape) -> dict[str, CellPlan]:
-    """Return name -> plan of every cell of a throughput study.
-
-    Raises:
-        ClusterError: `execution: auto` finds one whose clock cannot be measured.
-    """
-    plans = {cell.name: _cell_plan(spec, cell, cluster) for cell in cells_of(spec)}
-    if spec.execution == "auto":
-        _check_clock(plans.values())
-    return plans
-
-
 def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
     assert spec.throughput is not None  # the schema wants it
     alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
@@ -143,13 +130,12 @@ def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
 
 
 def _check_clock(plans: Iterable[CellPlan]) -> None:
-    """Refuse cells whose times would say nothing, unless a person has asked for them.
+    """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`.
 
     Raises:
         ClusterError: Names the first of them and the ways out.
     """
-    sharing = [plan for plan in plans if plan.needs.label.timing != "measured"]
-    if sharing:
+    if sharing := [plan for plan in plans if plan.needs.label.timing != "measured"]:
         first = min(sharing, key=lambda plan: plan.needs.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
@@ -160,21 +146,3 @@ def _check_clock(plans: Iterable[CellPlan]) -> None:
             "execution: real times them all the same, labelled oversubscribed; execution: emulated runs them "
             "without a clock.",
         )
-
-
-def _study_seconds(spec: StudySpec, cluster: ClusterShape, order: Iterable[tuple[CellPlan, Hashable | None]]) -> float:
-    """Return a guess, good to a factor of three, of the duration of a throughput study in seconds.
-
-    Args:
-        spec: The space.
-        cluster: Where it runs.
-        order: For each trial its cell, and what it has in common with trials that share its processes.
-    """
-    total, last_kept = 0.0, None
-    for plan, kept in order:
-        cell, needs = plan.cell, plan.needs
-        alone = spec_of_cell(spec, cell)
-        start = guess_start_seconds(alone, cell.num_env_runners, cluster, execution=needs.execution)
-        total += needs.hours * 3600 + (RENEWAL_S if kept == last_kept else start)
-        last_kept = kept
-    return total
