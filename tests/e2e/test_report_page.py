@@ -14,8 +14,7 @@ import pytest
 import analysis
 from analysis.answers import Fact
 from analysis.report import make_report, to_html
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table
+from analysis.tables.table import Table, TableColumn
 from study.cli.report import report
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
@@ -82,7 +81,7 @@ def pages(folder, reported, tmp_path_factory):
     """Pages of a real pipeline and of recorded studies, and one with the longest words that anybody would give it."""
     place = tmp_path_factory.mktemp("pages")
     word = "a_word_without_any_place_to_break_" * 6
-    column = TableColumn(name="x", unit="", meaning=word, label=word)
+    column = TableColumn("x", "", word, word)
     frame = pd.DataFrame({"x": [word]})
     wide = Table(key="T2", title=word, frame=frame, columns=(column,), conclusion=word, notes=(word,))
     facts = [Fact(role=role, text=word, command=f"{word} --set {word}") for role in ("answer", "support", "unknown")]
