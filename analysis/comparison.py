@@ -143,8 +143,9 @@ def _terms(study: Study, section: str, names: Collection[str] | None = None) -> 
 
 def _known(study: Study, quantity: str) -> pd.DataFrame:
     """Return the estimates of a quantity that come from runs of one workload."""
-    found = study.estimates(quantity, basis=["measured", "emulated"])
-    return found[found["fingerprint"].ne("") & found["value"].gt(0)].reset_index(drop=True)
+    found = study.estimates(quantity)
+    ran = ~found["basis"].isin(["predicted", "extrapolated"])
+    return found[ran & found["fingerprint"].ne("") & found["value"].gt(0)].reset_index(drop=True)
 
 
 def _alone(found: pd.DataFrame) -> pd.DataFrame:

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
-Basis = Literal["measured", "predicted", "extrapolated", "emulated"]
-"""From runs of these runners; by a model, between measured scales; by a model, beyond them; from emulated runners."""
+Basis = Literal["measured", "oversubscribed", "tainted", "emulated", "predicted", "extrapolated"]
+"""From runs of these runners, by the label of their clocks, or from emulated ones; by a model, between measured scales;
+by a model, beyond them."""
 Row = Mapping[str, Any]
 """A row of the long frame: columns of the place, `quantity`, and the `Estimate` under `estimate`."""
 Compute = Callable[[Any], Estimate | None]

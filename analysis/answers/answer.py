@@ -9,7 +9,7 @@ from html import escape
 
 from analysis.answers.facts import Fact, Role, capital
 from analysis.tables.table import Table
-from analysis.tables.writers import pipes, text_table, wrapped
+from analysis.tables.writers import html_table, pipes, prose, text_table, wrapped
 from study.harmless import markdown, one_line
 
 MOST_BESIDE = 5
@@ -80,7 +80,15 @@ class Answer:
 
     def to_markdown(self) -> str:
         """Return the answer as Markdown: a note in MLflow, a cell of a notebook, the head of report.md."""
-        return "\n\n".join(self._markdown()) + "\n"
+        parts = [f"**{markdown(one_line(self.sentence))}**"]
+        parts += [f"`{self.setting}`"] if self.setting else []
+        parts += [markdown(one_line(" ".join(self.facts)))] if self.facts else []
+        for table in self.tables:
+            parts += [markdown(f"{table.title}. {table.shown().above}".strip()), markdown(pipes(table))]
+        for each in self.unknown:
+            command = f" Find out: `{each.command}`" if each.command else ""
+            parts.append(f"**Not known:** {markdown(one_line(each.text))}{command}")
+        return "\n\n".join(parts) + "\n"
 
     def to_html(self, figure: str = "") -> str:
         """Return the answer as a `section` of class `answer`.
@@ -99,61 +107,25 @@ class Answer:
     def __repr__(self) -> str:
         return self.to_text()
 
-    def _markdown(self) -> Iterator[str]:
-        yield f"**{markdown(one_line(self.sentence))}**"
-        if self.setting:
-            yield f"`{self.setting}`"
-        if self.facts:
-            yield markdown(one_line(" ".join(self.facts)))
-        for table in self.tables:
-            body = table.body()
-            yield markdown(f"{table.title}. {body.above}".strip())
-            yield markdown(pipes(body))
-        for each in self.unknown:
-            command = f" Find out: `{each.command}`" if each.command else ""
-            yield f"**Not known:** {markdown(one_line(each.text))}{command}"
-
     def _html(self, figure: str) -> Iterator[str]:
-        yield '<section class="answer" id="answer">'
-        yield f'<p class="sentence">{_text(self.sentence)}</p>'
+        yield f'<section class="answer" id="answer">\n<p class="sentence">{prose(self.sentence)}</p>'
         yield '<div class="beside">\n<div class="said">'
         if self.setting:
             pairs = "  ".join(f"<span>{escape(pair)}</span>" for pair in self.setting.split("  "))
-            yield f'<p class="setting-is">{_text(capital(self.setting_is))}</p>'
+            yield f'<p class="setting-is">{prose(capital(self.setting_is))}</p>'
             yield f'<pre class="setting"><code>{pairs}</code></pre>'
         if self.facts:
-            yield f'<ul class="facts">{"".join(f"<li>{_text(each)}</li>" for each in self.facts)}</ul>'
-        yield from (line for table in self.tables if len(table.columns) <= MOST_BESIDE for line in _table(table))
-        yield f"</div>\n{figure}\n</div>" if figure else "</div>\n</div>"
-        yield from (line for table in self.tables if len(table.columns) > MOST_BESIDE for line in _table(table))
+            yield f'<ul class="facts">{"".join(f"<li>{prose(each)}</li>" for each in self.facts)}</ul>'
+        beside = [len(table.shown().columns) <= MOST_BESIDE for table in self.tables]
+        tables = ["\n".join(html_table(table, stacked=True)) for table in self.tables]
+        yield from (html for html, has_room in zip(tables, beside, strict=True) if has_room)
+        yield f"</div>\n{figure}\n</div>"
+        yield from (html for html, has_room in zip(tables, beside, strict=True) if not has_room)
         if self.unknown:
             yield '<div class="unknown">\n<h2>What is not known, and what to run next</h2>\n<ul>'
             for each in self.unknown:
                 command = escape(each.command).replace(" --", "</span> <span>--")
                 line = f' Find out:<pre class="command"><code><span>{command}</span></code></pre>'
-                yield f"<li>{_text(capital(each.text))}{line if each.command else ''}</li>"
+                yield f"<li>{prose(capital(each.text))}{line if each.command else ''}</li>"
             yield "</ul>\n</div>"
         yield "</section>"
-
-
-def _table(table: Table) -> Iterator[str]:
-    """Yield a table whose cells know their headings: on a phone each row becomes a list of them."""
-    body = table.body()
-    heads = [escape(column.heading) for column in body.columns]
-    above = f' <span class="above">{_text(body.above)}</span>' if body.above else ""
-    kinds = ["number" if number else "text" for number in body.numeric]
-    titles = "".join(f'<th scope="col" class="{kind}">{head}</th>' for head, kind in zip(heads, kinds, strict=True))
-    yield f'<div class="table-scroll"><table class="stacked"><caption>{_text(table.title)}{above}</caption>'
-    yield f"<thead><tr>{titles}</tr></thead><tbody>"
-    for row in body.rows:
-        cells = []
-        for head, cell, kind in zip(heads, row, kinds, strict=True):
-            interval = f' <span class="interval">{escape(cell.interval)}</span>' if cell.interval else ""
-            cells.append(f'<td class="{kind}" data-label="{head}"><span>{_text(cell.value)}{interval}</span></td>')
-        yield f"<tr>{''.join(cells)}</tr>"
-    yield "</tbody></table></div>"
-
-
-def _text(text: str) -> str:
-    """Return a text for HTML, a number and its % on one line."""
-    return escape(text).replace(" %", "&nbsp;%")

@@ -16,8 +16,6 @@ from analysis.load.study_data import StudyData
 from analysis.scaling.fingerprint import IN_WORDS, value_in_words
 from analysis.scaling.fingerprint import in_words as called
 from analysis.tables import numbers
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table
 from study.statistics import Estimate
 from study.text import count, listed
 
@@ -54,31 +52,19 @@ class Fact:
     command: str = ""
 
 
-def estimate_of(row: "pd.Series[Any] | Mapping[str, Any]") -> Estimate:
-    """Return a row of the frame of estimates as a value; a missing end of its interval is infinite."""
-    low, high = row["low"], row["high"]
-    return Estimate(
-        value=float(row["value"]),
-        low=-float("inf") if pd.isna(low) else float(low),
-        high=float("inf") if pd.isna(high) else float(high),
-        n=1 if pd.isna(row["n"]) else int(row["n"]),
-        level=float(row["level"]),
-        method=str(row["method"]),
-    )
+# --- words --------------------------------------------------------------------------------------------------------
 
 
 def number(value: float | Estimate) -> str:
     """Return a number with three significant digits, an estimate with those of its table."""
     if isinstance(value, Estimate):
-        return numbers.estimate(value.value, value.low, value.high, digits=3)[0]
+        return numbers.estimate(value.value, value.low, value.high)[0]
     return numbers.significant(value)
 
 
 def in_words(value: Estimate) -> str:
     """Return an estimate with its interval, `1.93 [1.90, 1.96]`, or with the reason why it has none."""
-    if value.n == 1 and not value.has_interval:
-        return f"{number(value)} (one run)"
-    return numbers.in_words(value)
+    return f"{number(value)} (one run)" if value.n == 1 and not value.has_interval else numbers.in_words(value)
 
 
 def percent(share: float) -> str:
@@ -100,8 +86,7 @@ def values_in_words(setting: Mapping[str, Any], *, most: int = MOST_NAMED) -> st
     """Return `batch 1,376 and learning rate 0.00242` of the most important values."""
     names = list(dict.fromkeys([*(name for name in IN_WORDS if name in setting), *setting]))
     parts = [f"{called(name)} {value_in_words(setting[name])}" for name in names[:most]]
-    if len(names) > most:
-        parts.append(f"{count(len(names) - most, 'value')} more below")
+    parts += [f"{count(len(names) - most, 'value')} more below"] if len(names) > most else []
     return listed(parts) if parts else ""
 
 
@@ -117,37 +102,6 @@ def _typed(value: float) -> str:
         return f"{value:.4g}"
     mantissa, exponent = f"{value:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def table_of(
-    key: str, title: str, columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], *, first: int = 6
-) -> Table:
-    """Return a table of an answer; a column without any value is left out.
-
-    Args:
-        key: Name of its files.
-        title: What it shows.
-        columns: Those of an estimate get its interval, and the runs behind it.
-        rows: Column -> value, for each row.
-        first: So many columns stay in the table even where all their values are equal.
-    """
-    rows, cells, shown = list(rows), dict[str, list[Any]](), []
-    for column in columns:
-        values = [row.get(column.name) for row in rows]
-        if all(each is None for each in values):
-            continue
-        shown.append(column)
-        if not column.estimate:
-            cells[column.name] = values
-            continue
-        known = [each if isinstance(each, Estimate) else None for each in values]
-        cells[column.name] = [each and each.value for each in known]
-        cells[f"{column.name}_low"] = [each.low if each and each.has_interval else None for each in known]
-        cells[f"{column.name}_high"] = [each.high if each and each.has_interval else None for each in known]
-        cells[f"{column.name}_n"] = [each and each.n for each in known]
-    frame = pd.DataFrame(cells, dtype=object).convert_dtypes()
-    names = tuple(column.name for column in shown[1:first])
-    return Table(key=key, title=title, frame=frame, columns=tuple(shown), conclusion=title, n=len(rows), first=names)
 
 
 # --- how far a study is, and what to type ---------------------------------------------------------------------------
@@ -206,11 +160,10 @@ def nothing_yet(data: StudyData, missing: str) -> tuple[Fact, ...]:
     runs, said = data.runs, [Fact(role="answer", text=f"No answer yet: {progress(data)}.")]
     if len(runs) and bool((runs["status"] == "failed").all()):
         lines = (line for reason in runs["reason"].dropna() for line in str(reason).splitlines())
-        first = next(lines, "no reason was recorded")
         all_ = f"All {len(runs):,} trials" if len(runs) > 1 else "The only trial"
         said = [
             Fact(role="answer", text=f"{all_} failed, so that nothing was learnt from this study."),
-            Fact(role="support", text=f"First reason: {first}"),
+            Fact(role="support", text=f"First reason: {next(lines, 'no reason was recorded')}"),
         ]
     return (*said, Fact(role="unknown", text=missing, command=go_on(data)))
 
@@ -221,14 +174,14 @@ def nothing_yet(data: StudyData, missing: str) -> tuple[Fact, ...]:
 def clocks(runs: pd.DataFrame) -> str:
     """Return what the clocks of the runs are worth: `38 of 39 runs have a measured clock; 1 was oversubscribed (…)`."""
     counts = runs["timing"].dropna().value_counts()
-    measured, total = int(counts.get("measured", 0)), len(runs)
+    measured = int(counts.get("measured", 0))
     others = [
         f"{n:,} {'was' if n == 1 else 'were'} {name} ({CLOCKS.get(str(name), name)})"
         for name, n in counts.items()
         if name != "measured"
     ]
     if measured or not others:
-        return "; ".join([f"{measured:,} of {count(total, 'run')} have a measured clock", *others])
+        return "; ".join([f"{measured:,} of {count(len(runs), 'run')} have a measured clock", *others])
     return f"no run has a measured clock: {listed(others)}. Returns hold, times do not"
 
 

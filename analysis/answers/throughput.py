@@ -14,20 +14,18 @@ from analysis.answers.facts import (
     capital,
     clocks,
     cost_and_clocks,
-    estimate_of,
     in_words,
     nothing_yet,
     number,
     percent,
     run_again,
     runners,
-    table_of,
     to_copy,
     unfinished,
     values_in_words,
 )
-from analysis.tables import columns
-from analysis.tables.table import Table
+from analysis.estimates.frame import estimate_of
+from analysis.tables.table import Table, TableColumn, table_of
 from study.engine import other_engine
 from study.space.parameters import SCALE
 from study.statistics import Estimate
@@ -47,23 +45,18 @@ PARTS = {
     "share_rest": "everything else",
 }
 """Share of an iteration -> what it is called in a sentence."""
-
-
+SAVED = "CPU-hours more for each hour saved (negative: fewer)"
 PRICES = (
-    columns.count(SCALE, "runners", "Environment runners."),
-    columns.count("num_cpus", "CPUs", "CPUs reserved: one per process."),
-    columns.estimate("env_steps_per_s", "1", "steps/s", "Environment steps per second."),
-    columns.estimate("hours_per_million_steps", "1", "hours per million steps", "Of training."),
-    columns.estimate("cpu_hours_per_million_steps", "1", "CPU-hours per million steps", "Those hours times the CPUs."),
-    columns.estimate("cost", "1", "cost per million", "CPU-hours times the price that was given."),
-    columns.estimate(
-        "cpu_hours_per_hour_saved",
-        "1",
-        "CPU-hours more for each hour saved (negative: fewer)",
-        "Against the next smaller measured scale on the nearest number of nodes.",
-    ),
-    columns.text("basis", "known by", "How the row is known."),
-)
+    TableColumn(SCALE, "1", "runners", "Environment runners."),
+    TableColumn("num_cpus", "1", "CPUs", "CPUs reserved: one per process."),
+    TableColumn("env_steps_per_s", "1", "steps/s", "Environment steps per second.", estimate=True),
+    TableColumn("hours_per_million_steps", "1", "hours per million steps", "Of training.", estimate=True),
+    TableColumn("cpu_hours_per_million_steps", "1", "CPU-hours per million steps", "Hours times CPUs.", estimate=True),
+    TableColumn("cost", "1", "cost per million", "CPU-hours times the price that was given.", estimate=True),
+    TableColumn("cpu_hours_per_hour_saved", "1", SAVED, "Against the next smaller measured scale on the nearest number "
+                "of nodes.", estimate=True),
+    TableColumn("basis", "", "known by", "How the row is known."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,10 +70,8 @@ class Workload:
 
         These come first in the frame, and what was measured comes before what is predicted.
         """
-        found: dict[int, pd.Series[Any]] = {}
-        for _, row in self.frame[self.frame["quantity"] == quantity].dropna(subset=[SCALE]).iterrows():
-            found.setdefault(int(row[SCALE]), row)
-        return found
+        rows = self.frame[self.frame["quantity"] == quantity].dropna(subset=[SCALE]).drop_duplicates(SCALE)
+        return {int(row[SCALE]): row for _, row in rows.iterrows()}
 
     def value(self, quantity: str, scale: int) -> Estimate:
         """Return the estimate of a quantity that is there."""
@@ -100,44 +91,66 @@ class Workload:
 def main_workload(frame: pd.DataFrame) -> Workload | None:
     """Return the workload with most scales, the first of several; None where no two scales ran equal work."""
     same = ["workload", "engine", "train_batch_size"]
-    scales = frame[frame["quantity"] == "speed_up"].groupby(same, sort=False, dropna=False)[SCALE].nunique()
-    if scales.empty:
-        return None
-    mine, most = pd.Series(True, frame.index), scales.index[int(scales.argmax())]
-    for name, value in zip(same, most, strict=True):
-        mine &= frame[name].isna() if pd.isna(value) else frame[name].eq(value).fillna(False)
-    return Workload(frame[mine])
+    keys = frame[same].astype(object).fillna("").apply(tuple, axis=1)
+    scales = frame[frame["quantity"] == "speed_up"].groupby(keys, sort=False)[SCALE].nunique()
+    return None if scales.empty else Workload(frame[keys == scales.index[int(scales.argmax())]])
 
 
-def throughput_answer(study: "Study", price_per_cpu_hour: float | None) -> Answer:
-    """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale."""
+def throughput_answer(study: "Study") -> Answer:
+    """Return what a throughput study says: the gain in speed from the smallest to the largest measured scale.
+
+    Where no two scales ran equal work, it is the fastest cell.
+    """
     workload, data = main_workload(study.estimates()), study.data
     rates = study.estimates("env_steps_per_s", basis="measured")
     if rates.empty:
-        return Answer(kind=data.kind, findings=nothing_yet(data, f"how fast real runners are: {clocks(data.runs)}."))
+        return unmeasured(study)
     fastest = rates.iloc[int(rates["value"].argmax())]
+    setting, is_ = _setting(study, fastest), "the fastest measured"
     if workload is None:
-        return _not_comparable(study, fastest)
-    last = workload.scales[-1]
-    mine = max((row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales), key=_value)
-    equal = overlap(estimate_of(mine), estimate_of(fastest))
-    prices = price_list(workload, price_per_cpu_hour)
+        values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
+        text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
+        place: dict[str, Any] = {"quantity": "env_steps_per_s", "num_env_runners": setting[SCALE]}
+        why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
+        said = [Fact(role="answer", text=capital(text), **place)]
+        unknown = [Fact(role="unknown", text=why, command=study.table("strong_scaling").command)]
+    else:
+        measured = [row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales]
+        mine = max(measured, key=lambda row: float(row["value"]))
+        if equal := overlap(estimate_of(mine), estimate_of(fastest)):
+            setting, is_ = _setting(study, mine), "the setting of the price list"
+        said = [*_gain(workload), *_limit(study, workload), *_fastest(fastest, mine, equal=equal), *_costs(workload)]
+        unknown = [*_unknown(study, workload)]
+    return Answer(
+        kind=data.kind,
+        findings=(*said, cost_and_clocks(data), *unfinished(data), *unknown),
+        setting=to_copy(setting),
+        setting_is=is_,
+        figure="efficiency",
+    )
+
+
+def unmeasured(study: "Study") -> Answer:
+    """Return what a study of times says none of whose clocks was measured: that, why, and what ran all the same.
+
+    It has no headline of returns: those of a few iterations are not what was asked.
+    """
+    data, table = study.data, study.table("strong_scaling")
+    missing = f"how fast real runners are: {clocks(data.runs)}."
+    if table.empty or not (data.runs["status"] == "finished").any():
+        return Answer(kind=data.kind, findings=nothing_yet(data, missing))
+    reasons = data.runs.loc[data.runs["timing"].ne("measured").fillna(True), "timing_reason"].dropna().value_counts()
+    why = f", mostly because of this: {reasons.index[0]}" if len(reasons) and str(reasons.index[0]) else ""
+    text = f"No clock was measured{why}. So it is not known how speed grows with the runners."
     return Answer(
         kind=data.kind,
         findings=(
-            *_gain(workload),
-            *_limit(study, workload, last),
-            *_fastest(fastest, mine, equal=equal),
-            *_costs(workload),
+            Fact(role="answer", text=text, quantity="speed_up"),
             cost_and_clocks(data),
+            Fact(role="unknown", text=missing, command=table.command),
             *unfinished(data),
-            *_unknown(study, workload),
         ),
-        setting=to_copy(_setting(study, mine if equal else fastest)),
-        setting_is="the setting of the price list" if equal else "the fastest measured",
-        rows=prices,
-        prices=prices,
-        figure="efficiency",
+        rows=table,
     )
 
 
@@ -151,26 +164,17 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
     rows = []
     for scale in scales:
         row: dict[str, Any] = {name: estimate_of(some[scale]) for name, some in found.items() if scale in some}
-        if price_per_cpu_hour and (cost := row.get("cpu_hours_per_million_steps")):
-            row["cost"] = scaled(cost, price_per_cpu_hour)
+        if price_per_cpu_hour and (hours := row.get("cpu_hours_per_million_steps")):
+            ends = {end: getattr(hours, end) * price_per_cpu_hour for end in ("value", "low", "high")}
+            row["cost"] = Estimate(**ends, n=hours.n, level=hours.level, method=hours.method)
         cpus, basis = rates[scale]["num_cpus"], rates[scale]["basis"]
-        row |= {SCALE: scale, "num_cpus": None if pd.isna(cpus) else int(cpus)}
-        rows.append({**row, "basis": "measured" if basis == "measured" else "predicted"})
+        basis = "predicted" if basis == "extrapolated" else basis
+        rows.append({**row, SCALE: scale, "num_cpus": None if pd.isna(cpus) else int(cpus), "basis": basis})
     first = rates[scales[0]]
     batch = "" if pd.isna(first["train_batch_size"]) else f", batch {first['train_batch_size']:,}"
     placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
     title = f"What each number of runners costs (engine {first['engine'] or 'unknown'}{batch}{placed})"
-    return table_of("prices", title, PRICES, rows, first=len(PRICES))
-
-
-def scaled(value: Estimate, factor: float) -> Estimate:
-    """Return an estimate in another unit."""
-    ends = {"value": value.value * factor, "low": value.low * factor, "high": value.high * factor}
-    return Estimate(**ends, n=value.n, level=value.level, method=value.method)
-
-
-def _value(row: "pd.Series[Any]") -> float:
-    return float(row["value"])
+    return table_of("prices", title, PRICES, rows, title)
 
 
 def overlap(one: Estimate, two: Estimate) -> bool:
@@ -194,33 +198,32 @@ def _gain(workload: Workload) -> Iterator[Fact]:
             text = f"More than {runners(before)} hardly pay: {gives}."
             yield Fact(role="answer", text=text, quantity="marginal_efficiency", num_env_runners=scale)
             return
-    limits = workload.frame[workload.frame["quantity"] == "limit_num_env_runners"]
-    beyond = max(workload.at("env_steps_per_s"))
+    limits, beyond = (
+        workload.frame[workload.frame["quantity"] == "limit_num_env_runners"],
+        max(workload.at("env_steps_per_s")),
+    )
+    text = f"More than {last} were not tried{f'; the table predicts up to {beyond}' if beyond > last else ''}."
     if len(limits):
         text = f"By the model, more than about {limits['value'].iloc[0]:.0f} would hardly pay (predicted)."
-    else:
-        text = f"More than {last} were not tried{f'; the table predicts up to {beyond}' if beyond > last else ''}."
     yield Fact(role="answer", text=text, quantity="limit_num_env_runners")
 
 
-def _limit(study: "Study", workload: Workload, last: int) -> Iterator[Fact]:
-    shares = {words: workload.at(name)[last] for name, words in PARTS.items() if last in workload.at(name)}
+def _limit(study: "Study", workload: Workload) -> Iterator[Fact]:
+    last, spec = workload.scales[-1], study.data.spec
+    shares = {words: float(at[last]["value"]) for name, words in PARTS.items() if last in (at := workload.at(name))}
     if len(shares) < 2 or not workload.placed_once:  # phases are those of all placements together
         return
-    (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -_value(each[1]))[:2]
-    spec = study.data.spec
+    (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -each[1])[:2]
     if first == "sampling" and spec is not None and spec.environment.step_wait_ms:
         first = f"sampling, in environments that wait {spec.environment.step_wait_ms:g} ms in every step"
-    text = (
-        f"What limits with {runners(last)}: {first} ({percent(_value(most))} of an iteration); {second} takes "
-        f"{percent(_value(next_))}."
-    )
+    takes = f"({percent(most)} of an iteration); {second} takes {percent(next_)}"
+    text = f"What limits with {runners(last)}: {first} {takes}."
     yield Fact(role="support", text=text, quantity="share_sample", num_env_runners=last)
 
 
 def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) -> Iterator[Fact]:
     text = f"Fastest measured: {_place(fastest)}, {in_words(estimate_of(fastest))} steps a second"
-    if equal and fastest.name != mine.name and _place(fastest) != _place(mine):
+    if equal and _place(fastest) != _place(mine):
         text += f"; {_place(mine)} are as fast, within the error"
     yield Fact(role="support", text=f"{text}.", quantity="env_steps_per_s", num_env_runners=int(fastest[SCALE]))
 
@@ -233,13 +236,13 @@ def _place(row: "pd.Series[Any]") -> str:
 def _costs(workload: Workload) -> Iterator[Fact]:
     """Yield the cheapest measured scale, and what the last measured step to more runners saves or costs."""
     name = "cpu_hours_per_million_steps"
-    costs = {n: _value(row) for n, row in workload.at(name).items() if n in workload.scales}
+    costs = {n: float(row["value"]) for n, row in workload.at(name).items() if n in workload.scales}
     if len(costs) > 1:
         best = min(costs, key=costs.__getitem__)
         text = f"Cheapest: {runners(best)}, {in_words(workload.value(name, best))} CPU-hours for a million steps."
         yield Fact(role="support", text=text, quantity=name, num_env_runners=best)
     before, last = workload.scales[-2:]
-    hours = {n: _value(row) for n, row in workload.at("hours_per_million_steps").items()}
+    hours = {n: float(row["value"]) for n, row in workload.at("hours_per_million_steps").items()}
     if {before, last} <= hours.keys() & costs.keys():
         changes = ((hours[last] - hours[before], "hours"), (costs[last] - costs[before], "CPU-hours"))
         parts = [f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}" for by, unit in changes]
@@ -257,39 +260,16 @@ def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
 
 def _unknown(study: "Study", workload: Workload) -> Iterator[Fact]:
     data = study.data
-    text = (
-        f"anything beyond {runners(2 * workload.scales[-1])}, twice the largest number that ran. Intervals of "
-        "predictions know the scatter of the runs, not what the model leaves out."
-    )
+    text = f"anything beyond {runners(2 * workload.scales[-1])}, twice the largest number that ran. Intervals of "
+    text += "predictions know the scatter of the runs, not what the model leaves out."
     yield Fact(role="unknown", text=text)
     measured = data.runs["timing"].eq("measured").fillna(False)
     if others := sorted({*data.runs[SCALE].dropna()} - {*data.runs.loc[measured, SCALE].dropna()}):
-        yield Fact(
-            role="unknown", text=f"the speed of {listed(others)} runners: none of their runs has a measured clock."
-        )
+        text = f"the speed of {listed(others)} runners: none of their runs has a measured clock."
+        yield Fact(role="unknown", text=text)
     yield Fact(role="unknown", text="which setting learns best: such short runs measure speed alone.")
     if data.spec is not None and (another := other_engine(data.spec)) is not None:
         other, options = another
         command = run_again(data, "other_engine", [word for word in options.split() if word != "--set"])
-        engine = study.engine or "one"
-        text = f"how other engines do: only {engine} was measured, not {other}."
+        text = f"how other engines do: only {study.engine or 'one'} was measured, not {other}."
         yield Fact(role="unknown", text=text, command=command)
-
-
-def _not_comparable(study: "Study", fastest: "pd.Series[Any]") -> Answer:
-    """Return what can be said where no two scales ran equal work with a measured clock."""
-    data, setting, table = study.data, _setting(study, fastest), study.table("strong_scaling")
-    values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
-    text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
-    why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
-    return Answer(
-        kind=data.kind,
-        findings=(
-            Fact(role="answer", text=capital(text), quantity="env_steps_per_s", num_env_runners=setting[SCALE]),
-            cost_and_clocks(data),
-            Fact(role="unknown", text=why, command=table.command),
-            *unfinished(data),
-        ),
-        setting=to_copy(setting),
-        setting_is="the fastest measured",
-    )

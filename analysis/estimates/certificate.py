@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.estimates.settings import arm_in_words, small_scale
+from analysis.estimates.settings import arm_in_words, basis_of, small_scale
 from analysis.load import StudyData
-from analysis.quantity import Basis, Row, declare, row
+from analysis.quantity import Row, declare, row
 from study.errors import StudyError
 from study.records.folder import StudyFolder
 from study.space.settings import WINNER, WINNER_STOCK
@@ -66,12 +66,11 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     environment, target = str(content["environment"]["id"]), int(content["scales"]["target"])
 
     def place(name: str, scale: int) -> Row:
-        """Return the columns of a comparison; it is `emulated` if an arm at this or at the small scale was."""
+        """Return the columns of a comparison; its basis is by the clocks of the arms at this and at the small scale."""
         compared = {scale, int(content["scales"]["small"])}
         arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != WINNER_STOCK]
-        basis: Basis = "measured"
-        if any("emulated" in arm["execution"] or arm["folded"] for arm in arms):
-            basis = "emulated"
+        folded = any("emulated" in arm["execution"] or arm["folded"] for arm in arms)
+        basis = "emulated" if folded else basis_of(label for arm in arms for label in arm["timing"])
         arm = arm_in_words(name, small)
         return {"workload": environment, "arm": arm, "num_env_runners": scale, "basis": basis}
 

@@ -13,7 +13,7 @@ from study.errors import AnalysisError
 if TYPE_CHECKING:
     from analysis.opened import Study
 
-__all__ = ["FIGURES", "Figure", "absent", "all_figures", "figure_of"]
+__all__ = ["FIGURES", "Figure", "absent", "figure_of"]
 
 FIGURES: "Mapping[str, tuple[Callable[[Study, str], Figure], str, tuple[str, ...]]]" = MappingProxyType(
     {
@@ -46,8 +46,3 @@ def figure_of(study: "Study", key: str) -> Figure:
     except AnalysisError as error:
         return absent(key, subject, str(error))
     return figure if figure.drawn else absent(key, subject, figure.missing, figure.command)
-
-
-def all_figures(study: "Study") -> tuple[Figure, ...]:
-    """Return every figure of a study, in the order of a report."""
-    return tuple(study.figures.values())

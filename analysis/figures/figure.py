@@ -5,7 +5,7 @@ A page prints title and caption beside the picture; a picture that stands alone 
 
 import io
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,17 +121,18 @@ class Figure:
         Raises:
             AnalysisError: There is nothing to draw.
         """
+        titles = {"Title": self.title, "Description": self.alt}
         about: dict[Form, dict[str, Any]] = {
-            "inline": {"Date": None, "Creator": None},
-            "svg": {"Date": None, "Creator": None, "Title": self.title, "Description": self.alt},
-            "png": {"Software": None, "Title": self.title, "Description": self.alt},
+            "inline": {"Date": None, "Creator": None},  # without a title, so it comes first
+            "svg": {"Date": None, "Creator": None, **titles},
+            "png": {"Software": None, **titles},
             "pdf": {"CreationDate": None, "Title": self.title, "Subject": self.alt},
         }
         found: dict[Form, bytes] = {}
         with rc_context(RC | {"svg.hashsalt": self.key}):
             canvas = Canvas(figsize=(WIDTH_IN, self.height_in), layout="constrained")
             self.draw(canvas.add_subplot(), titled=False)
-            for form in (each for each in about if each in forms):  # the one without a title first
+            for form in (each for each in about if each in forms):
                 if form != "inline" and not canvas.get_suptitle():
                     title = wrapped(self.title, LONGEST_TITLE)
                     canvas.suptitle(title, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
@@ -154,14 +155,12 @@ class Figure:
         return self.pictures(["pdf"])["pdf"]
 
     def __repr__(self) -> str:
-        if not self.drawn:
-            return f"{self.title}: {with_command(self.missing, self.command)}"
-        return f"{self.title} {self.alt} {self.caption}"
+        said = f"{self.title} {self.alt} {self.caption}"
+        return said if self.drawn else f"{self.title}: {with_command(self.missing, self.command)}"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture in a notebook with its words, or the reason why there is none."""
-        picture = {"image/svg+xml": self.to_svg()} if self.drawn else {}
-        return {"text/plain": repr(self), **picture}
+        return {"text/plain": repr(self), **({"image/svg+xml": self.to_svg()} if self.drawn else {})}
 
 
 def absent(key: str, title: str, why: str, command: str = "") -> Figure:
@@ -175,29 +174,37 @@ def wrapped(text: str, width: int = LONGEST_LABEL) -> str:
     return "\n".join(textwrap.wrap(kept, width)).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def sentence(text: str) -> str:
-    """Return a text with a capital first letter and a full stop at its end; empty where it is."""
-    text = " ".join(text.split())
-    return "" if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+def sentences(texts: Iterable[str]) -> str:
+    """Return texts in a line, each with a capital first letter and a full stop at its end; empty ones are left out."""
+    said = (" ".join(text.split()) for text in texts)
+    return " ".join(each[0].upper() + each[1:] + ("" if each[-1] in ".!?" else ".") for each in said if each)
 
 
-def looks(names: Sequence[str], *, marks: bool = True) -> dict[str, Any]:
-    """Return the scales of seaborn that give every series a colour, and a mark of its own."""
+def put(plot: Any, ax: Axes, frame: pd.DataFrame, series: str = "") -> None:
+    """Draw seaborn's plot on axes, its legend below them rather than beside the figure.
+
+    Args:
+        plot: Of seaborn.
+        ax: Axes.
+        frame: What is drawn.
+        series: Column that colours and marks tell apart; where it has more values than there are marks, the number of
+            runners does it by a scale of colours. One value needs no legend.
+    """
     import seaborn.objects as so
 
-    found = {"color": so.Nominal(list(COLOURS[: len(names)]), order=list(names))}
-    return found | ({"marker": so.Nominal(list(MARKS[: len(names)]), order=list(names))} if marks else {})
-
-
-def put(plot: Any, ax: Axes, *, legend: bool = True) -> None:
-    """Draw seaborn's plot on axes, its legend below them where it is needed rather than beside the figure."""
-    canvas = ax.figure
-    before = len(canvas.legends)
+    names = list(dict.fromkeys(frame[series])) if series else []
+    if 1 <= len(names) <= MAX_SERIES:
+        places = {"order": names}
+        marks = so.Nominal(list(MARKS[: len(names)]), **places)
+        plot = plot.scale(color=so.Nominal(list(COLOURS[: len(names)]), **places), marker=marks)
+    elif names:
+        plot = plot.scale(color=so.Continuous("viridis_r", trans="log"), marker=so.Nominal(["o"] * len(names)))
+    before = len(ax.figure.legends)
     plot.on(ax).plot()
-    for each in canvas.legends[before:]:
-        canvas.legends.remove(each)
-        names = [wrapped(text.get_text()) for text in each.get_texts()]
+    for each in ax.figure.legends[before:]:
+        ax.figure.legends.remove(each)
+        labels = [wrapped(text.get_text()) for text in each.get_texts()]
         handles: list[Any] = each.legend_handles
-        if legend:
-            columns = 1 if max(map(len, names)) > LONGEST_LABEL - 2 else 2
-            ax.legend(handles, names, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.4, BELOW))
+        if len(names) > 1 or not series:
+            columns = 1 if max(map(len, labels)) > LONGEST_LABEL - 2 else 2
+            ax.legend(handles, labels, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.4, BELOW))

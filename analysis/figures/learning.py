@@ -1,6 +1,5 @@
 """Figures of what was learnt: settings side by side, learning curves, return against cost. Select; no statistics."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.answers.facts import estimate_of, in_words, runners
+from analysis.answers.facts import in_words, runners
 from analysis.estimates.curves import learning_curves
+from analysis.estimates.frame import estimate_of
 from analysis.estimates.settings import ARMS, Setting, learning_runs
-from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, looks, put, sentence, wrapped
+from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, put, sentences, wrapped
 from study.space.settings import WINNER
 from study.text import count
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from analysis.opened import Study
 
 NO_LEARNING = "No run was given its whole learning budget. Fix: none for a throughput study, which claims no learning."
-MOST_ROWS = 10
 CHOSEN = ARMS[WINNER]
 
 
@@ -45,24 +44,19 @@ def steps_to_target(study: "Study", title: str) -> Figure:
     return _rows(study, title, key, study.estimates(key), "env_steps_to_target", "environment steps [count]", marks)
 
 
-def shown(study: "Study", most: int) -> tuple[list[Setting], str]:
-    """Return the settings of a picture, and how many more there are.
+def shown(study: "Study") -> list[Setting]:
+    """Return the settings of a picture.
 
     Once a hold-up study has its confirmation these are its arms; before, and in other studies, the best setting of each
     number of runners.
     """
     arms = [each for each in study.settings if each.runs["stage"].eq("confirm").all()] if study.kind == "holdup" else []
     if arms:
-        found = sorted(arms, key=lambda each: (each.name != CHOSEN, "own runner" in each.name, each.num_env_runners))
-    else:
-        best: dict[int, Setting] = {}
-        for each in sorted(study.settings, key=lambda each: each.order):
-            best.setdefault(each.num_env_runners, each)
-        found = [best[scale] for scale in sorted(best)]
-    if len(found) <= most:
-        return found, ""
-    kept = found[:most] if arms else [found[round(place)] for place in np.linspace(0, len(found) - 1, most)]
-    return kept, f"{count(len(found) - most, 'more', 'more')}: see the tables."
+        return sorted(arms, key=lambda each: (each.name != CHOSEN, "own runner" in each.name, each.num_env_runners))
+    best: dict[int, Setting] = {}
+    for each in sorted(study.settings, key=lambda each: each.order):
+        best.setdefault(each.num_env_runners, each)
+    return [best[scale] for scale in sorted(best)]
 
 
 def _seeds(study: "Study") -> str:
@@ -70,18 +64,18 @@ def _seeds(study: "Study") -> str:
     if study.kind != "holdup":
         return ""
     if learning_runs(study.data.runs)["stage"].eq("confirm").all():
-        return "Runs of the confirmation alone, on seeds that nothing was chosen by."
-    return "On the seeds that settings were chosen by: the best ones look better than they are."
+        return "Runs of the confirmation alone, on seeds that nothing was chosen by"
+    return "On the seeds that settings were chosen by: the best ones look better than they are"
 
 
 def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str, label: str, marks: str) -> Figure:
     """Return a row for each setting: its single runs as pale dots, its estimate with the interval."""
-    chosen, rest = shown(study, MOST_ROWS)
+    chosen = shown(study)
     rows: list[dict[str, Any]] = []
     for each in chosen:
         same = (known["arm"] == each.name) & (known["num_env_runners"] == each.num_env_runners)
         values = each.runs[column].astype("Float64")
-        if key == "score" and column == "score":
+        if column == "score":
             values = values.where(~each.failed, 0.0)
         found: list[dict[Any, Any]] = known[same].to_dict("records")
         if not found and len(values) == 1:  # what ran once has no mean up to a horizon
@@ -100,19 +94,16 @@ def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str
     means = frame[frame["kind"] == "estimate"]
     if means.empty:
         return absent(key, title, NO_LEARNING)
-    failed = sum(int(each.failed.sum()) for each in chosen)
-    caption = (
-        f"Large dots: {marks}. Bars: 95 % intervals; one run has none. Pale dots: single runs. "
-        f"{count(failed, 'failed run')}. {_seeds(study)} {rest} Engine: {study.engine}."
-    )
+    failed = count(sum(int(each.failed.sum()) for each in chosen), "failed run")
+    reading = f"Large dots: {marks}. Bars: 95 % intervals; one run has none. Pale dots: single runs"
     return Figure(
         key=key,
         title=title,
-        alt=" ".join(sentence(f"{row['row']}: {in_words(estimate_of(row))}") for _, row in means.iterrows()),
-        caption=sentence(caption),
+        alt=sentences(f"{row['row']}: {in_words(estimate_of(row))}" for _, row in means.iterrows()),
+        caption=sentences([reading, failed, _seeds(study), f"Engine: {study.engine}"]),
         frame=frame,
         paint=partial(_dots, label=label),
-        height_in=0.8 + sum(0.2 + 0.16 * wrapped(name).count("\n") + 0.1 for name in frame["row"].unique()),
+        height_in=0.8 + sum(0.3 + 0.16 * wrapped(name).count("\n") for name in frame["row"].unique()),
     )
 
 
@@ -127,16 +118,15 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     span = (high - low) or 0.1 * abs(high) or 1.0
     far = low - span / 2, high + span / 2  # an interval of few runs may be far wider than they lie apart
     ends = means.assign(low=means["low"].clip(lower=far[0]), high=means["high"].clip(upper=far[1]))
-    low = min([low, *ends["low"].dropna()]) - 0.06 * span
-    high = max([high, *ends["high"].dropna()]) + 0.06 * span
     plot = so.Plot(here, x="value", y="row")
     plot = plot.add(so.Dots(color=GREY, alpha=0.5), so.Jitter(0.4, seed=1), data=runs, orient="y")
     plot = plot.add(so.Dots(color=GREY, marker=">"), data=lost, orient="y")
     plot = plot.add(so.Range(color=COLOURS[0], linewidth=1.8), data=ends, xmin="low", xmax="high", orient="y")
     plot = plot.add(so.Dot(color=COLOURS[0], pointsize=7), data=means, orient="y")
-    put(plot.scale(y=so.Nominal(order=names)), ax, legend=False)
+    put(plot.scale(y=so.Nominal(order=names)), ax, here)
+    low, high = min([low, *ends["low"].dropna()]), max([high, *ends["high"].dropna()])
     ax.set_yticks(range(len(names)), [wrapped(name) for name in names])
-    ax.set(xlim=(low, high), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
+    ax.set(xlim=(low - 0.06 * span, high + 0.06 * span), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
     ax.locator_params(axis="x", nbins=5)
     ax.xaxis.set_major_formatter("{x:,.10g}")
     ax.grid(visible=False, axis="y")
@@ -147,12 +137,11 @@ def return_steps(study: "Study", title: str) -> Figure:
     key, evaluations, spec = "return_steps", study.evaluations, study.data.spec
     if evaluations.empty:
         return absent(key, title, "No evaluation is recorded, so no return can be drawn. Fix: wait for the first one.")
-    target_scale = spec.holdup.target_scale if spec is not None and spec.holdup is not None else None
-    chosen, _ = shown(study, MOST_ROWS)
-    if target_scale is not None:  # of the chosen setting the other scales stand beside its score
-        chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == target_scale]
-    floor = spec.environment.floor if spec is not None else None
-    frame = learning_curves(chosen[:MAX_SERIES], evaluations, floor=floor)
+    chosen = shown(study)
+    if spec is not None and spec.holdup is not None:  # of the chosen setting the other scales stand beside its score
+        chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == spec.holdup.target_scale]
+    floor, goal = (spec.environment.floor, spec.environment.target) if spec is not None else (None, None)
+    frame = learning_curves(chosen, evaluations, floor=floor)
     if frame.empty:
         why = "No run of a known scale with its whole budget has an evaluation yet. Fix: wait for the first one."
         return absent(key, title, why)
@@ -162,44 +151,41 @@ def return_steps(study: "Study", title: str) -> Figure:
         (f"{arm}, {runners(scale)}" if named else runners(scale)) + (", one run" if n == 1 else "")
         for arm, scale, n in zip(frame["arm"], frame["num_env_runners"], runs, strict=True)
     ]
-    ends = frame.groupby("series", sort=False).last()
-    lost = frame.groupby("series", sort=False)["n_failed"].first()
+    ends, lost = (getattr(frame.groupby("series", sort=False), of)() for of in ("last", "first"))
     fate = "counted at the floor from its end on" if floor is not None else "left out, as no floor is known"
-    failures = " ".join(f"{name}: {count(int(n), 'failed run')} {fate}." for name, n in lost[lost > 0].items())
-    goal = spec.environment.target if spec is not None else None
-    caption = (
+    failures = [f"{name}: {count(int(n), 'failed run')} {fate}" for name, n in lost["n_failed"].items() if n > 0]
+    reading = (
         "Lines: interquartile mean of the greedy evaluation return over the runs of a setting; bands: 95 % intervals, "
-        f"one run has none. {'' if goal is None else f'Dotted: the target, {goal:g}.'} "
-        f"{failures} {_seeds(study)} Engine: {study.engine}."
     )
+    reading += "one run has none"
+    dotted = "" if goal is None else f"Dotted: the target, {goal:g}"
+    lines = sum(wrapped(str(name)).count("\n") + 1 for name in ends.index) if len(ends) <= MAX_SERIES else 3
     return Figure(
         key=key,
         title=title,
-        alt=" ".join(
-            sentence(f"{name}: the return after {row['at']:,.0f} env steps is {in_words(estimate_of(row))}")
+        alt=sentences(
+            f"{name}: the return after {row['at']:,.0f} env steps is {in_words(estimate_of(row))}"
             for name, row in ends.iterrows()
         ),
-        caption=sentence(caption),
+        caption=sentences([reading, dotted, *failures, _seeds(study), f"Engine: {study.engine}"]),
         frame=frame,
         paint=partial(_curves, target=goal),
-        height_in=2.7 + 0.17 * sum(wrapped(str(name)).count("\n") + 1 for name in ends.index),
+        height_in=2.7 + 0.17 * lines,
     )
 
 
 def _curves(ax: Axes, frame: pd.DataFrame, *, target: float | None) -> None:
     import seaborn.objects as so
 
-    names = list(dict.fromkeys(frame["series"]))
     low, high = frame["value"].min(), frame["value"].max()
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     thousands = frame["at"].max() >= 3_000
     here = frame.assign(at=frame["at"] / (1_000 if thousands else 1))
     here[["low", "high"]] = here[["low", "high"]].clip(low - room, high + room)  # bands of few runs are far wider
-    plot = so.Plot(here, x="at", y="value", color="series")
-    plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False).add(
-        so.Line(pointsize=3), marker="series"
-    )
-    put(plot.scale(**looks(names)), ax, legend=len(names) > 1)
+    colour = "series" if here["series"].nunique() <= MAX_SERIES else "num_env_runners"
+    plot = so.Plot(here, x="at", y="value", color=colour, group="series")
+    plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False)
+    put(plot.add(so.Line(pointsize=3), marker="series" if colour == "series" else None), ax, here, "series")
     if target is not None and low - room <= target <= high + room:
         ax.axhline(target, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set(ylim=(low - room, high + room), ylabel="evaluation return")
@@ -214,36 +200,23 @@ def front(study: "Study", title: str) -> Figure:
     if finished.empty:
         why = "No finished run has both a return and a measured clock: CPU time of other runs is not that of n runners."
         return absent("front", title, why)
-    columns = ["trial", "num_env_runners", "cpu_s_spent", "final_return"]
-    frame = finished[columns].sort_values(
-        ["num_env_runners", "cpu_s_spent", "final_return"], ascending=[True, True, False]
-    )
-    best = frame.groupby("num_env_runners")["final_return"].transform(
-        lambda some: some.cummax().shift(fill_value=-np.inf)
-    )
-    frame = frame.assign(
-        on_front=frame["final_return"] > best, series=[runners(int(n)) for n in frame["num_env_runners"]]
-    )
-    frame = frame.reset_index(drop=True)
-    scales = frame["series"].unique()
-    kept: Sequence[str] = scales[
-        np.unique(np.linspace(0, len(scales) - 1, min(len(scales), MAX_SERIES)).round().astype(int))
-    ]
-    drawn = frame[frame["series"].isin(kept)].reset_index(drop=True)
-    tops = drawn[drawn["on_front"]].groupby("series", sort=False).last()
-    rest = f"{len(scales) - len(kept)} more numbers of runners: see the trials." if len(scales) > len(kept) else ""
+    by = ["num_env_runners", "cpu_s_spent", "final_return"]
+    frame = finished[["trial", *by]].sort_values(by, ascending=[True, True, False])
+    scales = frame.groupby("num_env_runners")["final_return"]
+    best = scales.transform(lambda some: some.cummax().shift(fill_value=-np.inf))
+    names = [runners(int(n)) for n in frame["num_env_runners"]]
+    frame = frame.assign(on_front=frame["final_return"] > best, series=names).reset_index(drop=True)
+    tops = frame[frame["on_front"]].groupby("series", sort=False).last()
+    reading = "Each dot is one run with a measured clock; lines join the runs that no other one of the same number of "
     return Figure(
         key="front",
         title=title,
-        alt=" ".join(
-            sentence(f"{name}: the best run returns {row.final_return:,.3g} for {row.cpu_s_spent:,.3g} CPU-seconds")
+        alt=sentences(
+            f"{name}: the best run returns {row.final_return:,.3g} for {row.cpu_s_spent:,.3g} CPU-seconds"
             for name, row in tops.iterrows()
         ),
-        caption=sentence(
-            "Each dot is one run with a measured clock; lines join the runs that no other one of the same number of "
-            f"runners beats in both. {rest} Engine: {study.engine}."
-        ),
-        frame=drawn,
+        caption=sentences([f"{reading}runners beats in both", f"Engine: {study.engine}"]),
+        frame=frame,
         paint=_front,
     )
 
@@ -251,10 +224,11 @@ def front(study: "Study", title: str) -> Figure:
 def _front(ax: Axes, frame: pd.DataFrame) -> None:
     import seaborn.objects as so
 
-    names = list(dict.fromkeys(frame["series"]))
-    plot = so.Plot(frame, x="cpu_s_spent", y="final_return", color="series", marker="series")
-    plot = plot.add(so.Dots(alpha=0.6)).add(so.Line(marker=""), data=frame[frame["on_front"] > 0], marker=None)
-    put(plot.scale(**looks(names)), ax, legend=len(names) > 1)
+    colour = "series" if frame["series"].nunique() <= MAX_SERIES else "num_env_runners"
+    marker = "series" if colour == "series" else None
+    plot = so.Plot(frame, x="cpu_s_spent", y="final_return", color=colour, group="series")
+    plot = plot.add(so.Dots(alpha=0.6), marker=marker).add(so.Line(marker=""), data=frame[frame["on_front"] > 0])
+    put(plot, ax, frame, "series")
     if frame["cpu_s_spent"].max() > 3 * frame["cpu_s_spent"].min() > 0:
         ax.set_xscale("log")
     ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")

@@ -1,31 +1,32 @@
 """Figures of time: efficiency against the number of runners, and the phases of an iteration. Select; no statistics."""
 
+import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.answers.facts import estimate_of, in_words, number, percent, runners
-from analysis.figures.figure import GREY, MAX_SERIES, Figure, absent, looks, put, sentence, wrapped
+from analysis.answers.facts import in_words, number, percent, runners
+from analysis.estimates.frame import estimate_of
+from analysis.figures.figure import GREY, MAX_SERIES, Figure, absent, put, sentences, wrapped
 from study.text import count, listed
 
 if TYPE_CHECKING:
     from analysis.opened import Study
 
 PARTS = {
-    "share_runners": "sampling",
-    "share_imbalance": "waiting for the slowest",
-    "share_transfer": "collecting samples",
-    "share_learn": "learning",
-    "share_sync": "sending weights",
-    "share_rest": "the rest",
+    "share_runners": ("sampling", "#0072B2"),
+    "share_imbalance": ("waiting for the slowest", "#56B4E9"),
+    "share_transfer": ("collecting samples", "#B9DDF3"),
+    "share_learn": ("learning", "#E69F00"),
+    "share_sync": ("sending weights", "#009E73"),
+    "share_rest": ("the rest", "#6b6b6b"),
 }
-"""Share -> what the picture calls it, in the order of an iteration."""
-PHASES = ("#0072B2", "#56B4E9", "#B9DDF3", "#E69F00", "#009E73", "#6b6b6b")
-"""Colours of these: sampling is blue; neighbours differ in lightness."""
-MAX_BARS = 8
+"""Share -> what the picture calls it, and its colour: sampling is blue; neighbours differ in lightness."""
 FINEST = 0.05
 """Smallest range of an axis of efficiencies: small differences are not made to look large."""
+APART = 0.07
+"""Least distance of two tick labels, in widths of the axis."""
 
 
 def efficiency(study: "Study", title: str) -> Figure:
@@ -39,30 +40,28 @@ def efficiency(study: "Study", title: str) -> Figure:
     if not found:
         table = study.table("strong_scaling")
         return absent("efficiency", title, table.conclusion, table.command)
-    names = dict(zip(found, told_apart(found), strict=True))
-    frame = frame.assign(series=line.map(names))[line.isin(found[:MAX_SERIES])].sort_values(
-        ["series", "num_env_runners"]
-    )
-    frame = frame.sort_values("series", key=lambda each: each.map(list(names.values()).index), kind="stable")
-    rest = len(found) - MAX_SERIES
-    last = frame.groupby("series", sort=False).tail(1)
+    shown = told_apart(found)
+    frame = frame.assign(series=line.map(dict(zip(found, shown, strict=True))))[line.isin(found[:MAX_SERIES])]
+    frame = frame.sort_values("num_env_runners", kind="stable")
+    frame = frame.sort_values("series", key=lambda each: each.map(shown.index), kind="stable").reset_index(drop=True)
     ends = [
-        sentence(
-            f"{row['series'] or 'efficiency'}: {in_words(estimate_of(row))} with {runners(row['num_env_runners'])}"
-        )
-        for _, row in last.iterrows()
+        f"{row['series'] or 'efficiency'}: {in_words(estimate_of(row))} with {runners(row['num_env_runners'])}"
+        for _, row in frame.groupby("series", sort=False).tail(1).iterrows()
     ]
-    caption = (
-        "T(n_ref) / T(n) x n_ref / n, the batch fixed: 1, dotted, is ideal; the smallest scale of a line is 1 by "
-        f"definition. Bars: 95 % intervals. {f'{rest} more workloads: see the table.' if rest > 0 else ''} "
-        f"Engine: {study.engine}."
-    )
+    more = len(found) - MAX_SERIES
     return Figure(
         key="efficiency",
         title=title,
-        alt=" ".join(ends),
-        caption=sentence(caption),
-        frame=frame.reset_index(drop=True),
+        alt=sentences(ends),
+        caption=sentences(
+            [
+                "T(n_ref) / T(n) x n_ref / n, the batch fixed: 1, dotted, is ideal; the smallest scale of a line is 1 "
+                "by definition. Bars: 95 % intervals.",
+                f"{more} more workloads: see the table" if more > 0 else "",
+                f"Engine: {study.engine}",
+            ]
+        ),
+        frame=frame,
         paint=_lines,
         height_in=2.7 + 0.18 * (len(ends) if len(ends) > 1 else 0),
     )
@@ -78,12 +77,14 @@ def told_apart(workloads: list[str]) -> list[str]:
 def _lines(ax: Axes, frame: pd.DataFrame) -> None:
     import seaborn.objects as so
 
-    names = list(dict.fromkeys(frame["series"]))
-    scales = sorted({int(each) for each in frame["num_env_runners"]})
+    ticks: list[int] = []
+    scales = sorted({int(each) for each in frame["num_env_runners"]}, reverse=True)
+    for scale in scales:  # the largest is always named
+        if not ticks or math.log2(ticks[-1] / scale) >= APART * math.log2(scales[0] / scales[-1]):
+            ticks.append(scale)
     plot = so.Plot(frame, x="num_env_runners", y="value", color="series", marker="series")
     plot = plot.add(so.Line()).add(so.Range(), ymin="low", ymax="high")
-    across = so.Continuous(trans="log2").tick(at=scales).label(like="{x:g}")
-    put(plot.scale(x=across, **looks(names)), ax, legend=len(names) > 1)
+    put(plot.scale(x=so.Continuous(trans="log2").tick(at=ticks).label(like="{x:g}")), ax, frame, "series")
     ax.axhline(1, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     low, high = min(frame[["value", "low"]].min()), max(1.0, *frame[["value", "high"]].max())
     span = max(high - low, FINEST)
@@ -100,33 +101,33 @@ def phases(study: "Study", title: str) -> Figure:
     cell = ["workload", "num_env_runners", "train_batch_size"]
     cells = shares.drop_duplicates(cell)
     most = cells["workload"].value_counts(sort=False)
-    chosen = cells[cells["workload"] == most.idxmax()] if most.max() > 1 else cells
-    chosen = chosen.sort_values(cell[1:]).tail(MAX_BARS)
+    chosen = (cells[cells["workload"] == most.idxmax()] if most.max() > 1 else cells).sort_values(cell[1:])
     batches = chosen["num_env_runners"].duplicated().any()
     times = study.estimates("iteration_time_s")[[*cell, "value"]].drop_duplicates(cell)
-    times = times.rename(columns={"value": "seconds"})
-    frame = chosen[cell].merge(shares, on=cell).merge(times, on=cell, how="left")
+    frame = chosen[cell].merge(shares, on=cell).merge(times.rename(columns={"value": "seconds"}), on=cell, how="left")
     frame["bar"] = [
         runners(int(n)) + (f", batch {batch:,}" if batches else "")
         for n, batch in zip(frame["num_env_runners"], frame["train_batch_size"], strict=True)
     ]
-    frame["phase"] = frame["quantity"].map(PARTS)
+    frame["phase"] = [PARTS[name][0] for name in frame["quantity"]]
     bars = []
     for name, here in frame.groupby("bar", sort=False):
         whole = "" if pd.isna(here["seconds"].iloc[0]) else f" of {number(float(here['seconds'].iloc[0]))} s"
         parts = [f"{percent(float(value))} {phase}" for value, phase in zip(here["value"], here["phase"], strict=True)]
-        bars.append(sentence(f"{name}: an iteration{whole} is {listed(parts)} (n={here['n'].iloc[0]})"))
+        bars.append(f"{name}: an iteration{whole} is {listed(parts)} (n={here['n'].iloc[0]})")
     rest = len(cells) - len(chosen)
-    caption = (
-        "Shares of the mean training iteration after the warm-up, and its seconds; runs with a measured clock alone. "
-        f"Learning includes the connectors. {count(rest, 'more cell') + ' in the table.' if rest > 0 else ''} "
-        f"Engine: {study.engine}."
-    )
     return Figure(
         key="phases",
         title=title,
-        alt=" ".join(bars),
-        caption=sentence(caption),
+        alt=sentences(bars),
+        caption=sentences(
+            [
+                "Shares of the mean training iteration after the warm-up, and its seconds; runs with a measured clock "
+                "alone. Learning includes the connectors.",
+                f"{count(rest, 'more cell')} in the table" if rest > 0 else "",
+                f"Engine: {study.engine}",
+            ]
+        ),
         frame=frame,
         paint=_stacked,
         height_in=1.7 + 0.4 * len(bars),
@@ -136,10 +137,10 @@ def phases(study: "Study", title: str) -> Figure:
 def _stacked(ax: Axes, frame: pd.DataFrame) -> None:
     import seaborn.objects as so
 
-    here = frame.assign(percent=100 * frame["value"])
-    bars, order = list(dict.fromkeys(here["bar"])), list(PARTS.values())
+    here, bars = frame.assign(percent=100 * frame["value"]), list(dict.fromkeys(frame["bar"]))
     plot = so.Plot(here, x="percent", y="bar", color="phase").add(so.Bar(alpha=1, edgewidth=0), so.Stack(), orient="y")
-    put(plot.scale(color=so.Nominal(list(PHASES), order=order), y=so.Nominal(order=bars)), ax)
+    names, colours = zip(*PARTS.values(), strict=True)
+    put(plot.scale(color=so.Nominal(list(colours), order=list(names)), y=so.Nominal(order=bars)), ax, here)
     seconds = here.groupby("bar")["seconds"].first()
     labels = [wrapped(bar) + ("" if pd.isna(seconds[bar]) else f"\n{number(float(seconds[bar]))} s") for bar in bars]
     ax.set(xlim=(0, 100), xlabel="share of the iteration [%]", ylabel="")

@@ -12,8 +12,7 @@ FOLDER = "clips"
 """Inside of the study's folder."""
 MAX_BYTES = 2_000_000
 """Of a film inside of a page: what still opens at once and fits an e-mail."""
-MAX_POSTER_BYTES = 500_000
-_KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0), ".png": ("image/png", b"\x89PNG", 0)}
+_KINDS = {".mp4": ("video/mp4", b"ftyp", 4), ".gif": ("image/gif", b"GIF8", 0)}
 """Ending -> media type, and what such a file has where."""
 _FIX = "Film it again with `python -m study evaluate STUDY --video`."
 
@@ -24,32 +23,20 @@ class Clip:
 
     Attributes:
         caption: What is seen, as sentences.
-        suffix: `.mp4` or `.gif`.
+        suffix: `.mp4`, or `.gif`, which moves by itself.
         film: Its bytes; empty where it is missing.
-        poster: A picture of it, .png; empty where there is none.
         missing: Why it is not shown; empty where it is.
     """
 
     caption: str = ""
     suffix: str = ".mp4"
     film: bytes = b""
-    poster: bytes = b""
     missing: str = ""
-
-    @property
-    def moves_by_itself(self) -> bool:
-        """Whether it is a picture that moves rather than a film with a button."""
-        return self.suffix == ".gif"
 
     @property
     def film_uri(self) -> str:
         """The film as a data URI."""
-        return _uri(self.suffix, self.film)
-
-    @property
-    def poster_uri(self) -> str:
-        """The picture as a data URI; empty where there is none."""
-        return _uri(".png", self.poster) if self.poster else ""
+        return f"data:{_KINDS[self.suffix][0]};base64,{base64.b64encode(self.film).decode()}"
 
 
 def find_clip(study: Path, study_id: str) -> Clip | None:
@@ -69,23 +56,16 @@ def find_clip(study: Path, study_id: str) -> Clip | None:
         return Clip(missing=str(error))
     if facts.study_id != study_id:
         return Clip(missing=f"{facts_file}: must show this study, got {facts.study_id}. Fix: {_FIX}")
-    try:
-        poster = _content(facts_file.with_suffix(".png"), MAX_POSTER_BYTES)
-    except RecordError:  # a film needs none
-        poster = b""
-    return Clip(caption=_caption(facts), suffix=Path(facts.file).suffix, film=film, poster=poster)
-
-
-def _caption(facts: FilmFacts) -> str:
-    kind = "greedy" if facts.deterministic else "drawn"
-    returns = listed([plain(shot.episode_return) for shot in facts.shots])
+    episode = "greedy episode" if facts.deterministic else "drawn episode"
     many = len(facts.shots) > 1
-    episodes = f"The first {count(len(facts.shots), kind + ' episode')}" if many else f"The first {kind} episode"
     cut = "" if all(shot.whole for shot in facts.shots) else " The last one is not shown to its end."
-    return (
-        f"{episodes} of trial {facts.trial} in {facts.environment}, evaluation seed {facts.evaluation_seed}; "
-        f"return{'s' if many else ''} {returns}.{cut} Single episodes: an impression, no result."
+    caption = (
+        f"The first {count(len(facts.shots), episode) if many else episode} of trial {facts.trial} in "
+        f"{facts.environment}, evaluation seed {facts.evaluation_seed}; return{'s' if many else ''} "
+        f"{listed([plain(shot.episode_return) for shot in facts.shots])}.{cut} Single episodes: an impression, no "
+        "result."
     )
+    return Clip(caption=caption, suffix=Path(facts.file).suffix, film=film)
 
 
 def _content(file: Path, limit: int) -> bytes:
@@ -96,23 +76,13 @@ def _content(file: Path, limit: int) -> bytes:
     """
     _, mark, start = _KINDS[file.suffix]
     try:
-        if not file.is_file():
-            raise RecordError(where=str(file), rule="must be a file", got="none", fix=_FIX)
-        if (size := file.stat().st_size) > limit:
-            rule = f"must have at most {limit / 1e6:g} MB to be shown in a page"
-            raise RecordError(
-                where=str(file),
-                rule=rule,
-                got=f"{size / 1e6:.1f}",
-                fix="Open the file itself, or name a .mp4 for --video.",
-            )
-        content = file.read_bytes()
+        size = file.stat().st_size if file.is_file() else 0
+        content = file.read_bytes() if 0 < size <= limit else b""
     except OSError as error:
         raise RecordError(where=str(file), rule=f"must be readable ({error.strerror})", fix=_FIX) from error
+    if size > limit:
+        rule, fix = f"must have at most {limit / 1e6:g} MB to be shown in a page", "Open the file itself."
+        raise RecordError(where=str(file), rule=rule, got=f"{size / 1e6:.1f}", fix=fix)
     if content[start : start + len(mark)] != mark:
-        raise RecordError(where=str(file), rule=f"must be a {file.suffix}", got="another content", fix=_FIX)
+        raise RecordError(where=str(file), rule=f"must be a {file.suffix}", got="another content or none", fix=_FIX)
     return content
-
-
-def _uri(suffix: str, content: bytes) -> str:
-    return f"data:{_KINDS[suffix][0]};base64,{base64.b64encode(content).decode()}"

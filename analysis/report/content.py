@@ -1,9 +1,11 @@
 """What a report says, apart from how it looks: the answer, at most five tables and five figures, limits. No engine."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from analysis.answers import Answer
 from analysis.answers.facts import complete, progress
@@ -28,6 +30,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "search": ("T8", "T2", "T5", "trials"),
 }
 """Kind of study -> the tables that its question is about, in order."""
+SOFTWARE = ("ray", "torch", "jax", "gymnasium", "python")
+"""Versions that a page names."""
 GRID5000 = (
     "Experiments presented in this paper were carried out using the Grid'5000 testbed, supported by a scientific "
     "interest group hosted by Inria and including CNRS, RENATER and several Universities as well as other "
@@ -37,7 +41,7 @@ GRID5000 = (
 _NODE = re.compile(r"(?:^|[^A-Za-z0-9.-])(?:[A-Za-z0-9-]+\.)+grid5000\.fr(?![A-Za-z0-9.-]*[A-Za-z0-9])", re.IGNORECASE)
 """A host name of the testbed, such as gros-12.nancy.grid5000.fr, and not of a name that merely begins so."""
 _PLACES = ("hardware", "cluster", "sessions", "hostname", "nodes")
-"""Entries of the sheet that name machines; a description may name any."""
+"""Entries of the sheet that name machines; a description, or the command of a session, may name any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Report:
         name: Of the study.
         source: Where it was read.
         summary: What the study is, in a sentence.
+        ran_on: Machine, versions and commit of its last session, in a sentence; empty where they are not known.
         answer: What it says, with its limits.
         tables: Every table, the empty ones and those of the answer too; each is a file.
         figures: Every figure, those that are not drawn too; each that is drawn is a file.
@@ -58,6 +63,7 @@ class Report:
     name: str
     source: str
     summary: str
+    ran_on: str = ""
     answer: Answer
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
@@ -78,10 +84,10 @@ class Report:
     @property
     def shown_tables(self) -> tuple[Table, ...]:
         """The tables of the page below the answer: of the study's question, those that have rows."""
-        wanted = TABLES.get(self.answer.kind, TABLES["search"])
-        found = {each.key: each for each in self.tables if not each.empty}
-        chosen = [found[key] for key in wanted if key in found][: MOST - len(self.answer.tables)]
-        return tuple(replace(each, most_rows=MOST_TRIALS) if each.key == "trials" else each for each in chosen)
+        above = [each.key for each in self.answer.tables]
+        found = {each.key: each for each in self.tables if not each.empty and each.key not in above}
+        keys = [key for key in TABLES.get(self.answer.kind, TABLES["search"]) if key in found][: MOST - len(above)]
+        return tuple(replace(found[key], most_rows=MOST_TRIALS) if key == "trials" else found[key] for key in keys)
 
     @property
     def definitions(self) -> tuple[str, ...]:
@@ -90,10 +96,11 @@ class Report:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What stands beside the page, in sentences."""
+        """What the study ran on, and what stands beside the page, in sentences."""
         tables = ", ".join(f"`{table.key}` ({table.title})" for table in self.tables if not table.empty)
         figures = ", ".join(f"`{figure.key}`" for figure in self.figures if figure.drawn)
         return (
+            *([self.ran_on] if self.ran_on else []),
             f"`tables/` has every table as CSV with all its columns: {tables}.",
             f"`figures/` has every figure as picture and as CSV: {figures or 'none'}.",
         )
@@ -108,12 +115,14 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
         price_per_cpu_hour: What a CPU-hour costs, in any currency.
     """
     answer = study.answer(price_per_cpu_hour)
+    keys = [each.key for each in answer.tables]
     return Report(
         name=study.name,
         source=study.data.source,
         summary=_summary(study.data),
+        ran_on=_ran_on(study.data.sheet),
         answer=answer,
-        tables=(*answer.tables, *study.tables.values()),
+        tables=(*answer.tables, *(table for table in study.tables.values() if table.key not in keys)),
         figures=tuple(study.figures.values()),
         acknowledgement=acknowledgement(study.data),
         clip=clip,
@@ -133,21 +142,19 @@ def _summary(data: StudyData) -> str:
     return f"{kind}{where}: {count(len(data.runs), 'trial')}{span}{ended}; engine: {engine}."
 
 
+def _ran_on(sheet: Mapping[str, Any]) -> str:
+    hardware, versions = (sheet.get(name) or {} for name in ("hardware", "versions"))
+    cores = hardware.get("physical_cpus")
+    said = [f"{count(cores, 'core')} of {hardware.get('cpu_model') or 'an unknown CPU'}"] if cores else []
+    said += [f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name)]
+    said += [f"commit {str(sheet['commit'])[:10]}"] if sheet.get("commit") else []
+    return f"Its last session ran on {', '.join(said)}." if said else ""
+
+
 def acknowledgement(data: StudyData) -> str:
     """Return the testbed's sentence if a driver or a node of the study was there, else an empty text."""
-    machines = [text for place in _PLACES for text in _texts(data.sheet.get(place))]
-    machines += [str(nodes) for nodes in data.runs["nodes"].dropna().unique()]
-    return GRID5000 if any(_NODE.search(text) for text in machines) else ""
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            if key != "command":
-                yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
+    places = {name: data.sheet.get(name) for name in _PLACES}
+    sessions = [{**each, "command": None} for each in places["sessions"] or []]
+    machines = orjson.dumps({**places, "sessions": sessions}, default=str).decode()
+    nodes = " ".join(map(str, data.runs["nodes"].dropna().unique()))
+    return GRID5000 if _NODE.search(f"{machines} {nodes}") else ""

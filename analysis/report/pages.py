@@ -1,21 +1,20 @@
 """A report as one HTML page and as Markdown. Jinja2 with autoescape: names and reasons may hold anything."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures import Figure
-from analysis.report.clip import Clip
 from analysis.report.content import Report
 from analysis.tables.writers import prose
 from analysis.tables.writers import to_html as table_to_html
 from analysis.tables.writers import to_markdown as table_to_markdown
-from study.harmless import markdown
+from study.harmless import markdown, one_line
 
 CLIP = "clip"
-"""Name of the film, and of its picture, beside the figures."""
+"""Name of the film beside the figures."""
 _SVG = "data:image/svg+xml;base64,"
 
 
@@ -53,13 +52,18 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
     yield report.answer.to_markdown().rstrip()
     yield from _figures([report.beside] if report.beside else [], folder)
     yield "## Evidence"
-    yield from _clip(report.clip, folder)
+    if (clip := report.clip) is not None and clip.missing:
+        yield f"*The best policy at work*: not shown. {_line(clip.missing)}"
+    elif clip is not None:
+        film = f"{folder}/{CLIP}{clip.suffix}"
+        yield f"![{_alt(clip.caption)}]({film})" if clip.suffix == ".gif" else f"[Film]({film})"
+        yield f"*The best policy at work.* {_line(clip.caption)}"
     yield from _figures(report.shown_figures, folder)
     yield from (table_to_markdown(table, alone=False).rstrip() for table in report.shown_tables)
     for title, texts in (
         ("Limits", report.answer.limits),
         ("Definitions", report.definitions),
-        ("Files beside this page", report.files),
+        ("Machine, software and files", report.files),
         ("Acknowledgement", (report.acknowledgement,) if report.acknowledgement else ()),
     ):
         if texts:
@@ -67,29 +71,14 @@ def _markdown(report: Report, folder: str) -> Iterator[str]:
             yield "\n".join(f"- {_line(text)}" for text in texts)
 
 
-def _figures(figures: "list[Figure] | tuple[Figure, ...]", folder: str) -> Iterator[str]:
+def _figures(figures: Sequence[Figure], folder: str) -> Iterator[str]:
     for figure in figures:
         yield f"![{_alt(figure.alt)}]({folder}/{figure.key}.png)"
         yield f"*{_line(figure.title)}* {_line(figure.caption)}"
 
 
-def _clip(clip: Clip | None, folder: str) -> Iterator[str]:
-    if clip is None:
-        return
-    if clip.missing:
-        yield f"*The best policy at work*: not shown. {_line(clip.missing)}"
-        return
-    film = f"{folder}/{CLIP}{clip.suffix}"
-    if clip.moves_by_itself:
-        yield f"![{_alt(clip.caption)}]({film})"
-    else:
-        yield f"[![{_alt(clip.caption)}]({folder}/{CLIP}.png)]({film})" if clip.poster else f"[Film]({film})"
-    yield f"*The best policy at work.* {_line(clip.caption)}"
-
-
 def _line(text: str) -> str:
-    """Return `text` on one line; what Markdown would take for HTML or a link stays text."""
-    return markdown(" ".join(text.split()))
+    return markdown(one_line(text))
 
 
 def _alt(text: str) -> str:

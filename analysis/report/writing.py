@@ -17,8 +17,6 @@ from study.records.files import below, write_below
 Format = Literal["html", "md", "csv", "tex"]
 PAGE, TEXT = "report.html", "report.md"
 WRITERS = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
-OLD_FIGURES = ("weak_efficiency", "return_wall_clock", "importance")
-"""Pictures of earlier versions, which would look like part of this report."""
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
@@ -81,8 +79,6 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
         yield TEXT, to_markdown(report)
     if "md" in formats and report.clip is not None and report.clip.film:
         yield f"figures/{CLIP}{report.clip.suffix}", report.clip.film
-        if report.clip.poster:
-            yield f"figures/{CLIP}.png", report.clip.poster
     for table in report.tables:
         yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:
@@ -92,11 +88,10 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
 
 
 def _stale(report: Report) -> Iterator[str]:
-    """Yield the files that an earlier report may have left and this one does not have."""
-    drawn = {figure.key for figure in report.figures if figure.drawn}
-    for key in {*FIGURES, *OLD_FIGURES} - drawn:
-        yield from (f"figures/{key}.{form}" for form in ("svg", "png", "pdf", "csv"))
-    if report.clip is None or not report.clip.film:
-        yield from (f"figures/{CLIP}{form}" for form in (".mp4", ".gif", ".png"))
-    for key in {"answer", "prices"} - {table.key for table in report.tables}:
-        yield from (f"tables/{key}.{form}" for form in WRITERS)
+    """Yield the files that an earlier report may have left and whose table or figure this one does not have."""
+    shown = [f"tables/{each.key}" for each in report.tables]
+    shown += [f"figures/{each.key}" for each in report.figures if each.drawn]
+    shown += [f"figures/{CLIP}"] if report.clip is not None and report.clip.film else []
+    known = ("tables/answer", "tables/prices", f"figures/{CLIP}", *(f"figures/{key}" for key in FIGURES))
+    for name in {*known} - {*shown}:
+        yield from (f"{name}.{form}" for form in ("md", "csv", "tex", "svg", "png", "pdf", "mp4", "gif"))

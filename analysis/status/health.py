@@ -4,9 +4,8 @@ Looks without touching: a driver that starts at this moment must not find its lo
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from study.errors import RecordError
 from study.harmless import mask_credentials, one_line
@@ -33,8 +32,7 @@ MUCH_BEHIND = 1_000
 """Records: the mirror of a running study sends them in batches, so a few hundred are nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mirror:
+class Mirror(NamedTuple):
     """How far MLflow has caught up."""
 
     uri: str
@@ -45,18 +43,7 @@ class Mirror:
     """Whether it has got any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
-    """CPU pressure of one trial: the share of its training time in which some task waited for a CPU."""
-
-    trial: int
-    share: float
-    own_cores: bool
-    """Whether each of its processes has a core of its own, so that the waiting is due to others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(NamedTuple):
     """What a person should know, and the command that does something about it."""
 
     text: str
@@ -78,19 +65,9 @@ def mirror_of(folder: StudyFolder, identity: StudyIdentity, driver: Driver) -> M
         return None
     try:
         mirror = MlflowMirror(folder, identity.tracking_uri)
-        behind, begun = mirror.behind, mirror.state.experiment_id != ""
+        return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
     except (OSError, RecordError):
         return None
-    return Mirror(uri=mask_credentials(identity.tracking_uri), behind=behind, begun=begun)
-
-
-def pressures(rows: Sequence[TrialRow]) -> tuple[Pressure, ...]:
-    """Return the CPU pressure of the trials that tell it."""
-    return tuple(
-        Pressure(trial=row.trial, share=share, own_cores=row.timing in ("measured", "tainted") and not row.provisional)
-        for row in rows
-        if (share := row.sums.mean_cpu_pressure()) is not None
-    )
 
 
 def resume_command(folder: StudyFolder, identity: StudyIdentity) -> str:
@@ -108,47 +85,49 @@ def advice(status: "Status", rows: Sequence[TrialRow], resume: str) -> Iterator[
     """Yield what a person should know or do, the gravest first."""
     driver, silence_s = status.driver, status.silence_s or 0.0
     if driver == "gone":
-        text = "The driver ended without saying so (killed?); nothing recorded is lost. Go on with:"
-        yield Advice(text=text, command=resume)
+        yield Advice("The driver ended without saying so (killed?); nothing recorded is lost. Go on with:", resume)
     if driver == "ended" and not status.complete:
-        yield Advice(text="Resume with:", command=resume)
+        yield Advice("Resume with:", resume)
     if driver == "working" and silence_s > quiet_after_s(status.longest_pause_s):
         known = status.longest_pause_s is not None
         pause = f"; the longest pause so far was {status.longest_pause_s:,.0f} s" if known else ""
-        hang = f"Nothing was recorded for {silence_s:,.0f} s{pause}. It may hang: look at its terminal or job log."
-        yield Advice(text=hang)
+        look = "It may hang: look at its terminal or job log."
+        yield Advice(f"Nothing was recorded for {silence_s:,.0f} s{pause}. {look}")
     if failed := [row for row in rows if row.status == "failed"]:
         last = max(failed, key=lambda row: row.ended_at or 0.0)
         why = one_line(last.reason) or "no reason"
-        yield Advice(text=f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
+        yield Advice(f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
     if left := sum(row.status == "interrupted" or (row.status == "running" and driver != "working") for row in rows):
         then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
-        yield Advice(text=f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
+        yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
 
 
-def clocks(status: "Status", rows: Sequence[TrialRow]) -> Iterator[Advice]:
+def clocks(status: "Status", rows: Mapping[int, TrialRow]) -> Iterator[Advice]:
     """Yield why some clocks are worth nothing, and who else uses the CPUs."""
     clocks_ = count(sum(status.timings.values()), "clock")
     for label, runs in status.timings.items():
         if label != "measured" and runs:
-            reason = next((row.timing_reason for row in rows if row.timing == label and row.timing_reason), "")
-            such = f", such as: {one_line(reason)}" if reason else ""
-            are = "is" if runs == 1 else "are"
-            yield Advice(text=f"{runs} of {clocks_} {are} {label} and in no efficiency table{such}.")
-    foreign = [each for each in status.pressure if each.own_cores and each.share >= PRESSURE_LIMIT]
-    if foreign:
-        worst = max(foreign, key=lambda each: each.share)
-        share, limit = f"{worst.share:.0%} of the time", f"(limit {PRESSURE_LIMIT:.0%})"
-        text = f"Tasks of trial {worst.trial} waited for a CPU {share} although each has one of its own {limit}: "
-        yield Advice(text=f"{text}other programs load its node.")
+            reasons = (row.timing_reason for row in rows.values() if row.timing == label and row.timing_reason)
+            such = f", such as: {one_line(reason)}" if (reason := next(reasons, "")) else ""
+            yield Advice(
+                f"{runs} of {clocks_} {'is' if runs == 1 else 'are'} {label} and in no efficiency table{such}."
+            )
+    # Where each process of a trial has a core of its own, the waiting is due to others.
+    own = {trial for trial in status.pressure if rows[trial].timing in ("measured", "tainted")}
+    own -= {trial for trial in own if rows[trial].provisional}
+    worst = max(own, key=status.pressure.__getitem__, default=None)
+    if worst is not None and status.pressure[worst] >= PRESSURE_LIMIT:
+        share, limit = f"{status.pressure[worst]:.0%} of the time", f"(limit {PRESSURE_LIMIT:.0%})"
+        text = f"Tasks of trial {worst} waited for a CPU {share} although each has one of its own {limit}: "
+        yield Advice(f"{text}other programs load its node.")
 
 
-def late(status: "Status", folder: StudyFolder) -> Iterator[Advice]:
+def late(status: "Status") -> Iterator[Advice]:
     """Yield how far MLflow is behind, where that is much or nobody sends it any more."""
     if (mirror := status.mirror) is None:
         return
     behind = f"MLflow is {count(mirror.behind, 'record')} behind ({mirror.uri})"
     if status.driver == "working" and mirror.behind > MUCH_BEHIND:
-        yield Advice(text=f"{behind}; the study does not wait for it.")
+        yield Advice(f"{behind}; the study does not wait for it.")
     elif status.driver != "working" and mirror.behind:
-        yield Advice(text=f"{behind}; catch up with:", command=f"python -m study sync {shlex.quote(str(folder.path))}")
+        yield Advice(f"{behind}; catch up with:", f"python -m study sync {shlex.quote(status.folder)}")

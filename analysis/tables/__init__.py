@@ -1,5 +1,1 @@
-"""Tables T1 to T11 of a study, as values and as text. Views: no arithmetic; imports no engine.
-
-for table in all_tables(Results(open_study("studies/quickstart"))):
-    print(table.to_markdown())
-"""
+"""Tables of a study as values and as text: views of its estimates that do no arithmetic. Imports no engine."""

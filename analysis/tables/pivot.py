@@ -7,30 +7,30 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.frame import estimate_of, select
-from analysis.quantity import QUANTITIES
-from analysis.tables.cells import SUFFIXES, TableColumn
+from analysis.quantity import QUANTITIES, Part
 from analysis.tables.numbers import in_words
-from analysis.tables.table import Table, left_out
+from analysis.tables.table import SUFFIXES, Table, TableColumn
 
 PLACE = ("workload", "arm", "num_env_runners", "num_cpus", "num_nodes", "train_batch_size")
 """What a row is about."""
 COUNTS = ("n", "n_failed", "n_censored")
 KEY = ["fingerprint", *PLACE[2:]]
 """What makes two estimates of measured runs those of one place; workloads are called otherwise in weak scaling."""
-ABOUT: Mapping[str, tuple[str, str, str]] = MappingProxyType(
-    {
-        "workload": ("", "workload", "What tells this group of equal work from the others."),
-        "arm": ("", "setting", "The setting in words."),
-        "num_env_runners": ("1", "runners", "Environment runners, n."),
-        "num_cpus": ("1", "CPUs", "CPUs allocated, P: main + n x CPUs per runner + learners."),
-        "num_nodes": ("1", "nodes", "Nodes that held processes of the trial."),
-        "train_batch_size": ("1", "batch", "Env steps per iteration, as asked."),
-        "n": ("1", "runs", "Runs behind the row."),
-        "n_failed": ("1", "failed", "Failed runs of this row."),
-        "n_censored": ("1", "never", "Runs that did not reach the target: its mean is then a lower bound."),
-    }
-)
-"""Column -> unit, label and meaning."""
+ABOUT: Mapping[str, TableColumn] = {
+    each.name: each
+    for each in (
+        TableColumn("workload", "", "workload", "What tells this group of equal work from the others."),
+        TableColumn("arm", "", "setting", "The setting in words."),
+        TableColumn("num_env_runners", "1", "runners", "Environment runners, n."),
+        TableColumn("num_cpus", "1", "CPUs", "CPUs allocated, P: main + n x CPUs per runner + learners."),
+        TableColumn("num_nodes", "1", "nodes", "Nodes that held processes of the trial."),
+        TableColumn("train_batch_size", "1", "batch", "Env steps per iteration, as asked."),
+        TableColumn("n", "1", "runs", "Runs behind the row."),
+        TableColumn("n_failed", "1", "failed", "Failed runs of this row."),
+        TableColumn("n_censored", "1", "never", "Runs that did not reach the target: its mean is then a lower bound."),
+        TableColumn("timing", "", "clocks", "Labels of the runs' clocks."),
+    )
+}
 
 
 def pivot(
@@ -71,77 +71,61 @@ def _keys(rows: pd.DataFrame, key: Sequence[str]) -> "pd.Series[Any]":
 
 def table_of_pivot(
     wide: pd.DataFrame,
-    *,
     key: str,
     title: str,
-    quantities: str,
+    columns: str,
     conclusion: str,
-    counts: Any,
-    about: str = "workload num_env_runners num_cpus num_nodes train_batch_size",
-    more: Sequence[TableColumn] = (),
+    part: Part,
+    *,
     labels: Mapping[str, str] = MappingProxyType({}),
     notes: Sequence[str] = (),
     definitions: Sequence[str] = (),
-    first: str = "",
 ) -> Table:
     """Return a table of a pivot; a column without any value, or with one that says nothing, is left out.
 
     Args:
-        wide: As `pivot` returns it, with the columns `more` where these are given.
+        wide: As `pivot` returns it.
         key: Of the table, such as `T2`.
         title: Of the table.
-        quantities: Those that it shows, separated by spaces.
+        columns: Those of `ABOUT` and quantities, separated by spaces, in order.
         conclusion: One sentence.
-        counts: What it rests on, a `Part`.
-        about: Columns of `ABOUT` that stand before the quantities.
-        more: Further columns of the frame, at the end.
+        part: What it rests on.
         labels: Column -> what people call it here.
         notes: Further sentences.
         definitions: What must be known to read it, beside the meaning of each column.
-        first: Columns that people see first.
     """
-    columns = []
-    for name in (*about.split(), "n", "n_failed", "n_censored"):
-        unit, label, meaning = ABOUT[name]
-        if not _silent(wide[name], name):
-            columns.append(TableColumn(name=name, unit=unit, label=labels.get(name, label), meaning=meaning))
-    for name in quantities.split():
-        if wide[name].notna().any():
-            one = QUANTITIES[name]
-            label, meaning = labels.get(name, one.label), f"{one.definition} {one.source and f'Source: {one.source}'}"
-            column = TableColumn(name=name, unit=one.unit, label=label, meaning=meaning.strip(), estimate=True)
-            columns.append(column)
-    columns += [column for column in more if wide[column.name].notna().any()]
+    shown = []
+    for name in columns.split():
+        if _silent(wide[name], name):
+            continue
+        if name in ABOUT:
+            unit, label, meaning = ABOUT[name].unit, ABOUT[name].label, ABOUT[name].meaning
+        else:
+            of = QUANTITIES[name]
+            unit, label, meaning = of.unit, of.label, f"{of.definition} {of.source and f'Source: {of.source}'}".strip()
+        shown.append(TableColumn(name, unit, labels.get(name, label), meaning, estimate=name not in ABOUT))
     return Table(
         key=key,
         title=title,
-        frame=wide[[name for column in columns for name in column.names if name in wide]],
-        columns=tuple(columns),
-        definitions=tuple(definitions),
-        n=counts.n,
-        n_failed=counts.n_failed,
-        excluded=left_out(counts.excluded),
+        frame=wide[[name for column in shown for name in column.names if name in wide]],
+        columns=tuple(shown),
         conclusion=conclusion,
+        definitions=tuple(definitions),
         notes=tuple(notes),
-        first=tuple((first or quantities).split()),
+        n=part.n,
+        n_failed=part.n_failed,
+        excluded=part.excluded,
     )
 
 
 def _silent(values: "pd.Series[Any]", name: str) -> bool:
     """Return whether a column says nothing: no value, one workload, one node everywhere, none that never got there."""
     known = values.dropna().unique().tolist()
-    if name in ("workload", "arm"):
-        return known == [""] or (name == "workload" and len(known) <= 1)
-    return not known or (name == "num_nodes" and known == [1]) or (name == "n_censored" and known == [0])
+    nothing = {"workload": known[:1], "arm": [""], "num_nodes": [1], "n_censored": [0]}
+    return not known or known == nothing.get(name)
 
 
-def told(row: Any, name: str, *, digits: int = 3) -> str:
-    """Return an estimate of a row of a pivot in words, such as `1.93 [1.90, 1.96]`.
-
-    Args:
-        row: Of a pivot.
-        name: The quantity.
-        digits: Significant digits.
-    """
+def told(row: Any, name: str) -> str:
+    """Return an estimate of a row of a pivot in words, such as `1.93 [1.90, 1.96]`."""
     found = {"value": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "n": row[f"{name}_n"]}
-    return in_words(estimate_of(found | {"level": 0.95, "method": ""}), digits=digits)
+    return in_words(estimate_of(found | {"level": 0.95, "method": ""}))

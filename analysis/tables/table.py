@@ -1,52 +1,103 @@
-"""The one value that every table is: numbers with intervals, and what must be said with them.
+"""The one value that every table is: a frame with declared columns, and what must be said with it. It never computes.
 
-A table never computes: it takes results, checks that they can be printed honestly, and hands itself to the writers.
+An estimate has three columns in the frame, `name`, `name_low` and `name_high` (both ends NA: no interval), and may have
+a fourth, `name_n`, the runs behind it; without it the row's `n` counts.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analysis.scaling.blocks import in_frame
 from analysis.tables import writers
-from analysis.tables.cells import SUFFIXES, Body, TableColumn, cell
+from analysis.tables.numbers import estimate, is_missing, plain
 from study.statistics import Estimate
 
 MOST_ROWS = 300
 """Maximum rows rendered; the CSV has all."""
+MISSING = "-"
+"""What stands where a quantity does not exist."""
+SUFFIXES = ("_low", "_high", "_n")
+FAILED = "failed"
+"""Key of the failed runs among the reasons for which runs are left out; tables count them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column, declared: its unit is `1` for a pure number and empty for text."""
+
+    name: str
+    unit: str
+    label: str = ""
+    """What people see in the head; by default the name with spaces."""
+    meaning: str = ""
+    estimate: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The head of the column: label and unit."""
+        label = self.label or self.name.replace("_", " ")
+        return label if self.unit in ("", "1") else f"{label} ({self.unit})"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is aligned as numbers."""
+        return self.unit != ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the frame that belong to it."""
+        return (self.name, *(f"{self.name}{suffix}" for suffix in SUFFIXES)) if self.estimate else (self.name,)
+
+    def cell(self, row: Mapping[Any, Any]) -> tuple[str, str]:
+        """Return what a reader sees in a row: the value, and in brackets how well an estimate is known."""
+        value = row[self.name]
+        if is_missing(value):
+            return MISSING, ""
+        if not self.estimate:
+            return plain(value), ""
+        shown, interval = estimate(float(value), row.get(f"{self.name}_low"), row.get(f"{self.name}_high"))
+        own = f"{self.name}_n"
+        runs = row.get(own, row.get("n"))
+        unknown = "(by definition)" if own in row else "(no interval)"
+        return shown, interval or (unknown if is_missing(runs) else f"(n={int(runs)}, no interval)")
+
+
+class Shown(NamedTuple):
+    """The cells of a table as people see them."""
+
+    columns: list[TableColumn]
+    rows: list[list[tuple[str, str]]]
+    """Value and interval of each cell."""
+    above: str
+    """The columns that have one value in all rows, in a sentence; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Table:
-    """A table with everything that must be read with it.
-
-    Every column of the frame is declared; both ends of an interval are there or neither; a table without rows says why
-    in its conclusion.
-    """
+    """A table with everything that must be read with it; one without rows says why in its conclusion."""
 
     key: str
     """Such as `T2`."""
     title: str
     frame: pd.DataFrame
     columns: tuple[TableColumn, ...]
+    conclusion: str
+    """One plain sentence with its interval, or why there is none."""
     definitions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     n: int = 0
     """Runs that the rows rest on."""
     n_failed: int = 0
     excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Reason -> runs that were left out for it, the failed ones apart."""
-    conclusion: str
-    """One plain sentence with its interval, or why there is none."""
+    """Reason -> runs that were left out for it; the failed ones are counted apart."""
     command: str = ""
     """What to run for a table with rows; empty where it has some, or where no command of this project helps."""
-    notes: tuple[str, ...] = ()
     engine: str = ""
     """Of the runs, see `study.engine`; empty where the rows are of no run."""
-    first: tuple[str, ...] = ()
-    """Columns that people see first, after the one that names the row; the CSV keeps the order of the frame."""
     most_rows: int = MOST_ROWS
     """Rows that people are shown."""
 
@@ -69,177 +120,75 @@ class Table:
 
     @property
     def counts(self) -> str:
-        """What the table rests on and what it leaves out, in one sentence."""
+        """What the table rests on and what it leaves out, and the rows that people are not shown, in sentences."""
         runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
-        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in self.excluded.items() if count)
-        return f"n = {runs}, {self.n_failed:,} failed; left out: {left_out or 'none'}."
-
-    @property
-    def more_rows(self) -> str:
-        """A sentence on the rows that people are not shown; empty where they see all."""
+        reasons = [f"{count:,} ({reason})" for reason, count in self.excluded.items() if count and reason != FAILED]
         more = len(self.frame) - self.most_rows
-        return f"… and {more:,} more rows; the CSV has all of them." if more > 0 else ""
+        hidden = f"… and {more:,} more rows; the CSV has all of them. " if more > 0 else ""
+        return f"{hidden}n = {runs}, {self.n_failed:,} failed; left out: {', '.join(reasons) or 'none'}."
 
-    def body(self) -> Body:
-        """Return what people see: the columns that differ between rows, those that answer first, and the rest apart."""
-        name, *others = self.columns
-        order = [name, *sorted(others, key=lambda column: self._place(column.name))]
-        records = self.frame.head(self.most_rows).to_dict("records")
-        cells = [[cell(column, row) for column in order] for row in records]
-        same = [len(cells) > 1 and len({row[at].text for row in cells}) == 1 for at in range(len(order))]
-        same = [each and column.name != name.name and column.name not in self.first
-                for each, column in zip(same, order, strict=True)]  # fmt: skip
-        kept = [at for at, each in enumerate(same) if not each]
-        return Body(
-            columns=tuple(order[at] for at in kept),
-            rows=[[row[at] for at in kept] for row in cells],
-            constant=tuple((order[at], cells[0][at]) for at, each in enumerate(same) if each),
-        )
+    def shown(self) -> Shown:
+        """Return what people see: where all rows have one value of a column, that stands above them."""
+        rows = [
+            [column.cell(row) for column in self.columns] for row in self.frame.head(self.most_rows).to_dict("records")
+        ]
+        kept, above = list(self.columns[:1]), []
+        for column, cells in zip(self.columns[1:], list(zip(*rows, strict=True))[1:], strict=True):
+            if column.estimate or column.name == "num_env_runners" or len(rows) < 2 or len({*cells}) > 1:
+                kept.append(column)
+            elif cells[0][0] != MISSING:
+                above.append(f"{column.heading} = {cells[0][0]}")
+        places = [self.columns.index(column) for column in kept]
+        said = f"In every row: {', '.join(above)}." if above else ""
+        return Shown(kept, [[row[place] for place in places] for row in rows], said)
 
-    def _place(self, name: str) -> int:
-        return self.first.index(name) if name in self.first else len(self.first)
-
-    def select(self, names: Collection[str]) -> "Table":
-        """Return the table with some of its columns, those that exist, and without notes and definitions."""
-        columns = tuple(column for column in self.columns if column.name in names)
-        kept = [name for column in columns for name in column.names if name in self.frame]
-        return replace(self, columns=columns, frame=self.frame[kept], notes=(), definitions=(), first=())
-
-    def to_csv(self) -> str:
-        """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-        return writers.to_csv(self)
-
-    def to_markdown(self) -> str:
-        """Return the table for people, with conclusion, counts and definitions."""
-        return writers.to_markdown(self)
-
-    def to_latex(self) -> str:
-        """Return a `table` environment for booktabs and graphicx."""
-        return writers.to_latex(self)
-
-    def to_html(self) -> str:
-        """Return a `section` with an accessible table: caption, scopes, a region that scrolls by itself."""
-        return writers.to_html(self)
-
-    def to_text(self, width: int = 100) -> str:
-        """Return the table for a terminal: title, aligned columns, conclusion, every line at most `width` letters."""
-        return writers.to_text(self, width)
+    to_csv = writers.to_csv
+    to_markdown = writers.to_markdown
+    to_latex = writers.to_latex
+    to_html = writers.to_html
+    to_text = writers.to_text
 
     def __repr__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        """Show the table in a notebook."""
         return self.to_html()
 
 
-def estimate_columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[Any]]:
-    """Return the frame columns of a column of estimates, see `blocks.in_frame`; None becomes NA."""
-    rows = [(None,) * 4 if each is None else in_frame(each) for each in estimates]
-    names = (name, *(f"{name}{suffix}" for suffix in SUFFIXES))
-    return {column: [row[place] for row in rows] for place, column in enumerate(names)}
-
-
-def make_frame(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """Return a frame with nullable dtypes: Int64, Float64, boolean or string by what the values are."""
-    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
-
-
-def _series(values: Sequence[Any]) -> "pd.Series[Any]":
-    present = [value for value in values if value is not None and value is not pd.NA]
-    if all(isinstance(value, bool) for value in present) and present:
-        dtype = "boolean"
-    elif all(isinstance(value, int) or hasattr(value, "__index__") for value in present) and present:
-        dtype = "Int64"
-    elif all(isinstance(value, (int, float)) or hasattr(value, "__float__") for value in present):
-        dtype = "Float64"
-    else:
-        dtype, values = "string", [None if value is None or value is pd.NA else str(value) for value in values]
-    return pd.Series(list(values), dtype=dtype)
-
-
-def table_of_values(
+def table_of(
     key: str,
     title: str,
-    columns: Sequence[TableColumn],
-    values: Mapping[str, Sequence[Any]],
+    columns: Iterable[TableColumn],
+    rows: Sequence[Mapping[str, Any]],
     conclusion: str,
-    *,
-    n: int = 0,
-    n_failed: int = 0,
-    excluded: Mapping[str, int] = MappingProxyType({}),
-    notes: Iterable[str] = (),
-    definitions: Sequence[str] = (),
-    first: Sequence[str] = (),
+    **more: Any,
 ) -> Table:
-    """Return a table of values that are no pivot of the long frame; a column without any value is left out.
+    """Return a table of rows, each column name -> value, an `Estimate` in those of estimates, or None.
 
-    Args:
-        key: Of the table, such as `T9`.
-        title: Of the table.
-        columns: Its columns, in order.
-        values: Column -> one value for each row, an `Estimate` or None in those of estimates.
-        conclusion: One sentence.
-        n: Runs that the rows rest on.
-        n_failed: Failed runs.
-        excluded: Reason -> runs that are left out for it.
-        notes: Further sentences.
-        definitions: What must be known to read it.
-        first: Columns that people see first.
+    A column without any value is left out. `more` are further fields of the table; `n` is by default that of the rows.
     """
-    shown = [column for column in columns if any(each is not None for each in values[column.name])]
-    frame: dict[str, Any] = {}
-    for column in shown:
-        own = values[column.name]
-        frame |= estimate_columns(column.name, own) if column.estimate else {column.name: own}
+    frame, shown = dict[str, list[Any]](), []
+    for column in columns:
+        values = [row.get(column.name) for row in rows]
+        if not any(isinstance(each, Estimate) or not is_missing(each) for each in values):
+            continue
+        shown.append(column)
+        if column.estimate:
+            quadruples = [in_frame(each) if isinstance(each, Estimate) else (None,) * 4 for each in values]
+            frame |= dict(zip(column.names, map(list, zip(*quadruples, strict=True)), strict=True))
+        else:
+            frame[column.name] = values
+    made = pd.DataFrame(frame, dtype=object).convert_dtypes()
     return Table(
-        key=key,
-        title=title,
-        frame=make_frame(frame),
-        columns=tuple(shown),
-        definitions=tuple(definitions),
-        n=n,
-        n_failed=n_failed,
-        excluded=left_out(excluded),
-        conclusion=conclusion,
-        notes=tuple(notes),
-        first=tuple(first),
+        key=key, title=title, frame=made, columns=tuple(shown), conclusion=conclusion, **{"n": len(rows), **more}
     )
 
 
-def without_rows(
-    key: str,
-    title: str,
-    why: str,
-    command: str = "",
-    *,
-    n_failed: int = 0,
-    excluded: Mapping[str, int] = MappingProxyType({}),
-    notes: Iterable[str] = (),
-) -> Table:
+def without_rows(key: str, title: str, why: str, command: str = "", **more: Any) -> Table:
     """Return a table without rows; `why` says what is missing, and `command` is what would make it."""
-    return Table(
-        key=key,
-        title=title,
-        frame=pd.DataFrame(),
-        columns=(),
-        n_failed=n_failed,
-        excluded=left_out(excluded),
-        conclusion=why,
-        command=command,
-        notes=tuple(notes),
-    )
+    return Table(key=key, title=title, frame=pd.DataFrame(), columns=(), conclusion=why, command=command, **more)
 
 
 def with_command(why: str, command: str) -> str:
     """Return why something is missing, and the command that would make it, if one would."""
     return f"{why} Run: {command}" if command else why
-
-
-FAILED = "failed"
-"""Key of the failed runs among the reasons for which runs are left out; tables count them apart."""
-
-
-def left_out(excluded: Mapping[str, int]) -> dict[str, int]:
-    """Return the reasons without that of the failed runs, which each table counts apart."""
-    return {reason: count for reason, count in excluded.items() if reason != FAILED}

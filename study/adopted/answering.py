@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ from study.adopted.interception import Interception, Launch
 from study.adopted.reading import MistakeError, one_line
 from study.jax_private import jax_obstacle
 from study.machine.shipping import loaded_modules
-from study.trial.engine.envs.probing import comes_with_gymnasium, sharing
+from study.trial.engine.envs.probing import comes_with_gymnasium, sharing, speeds
 from study.trial.experiment import make_environment, pickled
 
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
@@ -70,6 +70,7 @@ def answered(
         "facts": facts.model_dump(mode="json"),
         "starts_ray": ran.starts_ray,
         "jax_obstacle": jax_obstacle() or "",  # the environment has been made
+        "speeds": None if config.is_multi_agent else _speeds(config, environments),
     }
     return known, content
 
@@ -151,6 +152,14 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
         return {"spaces": spaces}
     made.close()
     return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}
+
+
+def _speeds(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how fast the environment is; None where it fails, or is for several agents."""
+    try:
+        return asdict(speeds(lambda: make_environment(config, environments)))
+    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
+        return None
 
 
 # --- what a script adds to its process beside the configuration ------------------------------------------------------

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import Fault, SpaceError
+from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
 from study.space.script import ScriptFacts
 
@@ -44,6 +45,7 @@ class Adopted:
         folder: That of the command, which travels to the nodes of a joined cluster, where the script names it as
             `working_dir`; else empty.
         jax_obstacle: Why JAX cannot serve a learner beside the script's own code; empty where it can.
+        speeds: How fast its environment is here; None where it was not played.
     """
 
     pickled: bytes
@@ -54,6 +56,7 @@ class Adopted:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     folder: str = ""
     jax_obstacle: str = ""
+    speeds: Speeds | None = None
 
     @property
     def environment(self) -> dict[str, str | None]:
@@ -182,7 +185,9 @@ def _read(request: Mapping[str, Any], text: str, where: str) -> Adopted:
             faults = zip(answer["faults"], places, strict=True)
             raise SpaceError(text, [Fault(**{**fault, "where": at}) for fault, at in faults])
         modules = (OwnModule(name=name, paths=tuple(map(Path, paths))) for name, paths in answer.pop("modules"))
+        played = answer.pop("speeds")
         return Adopted(
+            speeds=None if played is None else Speeds(**played),
             pickled=(place / "config.pkl").read_bytes(),
             facts=ScriptFacts.model_validate(answer.pop("facts")),
             paths=tuple(answer.pop("paths")),

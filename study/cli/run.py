@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -173,11 +174,12 @@ def run(
 
 
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
+    from study.adopted.loading import adopted_by
     from study.cli.tables import print_plan
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
-    from study.trial.engine.envs.probing import probe_study
+    from study.trial.engine.envs.probing import probe_study, speeds_of
 
     spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
     if (joined := resolve_address(address)) is None:
@@ -189,7 +191,8 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
         from study.driver.run import check_overrides
 
         check_overrides(spec, spaces, shape)
-    plan = make_plan(spec, shape)
+    adopted = adopted_by(spec)
+    plan = make_plan(spec, replace(shape, speeds=speeds_of(spec.environment) if adopted is None else adopted.speeds))
     print_plan(console, plan, spec, name=name)
     for remark in remarks(spec, plan):
         say(console, remark)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analysis.status import RunningTrial, Status, StatusReader
+from analysis.status import Status, StatusReader
 from study.cli.display import progress_bar
 from study.cli.tables import answer_of, print_answer
 from study.console import say, table, terminal, write_json
@@ -59,7 +58,7 @@ def status(
     reader = StatusReader(study)
     now = reader.read()
     if as_json:
-        write_json(asdict(now) | {"num_ended": now.num_ended})
+        write_json(now.to_json())
     elif watch:
         _follow(terminal(), reader)
     else:
@@ -107,7 +106,7 @@ def _entry(folder: Path) -> dict[str, Any]:
         "ended": now.num_ended,
         "trials": now.num_trials,
         "failed": now.counts["failed"],
-        "best_score": max((each.score for each in now.best if each.score is not None), default=None),
+        "best_score": now.best_score,
         "state": now.state,
     }
 
@@ -123,7 +122,7 @@ def view(status: Status, *, width: int) -> Group:
     parts: list[RenderableType] = [title, *_progress(status, width)]
     parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
     if status.running:
-        parts += [Text("\nRunning now", style="bold"), *_running(status.running, width)]
+        parts += [Text("\nRunning now", style="bold"), *_running(status, width)]
     return Group(*parts, Text("\nHealth", style="bold"), *_health(status))
 
 
@@ -166,25 +165,26 @@ def _progress(status: Status, width: int) -> Iterator[RenderableType]:
         )
 
 
-def _running(trials: Sequence[RunningTrial], width: int) -> Iterator[RenderableType]:
+def _running(status: Status, width: int) -> Iterator[RenderableType]:
     headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
     rows = [
         (
-            str(each.trial),
-            str(each.num_env_runners),
-            plain(each.setting.get("train_batch_size", MISSING)),
-            number(each.setting.get("lr"), ".2g"),
-            str(each.seed),
-            duration(each.running_s),
-            f"{each.progress:.0%}" if each.built else "starting",
-            number(each.env_steps_per_s, ",.0f"),
-            (each.timing or "not settled") + (f" (attempt {each.attempt})" if each.attempt > 1 else ""),
+            str(row.trial),
+            str(row.num_env_runners),
+            plain(row.setting.get("train_batch_size", MISSING)),
+            number(row.setting.get("lr"), ".2g"),
+            str(row.seed),
+            duration(max(status.moment - row.started, 0.0)),
+            "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
+            number(row.sums.env_steps_per_s(), ",.0f"),
+            (("" if row.provisional else row.timing) or "not settled")
+            + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
         )
-        for each in trials[:MOST_RUNNING]
+        for row in status.running[:MOST_RUNNING]
     ]
     yield table(headings, rows, words=("timing",), width=width)
-    if len(trials) > MOST_RUNNING:
-        yield Text(f"… and {len(trials) - MOST_RUNNING} more")
+    if len(status.running) > MOST_RUNNING:
+        yield Text(f"… and {len(status.running) - MOST_RUNNING} more")
 
 
 def _health(status: Status) -> Iterator[RenderableType]:
@@ -198,7 +198,7 @@ def _health(status: Status) -> Iterator[RenderableType]:
     labels = ", ".join(f"{n} {label}" for label, n in status.timings.items() if n)
     yield Text(f"Timings: {labels or 'none yet'}")
     if status.pressure:
-        shares = ", ".join(f"trial {each.trial} {each.share:.0%}" for each in status.pressure[:MOST_RUNNING])
+        shares = ", ".join(f"trial {trial} {share:.0%}" for trial, share in [*status.pressure.items()][:MOST_RUNNING])
         yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
     if status.mirror is not None:
         behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"

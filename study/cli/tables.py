@@ -22,7 +22,6 @@ from study.text import count, cpu_hours, duration, gigabytes, spans
 if TYPE_CHECKING:
     from analysis.answers import Answer
 
-GUESSED = "Times are guesses, good to a factor of three, from figures of a 2-core machine."
 PROVISIONAL = f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}."
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
@@ -85,6 +84,16 @@ _OF_A_CELL: Mapping[str, str] = {
 """Columns of a plan of cells, besides runners and learners -> parameter."""
 
 
+def _basis_of(plan: Plan) -> str:
+    """Return what the times of a plan rest on."""
+    speeds, rest = plan.cluster.speeds, "figures of a 2-core machine"
+    if speeds is None:
+        return f"Times are guesses, good to a factor of three, from {rest}."
+    episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
+    played = f"{speeds.seconds:.1f} s of random play of the environment ({speeds.step_s * 1e3:.2g} ms a step{episodes})"
+    return f"Times are guesses, good to a factor of three, from {played} and {rest}."
+
+
 def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
     """Print what a study would run, what each trial needs, and how long all of it takes."""
     cells = [each.cell for each in plan.cells.values()]
@@ -139,4 +148,4 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
         say(console, f"Engine: {engine_of_space(spec)}.")
         if (another := other_engine(spec)) is not None:
             say(console, f"Another one, {another[0]}, is measured by a study of its own: {another[1]}")
-    say(console, GUESSED)
+    say(console, _basis_of(plan))

@@ -5,7 +5,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from study.adopted.loading import adopted_by
@@ -54,7 +54,7 @@ from study.space.sections import LEARNERS
 from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study
+from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
 from study.trial.messages import STARTED, packed_config
 
 DRAIN_TIMEOUT_S = 30.0
@@ -156,9 +156,11 @@ class _Session:
         known = None if begun is None else begun.identity()
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
+        self.speeds = None if self.adopted is None else self.adopted.speeds
         if self.adopted is None:  # else its environment was made when it was read
             with display.busy(f"Trying the environment {spec.environment.id}"):
                 self.spaces = probe_study(spec, options.space)
+                self.speeds = speeds_of(spec.environment)
                 spec = with_lasting_process(spec, known, note=display.note)
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
@@ -314,7 +316,7 @@ class _Session:
                 with busy(f"Joining the Ray at {self.address}"):
                     brought = runtime_env_of(self.spec, self.adopted)
                     shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
-            yield shape
+            yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> bool:
         """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.

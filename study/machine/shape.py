@@ -32,10 +32,28 @@ class NodeShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """What an environment took where it was played for a moment, by random actions, before the start."""
+
+    seconds: float
+    """How long it was played."""
+    step_s: float
+    """Seconds of a step, resets included."""
+    episode_steps: float | None
+    """Mean steps of the episodes that ended meanwhile; None: none did."""
+    limit: int | None
+    """Steps after which an episode is cut; None: it has no limit."""
+    observation_shape: tuple[int, ...] = ()
+    """Of what the network sees; empty where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """The machines of a Ray cluster."""
+    """The machines of a Ray cluster, and how fast the study's environment is there."""
 
     nodes: tuple[NodeShape, ...]
+    speeds: Speeds | None = None
+    """None: not measured; a plan then takes those of a small environment."""
 
     @property
     def num_cpus(self) -> int:

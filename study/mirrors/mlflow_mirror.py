@@ -147,6 +147,8 @@ class MlflowMirror(Mirror):
             self._upload(file)
         for file in folder.clips.glob("[!.]*"):
             self._upload(file, to=folder.clips.name)
+        if folder.report.is_dir():
+            self._store("report", self._client.log_artifacts, local_dir=str(folder.report), artifact_path="report")
 
     def count_trials(self) -> int:
         """Return the number of the study's trials that MLflow shows."""
@@ -211,7 +213,7 @@ class MlflowMirror(Mirror):
             name, began = self._identity.name, self._identity.created
             tags[content.NOTE] = (
                 f"{self._spec.description}\n\nThe answer comes here at the end of the study, or with "
-                "`python -m study report STUDY --attach`."
+                "`python -m study sync STUDY`."
             )
         else:
             row = self._ledger.rows[key[0]]

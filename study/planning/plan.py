@@ -9,7 +9,7 @@ from functools import cached_property
 
 from study.errors import ClusterError
 from study.machine.shape import LOCAL, ClusterShape
-from study.planning.guess import guess_seconds
+from study.planning.guess import evaluation_seconds, guess_seconds
 from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
 from study.records.request import TrialRequest
 from study.records.timing import Label
@@ -18,7 +18,7 @@ from study.space.parameters import SCALE
 from study.space.settings import Variant
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
-from study.text import count, listed
+from study.text import count, duration, listed
 
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
@@ -157,6 +157,14 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    speeds = plan.cluster.speeds
+    if spec.learns and speeds is not None and speeds.episode_steps is None and speeds.limit is None:
+        seconds = spec.evaluation.num_evaluations * evaluation_seconds(spec, speeds)
+        yield (
+            f"Episodes: none ended in {speeds.seconds / speeds.step_s:,.0f} random steps, and the environment has no "
+            f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
+            f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
+        )
     yield from _on_clocks(spec, plan)
 
 

@@ -110,6 +110,8 @@ class StudyFolder:
     """One folder per trial with its final policy."""
     tracebacks = _Entry("tracebacks")
     """What Ray wrote about each attempt that failed: `trial_00003_1.txt`, trial and attempt."""
+    report = _Entry("report")
+    """The report, made on request: a page, tables and figures."""
     clips = _Entry("clips")
     """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
 

@@ -392,8 +392,9 @@ def baselines(s: StudySpec) -> Faults:
         wrong = list(_wrong_values(s, place, given)) or list(_outside(s, place, given))
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
-            values_of = {attribute(name): value for name, value in given.items()}
-            alone = s.model_copy(update={"parameters": s.parameters.model_copy(update=values_of)})
+            own: Any = s.parameters
+            fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
+            alone = s.model_copy(update={"parameters": fixed})
             for each in batches(alone):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")

@@ -44,9 +44,7 @@ def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: fl
     Source:
         Kaplan and Meier, JASA 53 (1958); Royston and Parmar, BMC Med. Res. Methodol. 13:152 (2013).
     """
-    ends, events = _censored("times", times, reached)
-    _check_horizon("times", ends, events, horizon)
-    return float(_restricted_means(ends, events, horizon))
+    return float(_restricted_means(*_checked("times", times, reached, horizon), horizon))
 
 
 def ratio_of_restricted_means(
@@ -93,11 +91,8 @@ def ratio_of_restricted_means(
     Raises:
         AnalysisError: As `restricted_mean` for each sample.
     """
-    one, one_events = _censored("first", first, first_reached)
-    two, two_events = _censored("second", second, second_reached)
-    _check_horizon("first", one, one_events, horizon)
-    _check_horizon("second", two, two_events, horizon)
-
+    one, one_events = _checked("first", first, first_reached, horizon)
+    two, two_events = _checked("second", second, second_reached, horizon)
     value = float(_restricted_means(one, one_events, horizon) / _restricted_means(two, two_events, horizon))
     few = min(one.size, two.size) < FEWEST_RUNS
     nothing = without_interval(value, n=one.size + two.size, level=level, method=TOO_FEW if few else BOOTSTRAP)
@@ -159,21 +154,16 @@ def _earliest(where: str, since: npt.ArrayLike | None, times: FloatArray, reache
     return seen, reached | (seen < times)
 
 
-def _censored(where: str, times: npt.ArrayLike, reached: npt.ArrayLike) -> _Sample:
+def _checked(where: str, times: npt.ArrayLike, reached: npt.ArrayLike, horizon: float) -> _Sample:
+    """Return a sample of which the mean up to the horizon is known."""
     ends, events = as_sample(where, times), np.asarray(reached, dtype=np.bool_)
     if ends.min() <= 0:
-        raise AnalysisError(
-            where=where, rule="every time must be > 0", got=ends.min(), fix="Measure from the run's start."
-        )
-    return ends, events
-
-
-def _check_horizon(where: str, times: FloatArray, reached: BoolArray, horizon: float) -> None:
-    if not (np.isfinite(horizon) and horizon > 0):
-        raise AnalysisError(
-            where="horizon", rule="must be finite and > 0", got=horizon, fix="Pass the budget of the runs."
-        )
-    last = times.max()
-    if last < horizon and not reached[times == last].all():
+        rule, fix = "every time must be > 0", "Measure from the run's start."
+        raise AnalysisError(where=where, rule=rule, got=ends.min(), fix=fix)
+    last, rule, fix = ends.max(), "must be finite and > 0", "Pass the budget of the runs."
+    if np.isfinite(horizon) and horizon > 0:
+        if last >= horizon or events[ends == last].all():
+            return ends, events
         rule = f"must not lie behind the end of {where} ({last}) while a run is still without the target"
-        raise AnalysisError(where="horizon", rule=rule, got=horizon, fix=f"Pass at most {last}.")
+        fix = f"Pass at most {last}."
+    raise AnalysisError(where="horizon", rule=rule, got=horizon, fix=fix)

@@ -14,8 +14,7 @@ import pytest
 import analysis
 from analysis.answers import Fact
 from analysis.report import make_report, to_html
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table
+from analysis.tables.table import Table, TableColumn
 from study.cli.report import report
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
@@ -43,9 +42,9 @@ def uri(folder):
 
 
 @pytest.fixture(scope="module")
-def reported(folder, uri):
+def reported(folder):
     """The command on a study folder, with its output."""
-    done = run(study("report", folder.path, "--tracking-uri", uri), folder.path.parent)
+    done = run(study("report", folder.path), folder.path.parent)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -61,10 +60,10 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 
 
-def test_the_files_are_with_the_study_in_mlflow(uri, reported):
+def test_a_sync_brings_the_files_to_the_study_in_mlflow(folder, uri, reported):
     from mlflow import MlflowClient
 
-    assert "Attached to MLflow" in reported.stdout
+    sync_mlflow(folder, tracking_uri=uri)
     client = MlflowClient(uri)
     (number,) = [each.experiment_id for each in client.search_experiments() if each.name == "planted"]
     (parent,) = client.search_runs([number], "tags.`study.role` = 'study'")
@@ -72,16 +71,9 @@ def test_the_files_are_with_the_study_in_mlflow(uri, reported):
     assert {"report/report.html", "report/report.md", "report/tables", "report/figures"} <= names
 
 
-def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path, capsys):
+def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path):
     report(uri, name="planted", format_="html", out=tmp_path)
-    assert "\nAttached to MLflow" in capsys.readouterr().out
     assert "T2. Strong scaling" in (tmp_path / "report.html").read_text()
-
-
-def test_a_report_does_not_depend_on_mlflow(folder, tmp_path, capsys):
-    report(str(folder.path), format_="csv", out=tmp_path / "out", tracking_uri="http://127.0.0.1:9")
-    assert "\nNot attached to MLflow: tracking URI http://127.0.0.1:9" in capsys.readouterr().out
-    assert (tmp_path / "out" / "tables" / "T2.csv").exists()
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +81,7 @@ def pages(folder, reported, tmp_path_factory):
     """Pages of a real pipeline and of recorded studies, and one with the longest words that anybody would give it."""
     place = tmp_path_factory.mktemp("pages")
     word = "a_word_without_any_place_to_break_" * 6
-    column = TableColumn(name="x", unit="", meaning=word, label=word)
+    column = TableColumn("x", "", word, word)
     frame = pd.DataFrame({"x": [word]})
     wide = Table(key="T2", title=word, frame=frame, columns=(column,), conclusion=word, notes=(word,))
     facts = [Fact(role=role, text=word, command=f"{word} --set {word}") for role in ("answer", "support", "unknown")]

@@ -17,8 +17,6 @@ ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 GOLDEN = Path(__file__).with_name("examples")
 WHOLE = ("answer.csv", "trials.csv")
 """CSVs of a report that are compared as they are; of the others a digest is."""
-APART = ("T9.csv",)
-"""Left out: errors of models, among them one that is fitted otherwise on another machine."""
 NAMES = ("example_study", "example_throughput", "example_table")
 
 
@@ -38,7 +36,7 @@ def report_of(name: str, folder: Path) -> dict[str, str]:
     """Return what is compared of an example's report, by file: CSVs with numbers of nine digits, digests of most."""
     code, text = entry.run_command("report", str(ANALYSIS / name), "--format", "csv", "--out", str(folder))
     assert code == 0, text
-    files = (path for path in sorted(folder.rglob("*.csv")) if path.name not in APART)
+    files = sorted(folder.rglob("*.csv"))
     texts = {path.name: compared(path.read_text().replace(f"{ANALYSIS}/", "")) for path in files}
     digests = {
         file: f"{len(text.splitlines())} lines: {_digest(text)}" for file, text in texts.items() if file not in WHOLE

@@ -35,7 +35,6 @@ from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.evaluating.policies import ChosenPolicy
 from study.exporting import script
 from study.harmless import csv_cell, from_csv_cell, markdown, mask_credentials, printable
-from study.mirrors.mlflow_report import asked_place
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, ask_mlflow, asked_uri
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, check_files
@@ -142,7 +141,6 @@ COMMANDS = {
     "export": lambda folder: export.export_yaml(folder, 10),
     "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
     "open_study": lambda folder: open_study(folder.path),
-    "attach": lambda folder: report(str(folder.path), format_="csv", attach=True),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
 }
 
@@ -245,23 +243,13 @@ def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, 
     assert stranger.asked == []
 
 
-@pytest.mark.parametrize("command", ["sync", "attach"])
+@pytest.mark.parametrize("command", ["sync"])
 def test_what_others_may_write_is_sent_nowhere_that_only_it_names(received, stranger, command):
     renamed(received, tracking_uri=stranger.uri)
     received.table.chmod(0o666)
     with pytest.raises(RecordError, match=r"trials\.csv: must not be writable by others"):
         COMMANDS[command](received)
     assert stranger.asked == []
-
-
-def test_a_report_is_attached_where_the_person_asked_for_it_and_nowhere_else(study, monkeypatch):
-    own = study.identity().tracking_uri
-    assert asked_place(study, None, attach=False) is None
-    assert asked_place(study, None, attach=True) == own
-    assert asked_place(study, "sqlite:///named.db", attach=False) == "sqlite:///named.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///surroundings.db")
-    assert asked_place(study, None, attach=False) == "sqlite:///surroundings.db"
-    assert asked_place(study, "sqlite:///named.db", attach=True) == "sqlite:///named.db"
 
 
 def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from analysis import load
 from analysis.estimates.results import Results
 from analysis.status import StatusReader
-from analysis.tables.catalogue import hold_up
+from analysis.tables.learning import certificate as hold_up
 from study.cli.commands import app
 from study.cli.status import show
 from study.cli.sync import sync_study

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.estimates.results import Results
-from analysis.figures import all_figures
 from analysis.opened import Study
 from analysis.scaling.clock import scaling
 from analysis.scaling.fingerprint import differing
-from analysis.tables.catalogue import all_tables
 from study.driver.opening import RunOptions, new_identity, with_lasting_learner
 from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError
@@ -55,7 +52,8 @@ def test_the_other_engine_is_reached_by_its_options():
 
 
 def test_every_table_and_figure_names_the_engine(study):
-    tables, figures = all_tables(Results(study)), all_figures(Study(study))
+    opened = Study(study)
+    tables, figures = opened.tables.values(), opened.figures.values()
     assert [table.key for table in tables if not table.empty]
     for table in tables:
         assert table.engine == "batched+lean"

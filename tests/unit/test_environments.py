@@ -12,7 +12,7 @@ from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.envpool_envs import PoolObservations
 from study.trial.engine.envs.lane_envs import make_lane_envs
-from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, why_not_here
+from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, speeds_of, why_not_here
 from study.trial.engine.envs.wrappers import Unusable
 from study.trial.failures import RunnerStartError, of_runner
 from tests.spaces import spec
@@ -308,3 +308,10 @@ def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():
     assert of_runner(RuntimeError(f"{text}{module}.RunnerStartError: {said}\n")) == said
     assert of_runner(RunnerStartError(said)) == said
     assert of_runner(RuntimeError(text)) is None
+
+
+def test_an_environment_is_played_for_a_moment_and_a_failing_one_says_nothing():
+    found = speeds_of(spec(environment__id="CartPole-v1").environment)
+    assert found.limit == 500 and 10 < found.episode_steps < 60 and found.observation_shape == (4,)
+    assert 0 < found.step_s < 0.1 and 0.4 < found.seconds < 5
+    assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None

@@ -11,8 +11,9 @@ from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from analysis.answers.facts import estimate_of, in_words, number
-from analysis.figures import all_figures, figure, figure_of
+from analysis.answers.facts import in_words, number
+from analysis.estimates.frame import estimate_of
+from analysis.figures import figure, figure_of
 from analysis.opened import Study
 from study.errors import AnalysisError
 from tests.examples import example
@@ -35,6 +36,33 @@ def joined(*parts):
     """Return the runs of several studies as those of one."""
     runs = pd.concat(parts, ignore_index=True)
     return runs.assign(trial=range(len(runs)))
+
+
+def assert_nothing_overlaps(each):
+    """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
+    with figure.rc_context(figure.RC):
+        canvas = Canvas(figsize=(figure.WIDTH_IN, each.height_in), layout="constrained")
+        ax = canvas.add_subplot()
+        each.draw(ax, titled=False)
+        renderer = FigureCanvasAgg(canvas).get_renderer()
+        canvas.draw(renderer)
+    assert re.fullmatch(r".+ \[.+\]", ax.get_xlabel()), each.key
+    if each.key in ("score", "steps_to_target", "return_steps"):
+        low, high = ax.get_ylim() if each.key == "return_steps" else ax.get_xlim()
+        assert each.frame["value"].between(low, high).all(), each.key
+    legend = ax.get_legend()
+    ticks = [(ax.get_xlim(), tick.get_position()[0], tick) for tick in ax.get_xticklabels()]
+    ticks += [(ax.get_ylim(), tick.get_position()[1], tick) for tick in ax.get_yticklabels()]
+    texts = [tick for ends, at, tick in ticks if min(ends) <= at <= max(ends)] + [ax.xaxis.label, ax.yaxis.label]
+    texts += legend.get_texts() if legend is not None else []
+    boxes = [text.get_window_extent(renderer) for text in texts if text.get_text() and text.get_visible()]
+    width, height = canvas.get_size_inches() * canvas.dpi
+    for place, box in enumerate(boxes):
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, each.key
+        for other in boxes[:place]:
+            across = min(box.x1, other.x1) - max(box.x0, other.x0)
+            down = min(box.y1, other.y1) - max(box.y0, other.y0)
+            assert min(across, down) <= 0.3 * min(box.height, other.height), each.key
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +112,17 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_command()
         refused.to_svg()
 
 
+def test_every_scale_that_has_data_is_drawn_however_many_there_are():
+    scales = (1, 2, 4, 8, 12, 16, 24, 32, 40, 46)
+    many = throughput_study(planted_runs(Truth(cells=tuple((n, 2048) for n in scales)), np.random.default_rng(1)))
+    for key in ("efficiency", "phases"):
+        drawn = figure_of(many, key)
+        assert drawn.frame["num_env_runners"].drop_duplicates().tolist() == list(scales)
+        assert_nothing_overlaps(drawn)
+
+
 def test_without_any_measured_clock_every_figure_of_time_says_so(runs):
-    for each in all_figures(throughput_study(runs.assign(timing="emulated"))):
+    for each in throughput_study(runs.assign(timing="emulated")).figures.values():
         assert "measured clock" in each.missing
 
 
@@ -117,7 +154,7 @@ def test_the_shares_of_an_iteration_add_up(planted):
 
 @pytest.fixture(scope="module", params=EXAMPLES)
 def drawn(request):
-    return [each for each in all_figures(example(request.param)) if each.drawn]
+    return [each for each in example(request.param).figures.values() if each.drawn]
 
 
 def test_pictures_are_reproducible_and_of_the_declared_kind(drawn):
@@ -133,31 +170,8 @@ def test_pictures_are_reproducible_and_of_the_declared_kind(drawn):
 
 
 def test_every_point_and_text_of_a_picture_is_inside_of_it(drawn):
-    """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
     for each in drawn:
-        with figure.rc_context(figure.RC):
-            canvas = Canvas(figsize=(figure.WIDTH_IN, each.height_in), layout="constrained")
-            ax = canvas.add_subplot()
-            each.draw(ax, titled=False)
-            renderer = FigureCanvasAgg(canvas).get_renderer()
-            canvas.draw(renderer)
-        assert re.fullmatch(r".+ \[.+\]", ax.get_xlabel()), each.key
-        if each.key in ("score", "steps_to_target", "return_steps"):
-            low, high = ax.get_ylim() if each.key == "return_steps" else ax.get_xlim()
-            assert each.frame["value"].between(low, high).all(), each.key
-        legend = ax.get_legend()
-        ticks = [(ax.get_xlim(), tick.get_position()[0], tick) for tick in ax.get_xticklabels()]
-        ticks += [(ax.get_ylim(), tick.get_position()[1], tick) for tick in ax.get_yticklabels()]
-        texts = [tick for ends, at, tick in ticks if min(ends) <= at <= max(ends)] + [ax.xaxis.label, ax.yaxis.label]
-        texts += legend.get_texts() if legend is not None else []
-        boxes = [text.get_window_extent(renderer) for text in texts if text.get_text() and text.get_visible()]
-        width, height = canvas.get_size_inches() * canvas.dpi
-        for place, box in enumerate(boxes):
-            assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, each.key
-            for other in boxes[:place]:
-                across = min(box.x1, other.x1) - max(box.x0, other.x0)
-                down = min(box.y1, other.y1) - max(box.y0, other.y0)
-                assert min(across, down) <= 0.3 * min(box.height, other.height), each.key
+        assert_nothing_overlaps(each)
     assert pyplot.get_fignums() == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.settings import settings_of
-from analysis.figures import all_figures, figure_of
+from analysis.figures import figure_of
 from analysis.opened import Study
 from study.adopted.loading import load_space
 from study.statistics import iqm, mean_interval
@@ -124,7 +124,7 @@ def test_a_run_that_never_reached_the_target_is_drawn_at_its_end_and_no_digest_i
     frame = figure_of(found, "steps_to_target").frame
     assert frame.loc[frame["kind"] == "not reached", "value"].tolist() == [1000]
     assert (figure_of(found, "score").frame["kind"] == "estimate").sum() == 4
-    for each in all_figures(found):
+    for each in found.figures.values():
         assert not {"aaaaaa", "bbbbbb", "cccccc"} & set(f"{each.title} {each.alt} {each.caption}".split())
 
 
@@ -142,6 +142,16 @@ def test_a_search_shows_the_best_setting_of_each_scale_and_no_run_of_another():
     assert figure.to_svg(), "without any interval"
     steps = figure_of(found, "steps_to_target").frame
     assert steps.loc[steps["kind"] == "estimate", "value"].tolist() == [500]
+
+
+def test_every_number_of_runners_is_drawn_however_many_there_are():
+    scales = (1, 2, 4, 8, 16, 32, 46)
+    runs = [run(n, n=n, digest="", final_return=float(n), score=n / 50, stage="search") for n in scales]
+    found = of(runs, [curve(n, (0.0, n)) for n in scales], kind="search")
+    for key in ("score", "return_steps", "front"):
+        figure = figure_of(found, key)
+        assert sorted(figure.frame["num_env_runners"].unique()) == list(scales)
+        assert figure.to_svg()
 
 
 def test_scores_are_means_with_failures_as_zero():

@@ -1,10 +1,13 @@
 """What a trial needs, and whether it runs real or emulated."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study.designs.registry import design_of
+from study.machine.shape import Speeds
 from study.planning.guess import guess_seconds
 from study.planning.needs import (
     Process,
@@ -174,3 +177,22 @@ def test_guesses_follow_what_costs_time():
     pictures = seconds(model__conv_net="nature", execution="emulated") - seconds(learner="rllib", execution="emulated")
     assert pictures == pytest.approx(1_000_000 * (0.2e-3 + 0.65e-3))
     assert seconds(model__conv_net="impala") > 4 * seconds(model__conv_net="nature")
+
+
+def test_what_was_measured_of_the_environment_counts_in_steps_and_evaluations():
+    space = spec(
+        evaluation__episodes=10, evaluation__num_evaluations=5, budget__env_steps=100_000, parameters__num_epochs=2
+    )
+
+    def seconds(**changes) -> float:
+        speeds = Speeds(**{"seconds": 1.0, "step_s": 13e-6, "episode_steps": 100.0, "limit": None} | changes)
+        return guess_seconds(space, 1, replace(machine(2), speeds=speeds), execution="emulated")
+
+    plain, steps = seconds(), 100_000 + 5 * 10 * 100
+    assert seconds(step_s=2e-3) - plain == pytest.approx(steps * (2e-3 - 13e-6))
+    assert seconds(limit=400) > plain, "a policy may play for longer than random actions do"
+    endless = seconds(episode_steps=None)
+    assert endless - plain == pytest.approx(5 * 10 * (10_000 - 100) * 33e-6)
+    # 2.1 million products for each row: 2 epochs over all steps, 80 picoseconds each, and once forwards for a step.
+    image = seconds(observation_shape=(42, 42, 1)) - plain
+    assert image == pytest.approx(2.1e6 * (100_000 * 2 * 8e-11 + steps * 2.5e-11), rel=0.02)

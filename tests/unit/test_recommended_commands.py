@@ -15,7 +15,6 @@ import pytest
 import typer.main
 
 from analysis.scaling.clock import scaling
-from analysis.tables.catalogue import all_tables
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
@@ -135,9 +134,7 @@ def test_the_commands_in_the_texts_of_the_program_are_taken():
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun"])
 def test_the_commands_of_a_report_are_taken(name):
-    text = " \n".join(
-        sentence for table in all_tables(example(name).results) for sentence in (table.said, *table.notes)
-    )
+    text = " \n".join(sentence for table in example(name).tables.values() for sentence in (table.said, *table.notes))
     for line in commands_in(text):
         check(line)
 

@@ -1,10 +1,12 @@
 """What is said of a plan before it runs. No Ray."""
 
+import dataclasses
+
 import pytest
 
 from study.designs.registry import make_plan
 from study.errors import SpaceError
-from study.machine.shape import LOCAL
+from study.machine.shape import LOCAL, Speeds
 from study.planning.needs import memory_mb
 from study.planning.plan import remarks
 from tests.spaces import cluster, read_again, spec
@@ -55,3 +57,17 @@ def test_the_memory_of_a_trial_holds_its_largest_batch(changes, kb_per_step):
     )
     grown = memory_mb(large, 2, "real") - memory_mb(small, 2, "real")
     assert grown == pytest.approx(1_000_000 * kb_per_step / 1024, abs=1)
+
+
+def test_an_environment_whose_episodes_do_not_end_is_named_with_what_its_evaluations_take():
+    space = spec(evaluation__episodes=50, evaluation__num_evaluations=10)
+    endless = Speeds(seconds=2.0, step_s=1e-3, episode_steps=None, limit=None)
+
+    def said(speeds: Speeds) -> list[str]:
+        shape = dataclasses.replace(cluster(local=(2, 2)), speeds=speeds)
+        return [each for each in remarks(space, make_plan(space, shape)) if each.startswith("Episodes: none ended")]
+
+    (remark,) = said(endless)
+    assert "in 2,000 random steps" in remark and "after 10,000" in remark and "85 min of each trial" in remark
+    assert not said(dataclasses.replace(endless, limit=500))
+    assert not said(dataclasses.replace(endless, episode_steps=30.0))

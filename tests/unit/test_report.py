@@ -17,8 +17,7 @@ from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, to_html, to_markdown, write
 from analysis.report.clip import MAX_BYTES
 from analysis.report.content import GRID5000, MOST, acknowledgement
-from analysis.tables.cells import TableColumn
-from analysis.tables.table import Table, without_rows
+from analysis.tables.table import Table, TableColumn, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from study.records.clip import FilmFacts, Shot
@@ -30,7 +29,7 @@ from tests.values import replace
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 MOST_WORDS = 2_500
-EXAMPLES = ("example_throughput", "example_study", "example_lunarlander", "example_coinrun", "example_table")
+EXAMPLES = ("example_throughput", "example_study", "example_table")
 
 
 def data(rows=({"status": "finished", "timing": "measured"},), **changes):
@@ -40,7 +39,7 @@ def data(rows=({"status": "finished", "timing": "measured"},), **changes):
 
 def table(key, conclusion="It is so.", **more):
     frame = pd.DataFrame({"x": [1]})
-    column = TableColumn(name="x", unit="s", meaning="A number.")
+    column = TableColumn("x", "s", "", "A number.")
     return Table(key=key, title=f"Table {key}", frame=frame, columns=(column,), conclusion=conclusion, n=1, **more)
 
 
@@ -167,10 +166,8 @@ def test_limits_tell_what_is_missing_failed_and_single():
     ("sheet", "nodes", "thanked"),
     [
         ({}, "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr", True),
-        ({"hardware": {"hostname": "paradoxe-9.rennes.grid5000.fr"}}, None, True),
         ({"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr"}]}}]}, None, True),
         ({"hardware": {"hostname": "node.grid5000.fr.example.org"}}, None, False),
-        ({"hardware": {"hostname": "mygrid5000.fr"}}, None, False),
         ({"description": "meant for gros-1.nancy.grid5000.fr"}, None, False),
     ],
 )
@@ -230,7 +227,7 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
     (tmp_path / "tables").mkdir()
-    names = ("figures/efficiency.svg", "figures/importance.png", "tables/prices.csv")
+    names = ("figures/efficiency.svg", "figures/clip.gif", "tables/prices.csv")
     stale = [tmp_path / name for name in names]
     for file in (*stale, tmp_path / "figures" / "mine.svg"):
         file.write_text("of an earlier report")
@@ -305,14 +302,12 @@ def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
     assert not (tmp_path / "out" / "figures" / "clip.gif").exists()
 
 
-def test_a_film_with_a_button_has_its_poster(tmp_path):
+def test_a_film_has_a_button_and_does_not_begin_by_itself(tmp_path):
     put_clip(tmp_path, replace(FACTS, file="best.mp4"), b"\0\0\0\x20ftypisom")
-    (tmp_path / "clips" / "best.png").write_bytes(b"\x89PNG")
     page = to_html(build([table("T8")], [], clip=find_clip(tmp_path, "abc")))
-    assert 'poster="data:image/png;base64,' in page
     assert 'src="data:video/mp4;base64,' in page
     assert "media-src data:" in page
-    assert " autoplay" not in page
+    assert " controls" in page and " autoplay" not in page
 
 
 @pytest.mark.parametrize(
@@ -334,7 +329,7 @@ def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, fil
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"file": "../x.gif"}', "[" * 10**5, json.dumps({"shots": [{"episode": 1}], "file": "x.gif"})],
+    ["[]", "[" * 10**5, json.dumps({"shots": [{"episode": 1}], "file": "x.gif"})],
 )
 def test_damaged_facts_are_a_sentence(tmp_path, text):
     put_clip(tmp_path)

@@ -15,6 +15,7 @@ from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from study.errors import SpaceError, StudyError
+from study.machine.shape import Speeds
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import within
@@ -173,6 +174,47 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix) from error
     if not finite:
         raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be finite", got=str(reward), fix=fix)
+
+
+# --- how fast an environment is --------------------------------------------------------------------------------------
+
+PLAY_S, LONGEST_PLAY_S = 0.5, 2.0
+"""Seconds for which an environment is played; the longer one where no episode has ended by then."""
+
+
+def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
+    """Play the environment of a space; None where it fails, which whoever plays it next will report."""
+    try:
+        return speeds(lambda: make_env(spec))
+    except Exception:  # noqa: BLE001 (whatever an environment raises)
+        return None
+
+
+def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
+    """Play an environment for one agent with random actions, for a moment."""
+    env = make()
+    try:
+        env.action_space.seed(0)
+        began, steps, ended = time.monotonic(), 0, list[int]()
+        while (passed := time.monotonic() - began) < (PLAY_S if ended else LONGEST_PLAY_S):
+            env.reset(seed=len(ended))
+            for step in range(1, 1_000_000):
+                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                steps += 1
+                if terminated or truncated:
+                    ended.append(step)
+                    break
+                if time.monotonic() - began > LONGEST_PLAY_S:
+                    break
+        return Speeds(
+            seconds=passed,
+            step_s=passed / steps,
+            episode_steps=sum(ended) / len(ended) if ended else None,
+            limit=None if env.spec is None else env.spec.max_episode_steps,
+            observation_shape=tuple(env.observation_space.shape or ()),
+        )
+    finally:
+        env.close()
 
 
 # --- an environment that works in the driver and not on a node -------------------------------------------------------
