@@ -212,8 +212,8 @@ def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
     # With two learners at one scale alone, but more runs; their batch and minibatch are the same.
     others = timed(2, 128, scales=(8,), each=5, first=len(chosen))
     study = Study(tables_data.study([*chosen, *others], kind="throughput"))
-    predicted = study.estimates("env_steps_per_s", num_env_runners=16).iloc[0]
-    assert (predicted["workload"], predicted["num_cpus"]) == ("learners 1", 18)
+    law = one(study, "amdahl_serial_fraction")
+    assert (law["workload"], law["num_cpus"]) == ("learners 1", 10)
 
 
 @pytest.mark.parametrize(
