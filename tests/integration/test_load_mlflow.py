@@ -211,7 +211,7 @@ def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, ur
         other.execute("create table cats (name text)")
     assert "must be an MLflow database" in refused(TrackingError, f"sqlite:///{tmp_path}/other.db")
     assert not (tmp_path / "absent.db").exists()
-    assert "a server must answer" in refused(TrackingError, "http://127.0.0.1:9", study="demo")
+    assert "Connection refused" in refused(TrackingError, "http://127.0.0.1:9", study="demo")
     refused(TrackingError, "ftp://somewhere/else")
 
 
