@@ -1,6 +1,6 @@
 """Several studies side by side: their estimates in one frame, and ratios where the work is equal. Imports no engine."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,14 +11,13 @@ from analysis.quantity import QUANTITIES, unknown
 from analysis.scaling.blocks import in_frame, product_of
 from analysis.scaling.fingerprint import BATCH, differing, text_of
 from study.errors import AnalysisError
-from study.text import listed
 
 MOST_NAMED = 4
 """Differing fields that a refusal names."""
 MOST_REFUSALS = 3
 """Refusals in the message of an error; `refusals` has all."""
 OF_A_WHOLE_TRAINING = ("setting", "target", "certificate")
-"""Grains of the quantities that depend on how long trainings may be: no comparison across budgets."""
+"""Grains of the quantities that depend on how long trainings may be, and on the returns that they are judged by."""
 JUDGED_BY = ("floor", "reference", "target")
 """Returns in a space's `environment` by which a training is judged; in no fingerprint, as no time depends on them."""
 CELL = ["num_env_runners", "fingerprint"]
@@ -76,18 +75,15 @@ class Comparison:
         first = _alone(_known(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
-            if self._other_terms(study, quantity) is None:
+            if not self._other_terms(study, quantity):
                 pairs = _alone(_known(study, quantity)).merge(first, on=[*CELL, "base"], suffixes=("", "_first"))
                 found += [_ratio(name, row) for row in pairs.to_dict("records")]
         if not found:
-            why = (
-                "; ".join(self.refusals(quantity)[:MOST_REFUSALS])
-                or f"no measured {quantity} at equal numbers of runners in both"
-            )
+            why = "; ".join(self.refusals(quantity)[:MOST_REFUSALS])
             raise AnalysisError(
                 where=quantity,
                 rule="a ratio needs equal workloads at equal numbers of runners",
-                got=why,
+                got=why or f"no measured {quantity} at equal numbers of runners in both",
                 fix="Compare studies whose spaces differ in nothing else, or read their estimates side by side.",
             )
         return pd.DataFrame(found)
@@ -95,50 +91,46 @@ class Comparison:
     def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
         """Return, for each cell of another study that has no equal one in the first, the fields that differ least.
 
-        A cell that a study ran in several ways, such as on one node and on two, is refused too, and so is a quantity
-        such as a speed-up where it is relative to another number of runners than in the first study. A study whose
-        trainings may be longer or shorter, or are judged by other returns, is refused as a whole where the quantity
+        A cell that a study ran in several ways, such as on one node and on two, is left out of ratios too. A quantity
+        such as a speed-up is refused where it is relative to another number of runners than in the first study, and a
+        study as a whole whose trainings may be longer or shorter, or are judged by other returns, where the quantity
         depends on that.
         """
-        first = _known(self.studies[0], quantity)
-        found = [*_in_several_ways(self.names[0], first)]
+        first, found = _known(self.studies[0], quantity), list[str]()
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
-            others = _known(study, quantity)
             if terms := self._other_terms(study, quantity):
                 found.append(f"{name}: {terms}")
             else:
-                found += [*_in_several_ways(name, others), *_refusals(name, first, _alone(others))]
+                found += _refusals(name, first, _known(study, quantity))
         return tuple(found)
 
-    def _other_terms(self, study: Study, quantity: str) -> str | None:
-        """Return how trainings may differ in length, or in the returns that they are judged by.
+    def _other_terms(self, study: Study, quantity: str) -> str:
+        """Return how trainings may differ in length, or in the returns that they are judged by; empty if that is one.
 
-        None where they do not, or where it does not matter to the quantity.
+        Empty too where it does not matter to the quantity.
         """
         if QUANTITIES[quantity].grain not in OF_A_WHOLE_TRAINING:
-            return None
-        one, two = (_terms(each, "budget") for each in (self.studies[0], study))
-        if not one or not two:  # read from an MLflow whose artifacts are away
+            return ""
+        one, two = (_terms(each, quantity) for each in (self.studies[0], study))
+        if not one or not two:
             return "the budget of one of the two is not known"
-        lengths = one.get("budget.iterations")
-        if one == two and isinstance(lengths, list) and len(lengths) > 1:
-            return f"both have trainings of several lengths, budget.iterations {text_of(lengths)}"
-        if quantity != "cpu_s_spent":
-            one, two = (
-                terms | _terms(each, "environment", JUDGED_BY) for terms, each in ((one, self.studies[0]), (two, study))
-            )
         fields = [name for name in {**one, **two} if one.get(name) != two.get(name)]
         shown = [f"{name} {text_of(one.get(name))} and {text_of(two.get(name))}" for name in fields]
-        return f"{', '.join(shown)} differ" if shown else None
+        return f"{', '.join(shown)} differ" if shown else ""
 
     def __repr__(self) -> str:
         return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"
 
 
-def _terms(study: Study, section: str, names: Collection[str] | None = None) -> dict[str, object]:
-    """Return the entries of a section of a study's space, those of some names where these are given."""
-    content = study.data.sheet.get(section) or {}
-    return {f"{section}.{name}": value for name, value in content.items() if names is None or name in names}
+def _terms(study: Study, quantity: str) -> dict[str, object]:
+    """Return how long the trainings of a study may be, and by which returns they are judged; empty if not known."""
+    budget, environment = (study.data.sheet.get(name) or {} for name in ("budget", "environment"))
+    if not budget:
+        return {}
+    terms = {f"budget.{name}": value for name, value in budget.items()}
+    if quantity != "cpu_s_spent":
+        terms |= {f"environment.{name}": environment.get(name) for name in JUDGED_BY}
+    return terms
 
 
 def _known(study: Study, quantity: str) -> pd.DataFrame:
@@ -149,20 +141,8 @@ def _known(study: Study, quantity: str) -> pd.DataFrame:
 
 
 def _alone(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells that have one estimate: of several, none stands for the cell."""
+    """Return the cells that have one estimate: of several, as on one node and on two, none stands for the cell."""
     return found[~found.duplicated(CELL, keep=False)]
-
-
-def _in_several_ways(name: str, found: pd.DataFrame) -> Iterator[str]:
-    for _, rows in found[found.duplicated(CELL, keep=False)].groupby(CELL, sort=False, dropna=False):
-        values = listed(f"{value:,.4g}" for value in rows["value"])
-        place = _place(name, rows.iloc[0])
-        yield f"{place}: {len(rows)} estimates, {values}, as its runs were placed in several ways"
-
-
-def _place(name: str, row: Any) -> str:
-    batch = "" if pd.isna(row[BATCH]) else f", {BATCH} {row[BATCH]:,}"
-    return f"{name} at {row['num_env_runners']} runners{batch}"
 
 
 def _ratio(study: str, row: dict[Any, Any]) -> dict[str, object]:
@@ -176,13 +156,17 @@ def _ratio(study: str, row: dict[Any, Any]) -> dict[str, object]:
 
 def _refusals(name: str, first: pd.DataFrame, others: pd.DataFrame) -> Iterator[str]:
     for _, row in others.iterrows():
+        batch = "" if pd.isna(row[BATCH]) else f", {BATCH} {row[BATCH]:,}"
+        place = f"{name} at {row['num_env_runners']} runners{batch}"
         rivals = first[first["num_env_runners"] == row["num_env_runners"]]
         same = rivals[rivals["fingerprint"] == row["fingerprint"]]
-        if len(same):
+        if len(same) > 1 or (others[CELL] == row[CELL]).all(axis=1).sum() > 1:
+            yield f"{place}: its runs, or those of the first study, were placed in several ways"
+        elif len(same):
             if (base := same["base"].iloc[0]) != row["base"]:
-                yield f"{_place(name, row)}: relative to {row['base']}, not to {base} as in the first study"
+                yield f"{place}: relative to {row['base']}, not to {base} as in the first study"
         elif len(rivals):
             fields = min((differing(each, row["fingerprint"]) for each in rivals["fingerprint"].unique()), key=len)
             pairs = [f"{field} {text_of(one)} and {text_of(two)}" for field, (one, two) in fields.items()]
             more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
-            yield f"{_place(name, row)}: {', '.join(pairs[:MOST_NAMED])}{more} differ"
+            yield f"{place}: {', '.join(pairs[:MOST_NAMED])}{more} differ"

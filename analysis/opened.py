@@ -4,7 +4,7 @@ The file is not called `study.py`: in a notebook beside it that would hide the p
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from analysis.figures import Figure
     from analysis.tables.table import Table
 
-
 T = TypeVar("T")
 
 
@@ -32,8 +31,7 @@ class Views(Mapping[str, T]):
 
     def __init__(self, what: str, names: Iterable[str], make: Callable[[str], T]) -> None:
         """Take what they are, such as `table`, their names, and what makes one by its name."""
-        self._what, self._names, self._make = what, tuple(names), make
-        self._made: dict[str, T] = {}
+        self._what, self._names, self._make = what, tuple(names), cache(make)
 
     def __getitem__(self, name: str) -> T:
         """Return one by its name.
@@ -41,11 +39,9 @@ class Views(Mapping[str, T]):
         Raises:
             AnalysisError: There is none of that name.
         """
-        if name not in self:
+        if name not in self._names:
             raise unknown(self._what, name, self._names)
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
+        return self._make(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -56,11 +52,10 @@ class Views(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._names)
-
     def __repr__(self) -> str:
         return f"{self._what}s: {', '.join(self._names)}"
+
+    _ipython_key_completions_ = __iter__
 
 
 class Study:

@@ -103,7 +103,6 @@ class Part:
         excluded: Reason -> runs that are in no row.
         notes: What must be said with them, in sentences.
         refusals: Comparisons that are not made, see `analysis.scaling.guard`.
-        why: Why there are no rows, where the data do not allow them; else empty.
     """
 
     rows: tuple[Row, ...] = ()
@@ -112,7 +111,6 @@ class Part:
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     refusals: tuple[Any, ...] = ()
-    why: str = ""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:

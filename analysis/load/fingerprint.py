@@ -22,33 +22,16 @@ _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = (
-    "id",
-    "kwargs",
-    "step_wait_ms",
-    "max_episode_steps",
-    "backend",
-    "step_cpu_ms",
-    "action_repeat",
-    "frame_stack",
-    "normalize_observations",
-    "normalize_rewards",
+    *("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "step_cpu_ms", "action_repeat", "frame_stack"),
+    *("normalize_observations", "normalize_rewards"),
 )
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
 _LEARNER = (
-    "learner_class",
-    "module_class",
-    "optimizer",
-    "grad_clip_by",
-    "standardization",
-    "device",
-    "algorithm_class",
+    *("learner_class", "module_class", "optimizer", "grad_clip_by", "standardization", "device", "algorithm_class"),
 )
 _THREADS = (
-    "torch_threads_main",
-    "torch_threads_runner",
-    "torch_threads_learner",
-    "omp_num_threads_main",
-    "omp_num_threads_runner",
+    *("torch_threads_main", "torch_threads_runner", "torch_threads_learner"),
+    *("omp_num_threads_main", "omp_num_threads_runner"),
 )
 
 
@@ -72,18 +55,19 @@ def fingerprints(
     for kind, part in zip(kinds, read_back, strict=True):
         if part is not None:
             first.setdefault(kind, part)
-    parts = [first.get(kind, "{}") if part is None else part for kind, part in zip(kinds, read_back, strict=True)]
-    contents = {part: orjson.loads(part) for part in set(parts)}
     shared = {kind[:2]: common(spec, provenances[kind[0]], kind[1]) for kind in set(kinds)}
-    texts = [
-        fingerprint(shared[kind[:2]], asked(setting, execution=kind[2], num_learners=kind[3]), contents[part])
-        for kind, setting, part in zip(kinds, settings, parts, strict=True)
-    ]
-    engines = {
+    built = {part: orjson.loads(part) for part in {"{}", *filter(None, read_back)}}
+    named = {
         part: engine_of({**content.get("effective_runner", {}), **content.get("effective_learner", {})})
-        for part, content in contents.items()
+        for part, content in built.items()
     }
-    return texts, [engines[part] for part in parts]
+    texts, engines = list[str](), list[str | None]()
+    for kind, setting, part in zip(kinds, settings, read_back, strict=True):
+        part = part or first.get(kind, "{}")
+        own = asked(setting, execution=kind[2], num_learners=kind[3])
+        texts.append(fingerprint(shared[kind[:2]], own, built[part]))
+        engines.append(named[part])
+    return texts, engines
 
 
 def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str | None = None) -> dict[str, Any]:
@@ -117,7 +101,6 @@ def _whole(section: object, model: type[BaseModel]) -> dict[str, Any] | None:
 
 
 def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what tells a person's configuration from another one: its file, and what was found in it."""
     facts = mask_arguments(spec).get("script")  # a copy that is not private shows no secret
     if not isinstance(facts, Mapping):
         return None
@@ -128,20 +111,14 @@ def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
 
 def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
     """Return the space of a variant's trials, as `study.space.settings.spec_of`, of any version."""
-    match variant:
-        case "stock":
-            return {**spec, "runner": "stock", "learner": "rllib"}
-        case "measured":
-            measure = (spec.get("holdup") or {}).get("measure") or {}
-            wait = {"step_wait_ms": measure.get("step_wait_ms", 0.0)}
-            once = {"num_evaluations": 1, "episodes": 1}
-            return {
-                **spec,
-                "environment": {**(spec.get("environment") or {}), **wait},
-                "evaluation": {**(spec.get("evaluation") or {}), **once},
-            }
-        case _:
-            return spec
+    if variant == "stock":
+        return {**spec, "runner": "stock", "learner": "rllib"}
+    if variant != "measured":
+        return spec
+    measure = (spec.get("holdup") or {}).get("measure") or {}
+    environment = {**(spec.get("environment") or {}), "step_wait_ms": measure.get("step_wait_ms", 0.0)}
+    evaluation = {**(spec.get("evaluation") or {}), "num_evaluations": 1, "episodes": 1}
+    return {**spec, "environment": environment, "evaluation": evaluation}
 
 
 def asked(setting: Mapping[str, Value], *, execution: str, num_learners: int | None) -> dict[str, Any]:

@@ -1,14 +1,26 @@
-"""A study folder -> `StudyData`, in one pass over its records. No engine."""
+"""A study folder -> `StudyData`: its frames, its sheet, and what a reader must know first. No engine is imported."""
 
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from analysis.load.frames import Trials, iterations_frame
-from analysis.load.problems import folder_problems
-from analysis.load.sheet import kind_of, spec_of, study_sheet
-from analysis.load.study_data import StudyData
-from study.errors import AnalysisError
-from study.records.folder import StudyFolder, meant_by
+import pandas as pd
+
+from analysis.load.frames import Session, Trials, iterations_frame
+from analysis.load.study_data import Kind, StudyData
+from study.errors import AnalysisError, SpaceError
+from study.records.folder import StudyFolder, StudyIdentity, meant_by
+from study.text import count
+
+_SPEC = (
+    *("description", "environment", "algorithm", "parameters", "model", "runner", "learner", "standardization"),
+    *("execution", "budget", "search", "holdup", "throughput", "evaluation", "resources", "rllib"),
+)
+"""Sections of a space that the sheet has."""
+_HARDWARE = ("hostname", "platform", "cpu_model", "physical_cpus", "logical_cpus", "usable_cpus", "memory_mb")
+_OF_SESSION = ("versions", "hardware", "scheduler", "commit", "dirty", "cluster")
 
 
 def from_folder(path: str | Path) -> StudyData:
@@ -27,8 +39,15 @@ def from_folder(path: str | Path) -> StudyData:
             got="none (study.json is missing)",
             fix=meant_by(folder.path) or f"Give for instance studies/quickstart, or {mlflow}.",
         )
-    identity = folder.identity()
-    spec, unread = spec_of(identity)
+    identity, problems = folder.identity(), list[str]()
+    try:
+        spec = identity.parse()
+    except SpaceError as error:
+        spec = None
+        problems.append(
+            f"The space is not one of this version ({len(error.faults)} faults, the first: {error.faults[0]}): it is "
+            "shown as it was written, and what needs it is left out."
+        )
     if not folder.records.exists():
         raise AnalysisError(
             where=str(path),
@@ -45,24 +64,148 @@ def from_folder(path: str | Path) -> StudyData:
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
         )
     runs = trials.runs_frame()
+    problems += _problems(runs, trials, folder.records.name)
     return StudyData(
         name=identity.name,
         source=str(path),
-        kind=kind_of(identity, {row.stage for row in trials.rows}),
+        kind=_kind(identity, {row.stage for row in trials.rows}),
         runs=runs,
-        sheet=study_sheet(
-            identity,
-            trials.sessions,
-            counts=trials.ledger.counts(),
-            num_trials=max(trials.ledger.num_trials, len(runs)),
-        ),
-        problems=(
-            *unread,
-            *folder_problems(runs, trials, results=folder.records.name),
-        ),
+        sheet=_sheet(identity, trials),
+        problems=tuple(problems),
         spec=spec,
         iterations=partial(iterations_frame, folder.records),
         read_evaluations=trials.evaluations_frame,
         ledger=trials.ledger,
         folder=folder,
     )
+
+
+def _kind(identity: StudyIdentity, stages: set[str | None]) -> Kind:
+    """Return the kind of a study by its space, and by the stages of its trials where a space says less."""
+    spec = identity.spec
+    if spec.get("kind") == "throughput" or spec.get("throughput") or "throughput" in stages:
+        return "throughput"
+    return "holdup" if spec.get("holdup") or any(stages) else "search"
+
+
+# --- the sheet ----------------------------------------------------------------------------------------------------
+
+
+def _sheet(identity: StudyIdentity, trials: Trials) -> dict[str, Any]:
+    """Return what is the same for all trials, or known per session, as JSON values."""
+    sessions = [_session(each) for each in trials.sessions]
+    return {
+        "name": identity.name,
+        "study_id": identity.study_id,
+        "digest": identity.digest,
+        "created": date(identity.created),
+        "space": identity.space,
+        **{name: identity.spec.get(name) for name in _SPEC},
+        **{name: sessions[-1][name] for name in _OF_SESSION},
+        "first_record": sessions[0]["started"],
+        "last_record": sessions[-1]["ended"],
+        "num_trials": max(trials.ledger.num_trials, len(trials.rows)),
+        "counts": dict(trials.ledger.counts()),
+        "sessions": sessions,
+    }
+
+
+def _session(session: Session) -> dict[str, Any]:
+    provenance, git = session.opened.provenance, session.opened.provenance.get("git") or {}
+    hardware: dict[str, Any] = {name: provenance.get(name) for name in _HARDWARE}
+    physical, logical = hardware["physical_cpus"], hardware["logical_cpus"]
+    return {
+        "session": session.opened.session,
+        "started": date(session.started),
+        "ended": date(session.last),
+        "end": session.closed.reason if session.closed else None,
+        "detail": session.closed.detail if session.closed else "",
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+        "versions": provenance.get("versions") or {},
+        # `smt`: whether a core runs more than one hardware thread.
+        "hardware": {**hardware, "smt": logical > physical if physical and logical else None},
+        "scheduler": provenance.get("scheduler"),
+        "cluster": session.opened.cluster,
+        "command": provenance.get("command") or [],
+    }
+
+
+def date(time_s: float) -> str:
+    """Return seconds since the epoch as a date of UTC."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+# --- what a reader must know ----------------------------------------------------------------------------------------
+
+
+def _problems(runs: pd.DataFrame, trials: Trials, results: str) -> Iterator[str]:
+    """Yield what is missing, unfinished or odd in a study folder, and what can still be shown."""
+    ledger, counts = trials.ledger, trials.ledger.counts()
+    begun, planned = len(runs), max(ledger.num_trials, len(runs))
+    if trials.torn_bytes:
+        yield (
+            f"The last line of {results} is cut ({trials.torn_bytes} bytes): it was being written, or its writer was "
+            f"killed. The {trials.num_lines:,} lines before it are whole and are shown."
+        )
+    if ledger.closed is None:
+        yield (
+            f"The study is still running, or its driver was killed: {begun} of {planned} trials have started, "
+            f"{counts['running']} of them have no end. All figures are as of the last record."
+        )
+    elif ledger.closed.reason != "complete":
+        detail = f" ({ledger.closed.detail})" if ledger.closed.detail else ""
+        yield (
+            f"The study is not complete: its last session ended with {ledger.closed.reason!r}{detail}, "
+            f"{counts['finished'] + counts['failed']} of {planned} trials have ended. `--resume` finishes it."
+        )
+    if ledger.closed is not None and counts["running"]:
+        yield f"{count(counts['running'], 'trial')} without an end, though no driver is at work: shown as running."
+    if counts["interrupted"]:
+        yield f"{count(counts['interrupted'], 'interrupted trial')}: shown as such, without a score, in no mean."
+    yield from failures(runs)
+    finished = runs["status"] == "finished"
+    short = int((finished & (runs["timed_iterations"].fillna(0) == 0)).sum())
+    if runs["iterations"].isna().all() and finished.any():
+        yield (
+            f"{results} holds no training iterations: rates and totals are those of the trials' summaries, phases of "
+            "an iteration cannot be shown."
+        )
+    elif short:
+        yield f"{count(short, 'finished trial')} without an iteration after the warm-up: no times there."
+    labels = runs["timing"].value_counts()
+    if len(labels) and "measured" not in labels:
+        shown = ", ".join(f"{number} {label}" for label, number in labels.items())
+        yield f"No trial has a measured clock ({shown}): times and rates say nothing about scaling."
+    yield from _differences([session.opened.provenance for session in trials.sessions])
+
+
+def failures(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield how many trials failed, and why most of them did."""
+    failed = runs[runs["status"] == "failed"]
+    if failed.empty:
+        return
+    known = failed["reason"].dropna().value_counts()
+    often = "no reason was recorded."
+    if len(known):
+        often = f"{known.index[0].splitlines()[0]} ({known.iloc[0]} of {len(failed)})."
+    if len(failed) == len(runs):
+        how = "no time and no return can be shown, only the reasons."
+        yield f"All {len(runs)} trials failed: {how} Most often: {often}"
+    else:
+        how = "rows with score 0" if runs["score"].notna().any() else "rows without a result"
+        yield f"{len(failed)} of {len(runs)} trials failed: {how}, counted in every table. Most often: {often}"
+
+
+def _differences(provenances: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield in what the drivers of a study differed, as far as figures may depend on it."""
+    commits = [(each.get("git") or {}).get("commit") for each in provenances]
+    models = [each.get("cpu_model") for each in provenances]
+    for what, values in (
+        ("commits of this project", [each[:7] for each in commits if each]),
+        ("CPU models of the driver", [each for each in models if each]),
+    ):
+        if len(distinct := dict.fromkeys(values)) > 1:
+            yield f"The {len(provenances)} sessions ran with {len(distinct)} {what}: {', '.join(distinct)}."
+    if any((each.get("git") or {}).get("dirty") for each in provenances):
+        yield "At least one session ran with uncommitted changes: its commit does not tell the whole code."

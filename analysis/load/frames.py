@@ -16,7 +16,6 @@ from pandas.api.extensions import ExtensionArray
 
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
 from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
-from analysis.load.sheet import Session
 from study.errors import RecordError
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity
@@ -37,15 +36,20 @@ from study.records.records import (
 from study.space.parameters import PARAMETERS
 from study.space.sections import LEARNERS
 
-_ALLOWED: Mapping[str, tuple[frozenset[type], str]] = {
-    "Int64": (frozenset((int, type(None))), "a whole number"),
-    "Float64": (frozenset((int, float, type(None))), "a number"),
-    "string": (frozenset((str, type(None))), "a text"),
-    "category": (frozenset((str, type(None))), "a text"),
+_ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "Int64": ((int,), "a whole number"),
+    "Float64": ((int, float), "a number"),
+    "string": ((str,), "a text"),
+    "category": ((str,), "a text"),
 }
 """Type of a column -> the types of its values, and what they are called in messages."""
 _METRICS = tuple(ITERATION_COLUMNS)[4:]
 """Columns of an iteration behind trial, iteration, steps and clock."""
+_OF_ROW = (
+    *("trial", "attempt", "status", "stage", "seed", "num_cpus", "execution", "timing"),
+    *("checkpoint", "started"),
+)
+"""Columns that the state of a trial has by the same name."""
 _OF_SUMMARY = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 Values = Sequence[Any] | np.ndarray[Any, Any]
 """A list with None where there is nothing, or an array of numbers with NaN there."""
@@ -63,9 +67,7 @@ def frame_of(values: Mapping[str, Values], columns: Mapping[str, Column], *, whe
         RecordError: A value is of another type than its column; names place, trial and column.
     """
     made = {name: _array(column, values[name], values["trial"], where) for name, column in columns.items()}
-    frame = pd.DataFrame(made, copy=False)
-    assert frame[[name for name, column in columns.items() if column.required]].notna().all(axis=None)
-    return frame
+    return pd.DataFrame(made, copy=False)
 
 
 def _array(column: Column, values: Values, trials: Values, where: str) -> ExtensionArray | pd.Categorical:
@@ -76,10 +78,10 @@ def _array(column: Column, values: Values, trials: Values, where: str) -> Extens
             return pd.arrays.IntegerArray(filled.astype(np.int64), missing)
         return pd.arrays.FloatingArray(filled.astype(np.float64), missing)
     allowed, wanted = _ALLOWED[column.dtype]
-    if not set(map(type, values)) <= allowed:
-        row = next(at for at, value in enumerate(values) if type(value) not in allowed)
-        place, rule = f"{where}: trial {trials[row]}", f"{column.name} must be {wanted}"
-        raise RecordError(where=place, rule=rule, got=f"{values[row]!r}", fix="Restore the source from a backup.")
+    for trial, value in zip(trials, values, strict=True):
+        if value is not None and type(value) not in allowed:
+            place, rule = f"{where}: trial {trial}", f"{column.name} must be {wanted}"
+            raise RecordError(where=place, rule=rule, got=f"{value!r}", fix="Restore the source from a backup.")
     return pd.Categorical(values) if column.dtype == "category" else pd.array(values, dtype=column.dtype)
 
 
@@ -125,14 +127,14 @@ def iterations_frame(records: Path) -> pd.DataFrame:
     return rows.frame()
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """What analysis keeps of a `TrialBuilt` record: learners, their threads, nodes, and the fingerprint's part."""
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A driver's work on the study: its start and its last record in seconds since the epoch, and how it ended."""
 
-    num_learners: int | None = None
-    threads: int | None = None
-    nodes: tuple[str, ...] = ()
-    part: str | None = None
+    opened: StudyOpened
+    started: float
+    last: float
+    closed: StudyClosed | None = None
 
 
 class Trials:
@@ -155,7 +157,8 @@ class Trials:
         self._identity, self._path = identity, path
         self.ledger, self.sessions, self.num_lines, self._end = Ledger(), list[Session](), 0, 0
         self._evaluations = _Rows(path, EVALUATION_COLUMNS)
-        self._built: dict[int, _Built] = {}
+        self._built: dict[int, dict[str, Any]] = {}
+        """Trial -> what analysis keeps of its `TrialBuilt` record."""
         self._session: dict[int, int] = {}
         """Trial -> place of the driver, in `sessions`, that started its latest attempt."""
         self._parts: dict[str, str] = {}
@@ -190,12 +193,15 @@ class Trials:
                 self._evaluations.begin(record)
                 self._built.pop(record.trial, None)
             case TrialBuilt():
-                effective = record.effective
                 provenance = self.sessions[-1].opened.provenance if self.sessions else {}
-                part = fingerprint(effective_part(effective, provenance))
-                learners, threads = effective.get("num_learners"), effective.get("torch_threads_learner")
-                nodes = tuple(sorted(record.processes_per_node))
-                self._built[record.trial] = _Built(learners, threads, nodes, self._parts.setdefault(part, part))
+                part = fingerprint(effective_part(record.effective, provenance))
+                self._built[record.trial] = {
+                    LEARNERS: record.effective.get("num_learners"),
+                    "learner_threads": record.effective.get("torch_threads_learner"),
+                    "num_nodes": len(record.processes_per_node) or None,
+                    "nodes": ", ".join(sorted(record.processes_per_node)) or None,
+                    "part": self._parts.setdefault(part, part),
+                }
             case Evaluation():
                 mean, counts = sum(record.returns) / len(record.returns), (len(record.returns), record.num_cut)
                 head = record.trial, record.env_steps, record.wall_time_s, record.progress
@@ -217,8 +223,7 @@ class Trials:
         spec = self._identity.spec
         resources = spec.get("resources")
         by_space = resources.get("num_learners") if isinstance(resources, Mapping) else None
-        built = [self._built.get(row.trial, _Built()) for row in self.rows]
-        lines = [_line(row, each, by_space) for row, each in zip(self.rows, built, strict=True)]
+        lines = [_line(row, self._built.get(row.trial, {}), by_space) for row in self.rows]
         texts, engines = fingerprints(
             spec,
             [session.opened.provenance for session in self.sessions],
@@ -227,43 +232,31 @@ class Trials:
                 for row, line in zip(self.rows, lines, strict=True)
             ],
             [row.setting for row in self.rows],
-            [each.part for each in built],
+            [self._built.get(row.trial, {}).get("part") for row in self.rows],
         )
         values: dict[str, Any] = {name: [line.get(name) for line in lines] for name in RUN_COLUMNS}
         values |= {"study": [self._identity.name] * len(lines), "fingerprint": texts, "engine": engines}
         return frame_of(values, RUN_COLUMNS, where=str(self._path))
 
 
-def _line(row: TrialRow, built: _Built, num_learners: int | None) -> dict[str, Any]:
+def _line(row: TrialRow, built: Mapping[str, Any], num_learners: int | None) -> dict[str, Any]:
     """Return the values of a trial; `num_learners` are those of the space."""
     summary = {name: row.summary.get(name) for name in _OF_SUMMARY}
     line: dict[str, Any] = {
-        "trial": row.trial,
-        "attempt": row.attempt,
-        "status": row.status,
-        "reason": row.reason or None,
-        "stage": row.stage,
+        **{name: getattr(row, name) for name in _OF_ROW},
+        **{name: getattr(row, name) or None for name in ("reason", "digest", "timing_reason")},
         "variant": row.variant if row.stage else None,
-        "digest": row.digest or None,
         "baseline": row.anchor,
-        "seed": row.seed,
         "stands_for_runners": row.scale,
-        "num_cpus": row.num_cpus,
-        "execution": row.execution,
-        "timing": row.timing,
-        "timing_reason": row.timing_reason or None,
         "max_iterations": row.iterations,
-        "checkpoint": row.checkpoint,
-        "started": row.started,
         "ended": row.ended_at,
-        "learner_threads": built.threads,
-        "num_nodes": len(built.nodes) or None,
-        "nodes": ", ".join(built.nodes) or None,
         **row.columns(),
         **summary,
         **{name: row.setting.get(name) for name in PARAMETERS},
-        LEARNERS: row.setting.get(LEARNERS, num_learners) if built.num_learners is None else built.num_learners,
+        **built,
     }
+    if line.get(LEARNERS) is None:
+        line[LEARNERS] = row.setting.get(LEARNERS, num_learners)
     if row.provisional and row.status == "running":  # the whole trial has yet to settle the label
         line |= {"timing": None, "timing_reason": f"not settled yet: {row.timing_reason}"}
     so_far = {"startup_time_s": row.startup_time_s}

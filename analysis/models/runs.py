@@ -5,9 +5,7 @@ A row is a run; its columns are `CELL` (where it ran), `TIMES` (mean seconds of 
 """
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,16 +40,8 @@ CLOCK_FREE = frozenset(
 """Keys of a fingerprint that the models take as numbers, or that leave the clock alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    """The runs that models may be fitted to, one frame per workload, the largest first; and the others by reason."""
-
-    groups: tuple[pd.DataFrame, ...]
-    excluded: Mapping[str, int]
-
-
-def from_runs(runs: pd.DataFrame) -> Fitting:
-    """Return the runs of a study whose times may be used (`analysis.scaling.selection`), grouped by workload.
+def from_runs(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the runs of a study whose times and phases may be used, one frame per workload, the largest first.
 
     A workload is the fingerprint without what the models take as numbers (runners, environments per runner, batch,
     minibatch, epochs, learners, the known wait of a step) and without what leaves the clock alone (learning rate and
@@ -60,8 +50,7 @@ def from_runs(runs: pd.DataFrame) -> Fitting:
     Args:
         runs: One row per trial (`analysis.load`).
     """
-    selection = select(runs)
-    excluded, chosen = Counter(selection.excluded), selection.runs
+    chosen = select(runs).runs
     numbers = [name for name in (*CELL, *TIMES) if name != "step_wait_s"]
     frame = pd.DataFrame({name: chosen[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in numbers})
     found = [_workload(str(text)) for text in chosen["fingerprint"]]
@@ -71,18 +60,9 @@ def from_runs(runs: pd.DataFrame) -> Fitting:
         frame[name] = np.maximum(np.nan_to_num(frame[name], nan=1.0), 1.0)
     # A setting's minibatch is what all learners take together.
     frame["minibatch_size"] = np.maximum(np.floor(frame["minibatch_size"] / frame["num_learners"]), 1.0)
-    for name in numbers:
-        if name != "episode_len":
-            known = np.isfinite(frame[name].to_numpy())
-            excluded[f"no {name}"] += int((~known).sum())
-            frame = frame[known]
-    groups = [
-        group.drop(columns="workload").reset_index(drop=True) for _, group in frame.groupby("workload", sort=True)
-    ]
-    return Fitting(
-        groups=tuple(sorted(groups, key=lambda group: -len(group))),
-        excluded={reason: number for reason, number in excluded.items() if number},
-    )
+    frame = frame.dropna(subset=[name for name in numbers if name != "episode_len"])
+    groups = [group.drop(columns="workload").reset_index(drop=True) for _, group in frame.groupby("workload")]
+    return sorted(groups, key=lambda group: -len(group))
 
 
 def _workload(fingerprint: str) -> tuple[str, float]:

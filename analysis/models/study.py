@@ -1,11 +1,10 @@
-"""What the models say of one study: bounds, unknowns of the laws, throughput at other numbers of runners, the limit.
+"""What the models say of one study: unknowns of the laws, throughput at other numbers of runners, the limit.
 
 Models are fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs per
 runner), it is the one that ran at most scales. Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TypeVar
@@ -15,9 +14,9 @@ import pandas as pd
 
 from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
 from analysis.models.laws import MOST_OFF, Law, LawFit, amdahl, fit_law, usl
-from analysis.models.runs import CELL, Fitting, column, from_runs, numbered
-from analysis.quantity import Basis, Row, declare, quantity, row, rows_of
-from analysis.scaling.blocks import LEVEL, ratio_of_totals
+from analysis.models.runs import CELL, column, from_runs, numbered
+from analysis.quantity import Basis, Row, declare, quantity, row
+from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import Names, engine_in, prices_of
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, without_interval
@@ -48,17 +47,12 @@ class Models:
         self._all = runs
 
     @cached_property
-    def selection(self) -> Fitting:
-        """The runs that models may be fitted to, by workload."""
-        return from_runs(self._all)
-
-    @cached_property
     def runs(self) -> pd.DataFrame:
-        """Those of the workload with most runs."""
-        if not self.selection.groups:
+        """The runs of the workload with most runs that models may be fitted to."""
+        if not (groups := from_runs(self._all)):
             rule = "need finished runs with a measured clock and timed phases"
             raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
-        return self.selection.groups[0]
+        return groups[0]
 
     @cached_property
     def setting(self) -> pd.DataFrame:
@@ -107,62 +101,10 @@ class Models:
         """The universal scalability law, fitted to the setting."""
         return _fit(usl, self.setting)
 
-    @cached_property
-    def bound(self) -> "Bound":
-        """What the phases at the largest scale say of more runners."""
-        return Bound(self.setting)
-
 
 def _fit(law: Law, runs: pd.DataFrame) -> LawFit:
     rates = column(runs, "train_batch_size") / column(runs, "iteration_time_s")
     return fit_law(law, column(runs, "num_env_runners"), rates, runs["block"].tolist())
-
-
-class Bound:
-    """The runs of one setting at its largest scale, and what of their iterations more runners do not shorten.
-
-    More runners shorten the sampling of the runners themselves and nothing else: what else an iteration takes does not
-    get less, so that B over it is more than any number of runners can give. No model is fitted.
-    """
-
-    def __init__(self, runs: pd.DataFrame) -> None:
-        """Take the runs of one setting.
-
-        Raises:
-            AnalysisError: In one of those at the largest n an iteration or its learning took no time.
-        """
-        self.runs = runs[runs["num_env_runners"] == runs["num_env_runners"].max()]
-        self.num_env_runners = int(self.runs["num_env_runners"].iloc[0])
-        for name in ("iteration_time_s", "learning_time_s"):
-            if not (times := column(self.runs, name)).min() > 0:
-                rule = f"{name} must be > 0 in every run, since shares of it are averaged as ratios"
-                raise AnalysisError(where="bound", rule=rule, got=f"{times.min():g}", fix="Leave out such runs.")
-        self.whole = column(self.runs, "iteration_time_s")
-        collecting = column(self.runs, "sampling_time_s") - column(self.runs, "slowest_runner_time_s")
-        parts = [column(self.runs, f"{name}_time_s") for name in ("learning", "sync", "rest")]
-        self.fixed = sum(parts) + np.maximum(collecting, 0.0)
-
-    def ratio(self, above: FloatArray, below: FloatArray) -> Estimate:
-        """Return the ratio of two times of the runs, total over total."""
-        return ratio_of_totals(above, below, self.runs["block"].tolist())
-
-
-@quantity("bound", "1", "most that runners can give")
-def most_speed_up(at: Bound) -> Estimate:
-    """Bound of the throughput over that at the largest scale, at this batch, if runners took no time."""
-    return at.ratio(at.whole, at.fixed)
-
-
-@quantity("bound", "env steps/s", "ceiling")
-def ceiling_env_steps_per_s(at: Bound) -> Estimate:
-    """Bound of the throughput at this batch, if runners took no time."""
-    return at.ratio(column(at.runs, "train_batch_size"), at.fixed)
-
-
-@quantity("phase share", "1", "share that no runner shortens")
-def fixed_share(at: Bound) -> Estimate:
-    """Share of the iteration that more runners do not shorten."""
-    return at.ratio(at.fixed, at.whole)
 
 
 # --- rows of the long frame ---------------------------------------------------------------------------------------
@@ -206,24 +148,27 @@ class _Place:
     """The workload of the models, and the CPUs of its numbers of runners."""
 
     def __init__(self, found: Models, measured: pd.DataFrame, names: Names) -> None:
-        fingerprints = Counter(map(str, found.setting["fingerprint"]))
-        ((text, _),) = fingerprints.most_common(1)
-        self._place = {"workload": names[text], "engine": engine_in(text)}
-        self._batch, self.scales = int(found.cell["train_batch_size"].iloc[0]), found.scales
-        runs = measured.dropna(subset=["num_cpus"])
-        here = runs[runs["fingerprint"].isin(fingerprints.keys())]
-        fewest = here.groupby("num_env_runners")["num_cpus"].min()
-        self._cpus = {int(n): int(p) for n, p in zip(fewest.index, fewest, strict=True)}
+        mine = found.setting["fingerprint"]
+        text = mine.mode().iloc[0]
+        self.scales = found.scales
+        self._place = {
+            "workload": names[text],
+            "engine": engine_in(text),
+            "train_batch_size": int(found.cell["train_batch_size"].iloc[0]),
+        }
+        here = measured[measured["fingerprint"].isin(mine)].dropna(subset=["num_cpus"])
+        self._cpus = here.groupby("num_env_runners")["num_cpus"].min()
 
     def at(self, num_env_runners: int, basis: Basis) -> Row:
-        """Return the columns of a number of runners, at the batch of the models."""
-        cpus = self._cpus.get(num_env_runners)
-        if cpus is None and self._cpus:
-            (n1, p1), (n2, p2) = min(self._cpus.items()), max(self._cpus.items())
-            per_runner = (p2 - p1) / (n2 - n1) if n2 > n1 else 1.0
-            cpus = round(p1 + per_runner * (num_env_runners - n1))
-        where = {"num_env_runners": num_env_runners, "num_cpus": cpus, "train_batch_size": self._batch}
-        return {**self._place, **where, "basis": basis}
+        """Return the columns of a number of runners, at the batch of the models; CPUs grow in a line with runners."""
+        known, cpus = self._cpus, None
+        if num_env_runners in known.index:
+            cpus = int(known[num_env_runners])
+        elif len(known):
+            least, most = int(known.index[0]), int(known.index[-1])
+            each = (known[most] - known[least]) / (most - least) if most > least else 1.0
+            cpus = round(known[least] + each * (num_env_runners - least))
+        return {**self._place, "num_env_runners": num_env_runners, "num_cpus": cpus, "basis": basis}
 
     def basis(self, num_env_runners: float) -> Basis:
         """Return whether a prediction lies between measured scales."""
@@ -238,13 +183,10 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         measured: Runs whose times may be used (`scaling.selection`).
         names: What workloads are called.
     """
-    if not found.selection.groups:
+    if isinstance(attempt(lambda: found.runs), str):
         return
     place = _Place(found, measured, names)
     largest = max(place.scales)
-    if not isinstance(bound := attempt(lambda: found.bound), str):
-        yield from rows_of("phase share", bound, place.at(bound.num_env_runners, "measured"))
-        yield from rows_of("bound", bound, place.at(bound.num_env_runners, "extrapolated"))
     unknowns: dict[str, Estimate | None] = {}
     if not isinstance(one := attempt(lambda: found.amdahl), str):
         unknowns["amdahl_serial_fraction"] = one.unknown(0, most=1.0)

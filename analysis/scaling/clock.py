@@ -203,7 +203,7 @@ def speed_up(at: Place) -> Estimate:
 
 
 def over_growth(ratio: Estimate, resources: float | None, reference: float | None) -> Estimate | None:
-    """Return S b / r: a speed-up over the growth of the resources; may exceed 1; None where these are not known."""
+    """Return a speed-up over the growth of the resources; may exceed 1; None where these are not known."""
     return None if resources is None or reference is None else scaled(ratio, reference / resources)
 
 
@@ -383,6 +383,19 @@ def load_balance(at: Place) -> Estimate:
     return _at_most_one(at.over("mean_runner_time_s", "slowest_runner_time_s"))
 
 
+@quantity("phases", "1", "share that no runner shortens")
+def fixed_share(at: Place) -> Estimate:
+    """Share of the iteration that more runners do not shorten: all but the sampling of the slowest runner."""
+    return _at_most_one(at.over("iteration_time_s - slowest_runner_time_s", "iteration_time_s"))
+
+
+@quantity("bound", "1", "most that runners can give")
+def most_speed_up(at: Place) -> Estimate | None:
+    """Bound of the throughput over the measured one, at this batch, if runners took no time."""
+    share = fixed_share(at)
+    return falling(share, lambda fixed: 1 / fixed) if share.value > 0 else None
+
+
 # --- families of rows ---------------------------------------------------------------------------------------------
 
 
@@ -409,11 +422,10 @@ def phases(runs: pd.DataFrame, names: Names | None = None) -> Part:
     complete = selection.runs[TIMES].notna().all(axis=1).to_numpy(dtype=bool)
     places = _all_places(selection.runs[complete], names)
     failed = Counter(zip(selection.failed["fingerprint"].astype(str), selection.failed["num_env_runners"], strict=True))
-    rows = [
-        each
-        for at in places
-        for each in rows_of("phases", at, at.row(names[at.fingerprint], failed[at.fingerprint, at.num_env_runners]))
-    ]
+    rows = list[Row]()
+    for at in places:
+        place = at.row(names[at.fingerprint], failed[at.fingerprint, at.num_env_runners])
+        rows += [*rows_of("phases", at, place), *rows_of("bound", at, {**place, "basis": "extrapolated"})]
     excluded = Counter(selection.excluded)
     excluded[NO_PHASES] += int((~complete).sum())
     excluded[BEYOND] += int(complete.sum()) - sum(len(at.runs) for at in places)

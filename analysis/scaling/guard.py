@@ -121,28 +121,29 @@ class Rerun:
         """Return the command that runs these cells as a study `<name>_missing`; empty where no command can.
 
         A throughput study has a grid for each workload. A search has one grid for all of them where they differ in no
-        more than the scale and one parameter, and else, or where the learners differ, a command for each workload.
-        Both run the cells that exist anew: then all of them have common seeds and may be paired.
+        more than the scale and one parameter; else, or where the learners differ, a command for each workload. The
+        cells that exist run anew: then all of them have common seeds and may be paired.
         """
         scales = sorted({cell.num_env_runners for cell in cells})
         contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
+        varied = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
         if self.space is None or self.stage not in (None, "throughput"):
             return ""
         if self.stage == "throughput":
             grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
-            return self._line("_missing", [f"throughput.grids={_json(grids)}"])
-        varied = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
-        if len(varied) <= 1 and LEARNERS not in varied:
-            return self._line("_missing", _grid(contents, scales))
-        lines = []
-        for at, content in enumerate(contents, 1):
-            learners = [f"resources.{LEARNERS}={content[LEARNERS]}"] if LEARNERS in varied else []
-            lines.append(self._line(f"_missing_{at}", [*_grid([content], scales), *learners]))
-        return "\n".join(lines)
-
-    def _line(self, suffix: str, changes: Sequence[str]) -> str:
-        words = ["python", "run_study.py", "--space", str(self.space), "--name", f"{self.study}{suffix}"]
-        return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
+            lines = {"": [f"throughput.grids={_json(grids)}"]}
+        elif len(varied) <= 1 and LEARNERS not in varied:
+            lines = {"": _grid(contents, scales)}
+        else:
+            lines = {f"_{at}": _grid([content], scales) for at, content in enumerate(contents, 1)}
+            if LEARNERS in varied:
+                for line, content in zip(lines.values(), contents, strict=True):
+                    line.append(f"resources.{LEARNERS}={content[LEARNERS]}")
+        start = ["python", "run_study.py", "--space", self.space, "--name"]
+        return "\n".join(
+            shlex.join([*start, f"{self.study}_missing{suffix}", *(word for each in line for word in ("--set", each))])
+            for suffix, line in lines.items()
+        )
 
 
 def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:

@@ -4,14 +4,11 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from analysis.estimates.frame import estimate_of
 from analysis.estimates.results import Results
-from analysis.models.study import attempt
 from analysis.quantity import Part
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal, Rerun, cells_of
 from analysis.scaling.selection import as_text, at_their_scale, texts
-from analysis.tables.numbers import in_words
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, with_command, without_rows
 from study.statistics.estimate import without_interval
@@ -194,19 +191,22 @@ def phases(results: Results) -> Table:
         return nothing(part, key, title, "No phases: no run is finished with a measured clock.", MEASURE)
     seconds = " ".join(f"seconds_{name}" for name in PHASES)
     shares = {SHARES.get(name, f"share_{name}"): label for name, (_, label, _) in PHASES.items()}
-    wide = pivot(results.frame, f"{seconds} iteration_time_s {' '.join(shares)} load_balance", key=KEY)
+    more = "load_balance fixed_share most_speed_up"
+    wide = pivot(results.frame, f"{seconds} iteration_time_s {' '.join(shares)} {more}", key=KEY)
     balance = wide["load_balance_high"].fillna(wide["load_balance"])
     notes = [
         f"Straggler at {row['num_env_runners']} runners ({row['workload']}): the mean runner takes "
         f"{told(row, 'load_balance')} of the time of the slowest one."
         for _, row in wide[(balance < STRAGGLING).fillna(False)].iterrows()
     ]
-    if not isinstance(bound := attempt(lambda: results.models.bound), str):
-        found = results.frame.set_index("quantity")
-        fixed, most = (in_words(estimate_of(found.loc[name])) for name in ("fixed_share", "most_speed_up"))
+    scales = wide.groupby("workload")["num_env_runners"].transform("nunique")
+    widest = wide.assign(scales=scales).sort_values(["scales", "num_env_runners"], ascending=False, kind="stable")
+    last = widest.iloc[0]
+    if pd.notna(last["most_speed_up"]):
+        place = f"With {count(last['num_env_runners'], 'runner')} ({last['workload']})"
         notes.append(
-            f"With {count(bound.num_env_runners, 'runner')} {fixed} of an iteration does not get shorter by more "
-            f"runners: at this batch they give at most {most} times the throughput (extrapolated)."
+            f"{place} {told(last, 'fixed_share')} of an iteration does not get shorter by more runners: at this batch "
+            f"they give at most {told(last, 'most_speed_up')} times the throughput (extrapolated)."
         )
     return table_of_pivot(
         wide,

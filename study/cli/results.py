@@ -115,7 +115,7 @@ def repeat(
 @app.command(epilog=examples("python -m study importance studies/quickstart"))
 def importance(study: Study) -> None:
     """Print which parameters mattered at each scale (PED-ANOVA)."""
-    from study.designs.search.importance import FEWEST, importance_per_scale
+    from study.designs.search.outcome import FEWEST, importance_per_scale
     from study.records.ledger import ledger_of
 
     folder, console = StudyFolder(study), terminal()

@@ -102,10 +102,6 @@ class Design(Protocol):
         """Return the CPUs that a Ray must hand out, so that the largest trial, or group of trials, can run on it."""
         return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
 
-    def typical(self, spec: StudySpec) -> Mapping[int, TrialRequest]:
-        """Return scale -> a trial there, where they are known before anything has run."""
-        return {}
-
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides of a space that make another study of it, one that shares no seed with the first."""
         seeds, sampler_seed = spec.search.seeds, spec.search.sampler_seed + number

@@ -131,15 +131,15 @@ def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | Non
     from study.trial.configuration import apply
     from study.trial.experiment import experiment_of
 
-    typical = design_of(spec).typical(spec)
+    first = {request.num_env_runners: request for request in reversed(design_of(spec).requests(spec))}
     asked: Execution = "real" if spec.execution == "auto" else spec.execution
     ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
     fallbacks: list[str] = []
     for execution, scale in ways.items():
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        lowest |= dict(typical[scale].given) if typical else {}
+        lowest |= dict(first[scale].given) if scale in first else {}
         setting = runnable(spec, {**lowest, SCALE: scale})
-        seed = typical[scale].seed if typical else 0
+        seed = first[scale].seed if scale in first else 0
         config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
         fallbacks += config.fallbacks
     return list(dict.fromkeys(fallbacks))

@@ -3,7 +3,6 @@
 What only this project does is refused by name and never left out without a word.
 """
 
-import io
 import keyword
 import pprint
 import textwrap
@@ -11,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from ruamel.yaml import YAML
 
 from study.errors import AnalysisError
 from study.space.parameters import Calls, Value, set_all
+from study.space.space_file import written
 from study.space.spec import StudySpec
 
 WIDTH = 110
@@ -86,10 +85,7 @@ def space_file(
     }
     if content["rllib"]:
         space["rllib"] = content["rllib"]
-    stream, yaml = io.StringIO(), YAML()
-    yaml.width = WIDTH
-    yaml.dump(space, stream)
-    return f"{header}\n{stream.getvalue()}"
+    return written(space, header=header)
 
 
 def comment(lines: Iterable[str]) -> str:

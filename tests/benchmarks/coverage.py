@@ -22,7 +22,6 @@ from analysis.estimates.targets import restricted
 from analysis.models import laws
 from analysis.models.iteration_time import fit_iteration_time, phase_times
 from analysis.models.laws import LawFit, fit_law
-from analysis.models.study import Bound, ceiling_env_steps_per_s
 from analysis.scaling.blocks import contrast, product_of, ratio_of_totals
 from study import statistics
 from study.statistics import Estimate
@@ -209,13 +208,6 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     return found, 4000 / float(truth)
 
 
-def bound(rng: Rng, n: int) -> tuple[Estimate, float]:
-    cells = grid((8,), ((4, 4000, 256, 4),), step_wait_s=0.0)
-    true = phase_times(vector(TRUTH), design(cells))
-    found = ceiling_env_steps_per_s(Bound(slowed(planted(rng, where=cells, runs=n), rng, n)))
-    return found, 4000 / float(true["iteration"][0] - true["slowest_runner"][0])
-
-
 PEAK = float(np.sqrt((1 - USL[0]) / USL[1]))
 ROWS = (
     Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
@@ -235,13 +227,12 @@ ROWS = (
     Row("ratio without a common block", "the same", unpaired),
     Row("part of a decomposed ratio", "T7", decomposed),
     Row("throughput, total over total", "T2, T4, T8", rate),
-    Row("share of a phase", "T5", share),
+    Row("share of a phase, most that runners can give", "T5", share),
     Row("Amdahl, serial fraction", "`estimates`", amdahl(lambda fit: fit.unknown(0, most=1.0), 0.1), 500),
     Row("USL, contention", "the same", usl(lambda fit: fit.unknown(0), USL[0]), 500),
     Row("USL, coherency", "the same", usl(lambda fit: fit.unknown(1), USL[1]), 500),
     Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
     Row("model, iteration time at 46 runners", "price list", prediction, 200),
-    Row("more than any number of runners gives", "T5", bound, 1000),
 )
 
 

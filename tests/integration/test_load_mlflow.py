@@ -176,7 +176,7 @@ def test_records_that_cannot_be_had_or_are_damaged_are_named(tmp_path, uri):
     (file,) = (tmp_path / "mlruns").rglob("records.jsonl.xz")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert "experiment 'demo'/records.jsonl.xz: must be a complete compressed file" in refused(RecordError, uri)
+    assert "experiment 'demo'/records.jsonl.xz: must be a complete file that can be read" in refused(RecordError, uri)
     file.write_bytes(lzma.compress(b"<html>\n"))
     assert "experiment 'demo'/records.jsonl.xz: line 1" in refused(RecordError, uri)
     file.unlink()
@@ -188,7 +188,8 @@ def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_pat
         folder = synthetic.make_folder(tmp_path / name, uri, study_id=f"id-{name}")
         synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
         sync_mlflow(folder)
-    assert "must be named by its id, got 2" in refused(AnalysisError, uri, study="demo")
+    for name in ("demo", None):
+        assert "must be named, by its name or its id, got 2" in refused(AnalysisError, uri, study=name)
     assert load.open_study(uri, study="id-second").sheet["study_id"] == "id-second"
     assert "Did you mean 'demo'?" in refused(AnalysisError, uri, study="dmeo")
     assert "Give one of 'demo'" in refused(AnalysisError, uri, study="nothing alike")
@@ -196,14 +197,11 @@ def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_pat
     theirs = client.create_experiment("theirs")
     run = client.create_run(theirs).info.run_id
     client.log_metric(run, "num_env_steps_sampled_lifetime", 4000.0, step=1)
-    assert "one study must be named, got 2 experiments" in refused(AnalysisError, uri)
-    assert "must hold a study of this project (since version 0.13.0" in refused(AnalysisError, uri, study="theirs")
-    client.delete_experiment(theirs)
-    assert "mlflow experiments restore" in refused(AnalysisError, uri, study="theirs")
+    assert "must hold a study 'theirs' of this project" in refused(AnalysisError, uri, study="theirs")
 
 
 def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, uri):
-    assert "a study needs a run" in refused(AnalysisError, uri)
+    assert "must hold a study of this project, got none" in refused(AnalysisError, uri)
     synthetic.make_folder(tmp_path / "demo", uri)
     for name, content in (("absent.db", None), ("text.db", "no database, but long enough to look like one. " * 20)):
         if content:

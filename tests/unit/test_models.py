@@ -16,7 +16,7 @@ from analysis.models.iteration_time import (
 )
 from analysis.models.laws import amdahl, fit_law, usl
 from analysis.models.runs import CELL, CLOCK_FREE, TIMES, from_runs
-from analysis.models.study import Bound, Models, ceiling_env_steps_per_s, fixed_share, most_speed_up, prediction_error
+from analysis.models.study import Models, prediction_error
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
 from tests.planted import as_frame
@@ -264,29 +264,6 @@ def test_no_limit_has_more_lanes_than_the_batch_has_env_steps(noisy):
     assert noisy.runner_limit(grid((1,), ((8, 8, 8, 1),), step_wait_s=0.5)).value == 1
 
 
-def test_the_bound_holds_in_the_truth_for_every_larger_scale():
-    for seed, (n, setting) in enumerate([(1, SETTING), (4, SETTING), (8, ((2, 2000, 128, 4),))]):
-        bound = Bound(planted(np.random.default_rng(seed), where=grid((2, n), setting), runs=5))
-        larger = grid(tuple(range(n, 300, 7)), setting)
-        speeds = setting[0][1] / phase_times(vector(TRUTH), design(larger))["iteration"]
-        assert speeds.max() < ceiling_env_steps_per_s(bound).high
-        assert bound.num_env_runners == max(n, 2)
-        assert most_speed_up(bound).value == pytest.approx(1 / fixed_share(bound).value)
-
-
-def test_two_anchors_of_a_block_are_one_look_at_the_machine():
-    runs = planted(np.random.default_rng(0), where=grid((2,), SETTING), runs=6)
-    pairs = fixed_share(Bound(runs.assign(block=[1, 1, 2, 2, 3, 3])))
-    assert pairs.n == 3 and pairs.value == pytest.approx(fixed_share(Bound(runs)).value)
-    assert not fixed_share(Bound(runs.assign(block=1))).has_interval
-
-
-def test_no_bound_rests_on_a_phase_without_time():
-    runs = planted(np.random.default_rng(0), where=grid((2,), SETTING))
-    with pytest.raises(AnalysisError, match=r"bound: learning_time_s must be > 0 in every run, .* got 0"):
-        Bound(runs.assign(learning_time_s=0.0))
-
-
 # --- laws ---------------------------------------------------------------------------------------------------------
 
 SCALES_OF_LAWS = np.repeat([1, 2, 4, 8, 16, 32, 46], 3).astype(float)
@@ -411,35 +388,24 @@ def frame(*changes):
 
 
 def test_runs_with_one_seed_are_a_block_and_one_without_is_a_block_of_its_own():
-    (group,) = from_runs(frame({"seed": 3}, {"seed": 3}, {"seed": 4}, {"seed": None}, {"seed": None})).groups
+    (group,) = from_runs(frame({"seed": 3}, {"seed": 3}, {"seed": 4}, {"seed": None}, {"seed": None}))
     assert group["block"].tolist()[:3] == [3, 3, 4]
     assert group["block"].nunique() == 4
 
 
 def test_a_run_becomes_numbers():
-    selection = from_runs(frame())
-    (group,) = selection.groups
-    assert selection.excluded == {} and len(group) == 1
+    (group,) = from_runs(frame())
     one_ = group.iloc[0]
     assert (one_["step_wait_s"], one_["num_learners"], one_["learner_threads"]) == pytest.approx((0.004, 1, 1))
     assert np.isnan(one_["episode_len"]) and one_["iteration_time_s"] == 1.0
-    (shared,) = from_runs(frame({"num_learners": 2, "minibatch_size": 400})).groups
+    (shared,) = from_runs(frame({"num_learners": 2, "minibatch_size": 400}))
     assert shared[["num_learners", "minibatch_size"]].iloc[0].tolist() == [2, 200]
 
 
-def test_every_row_that_is_left_out_is_counted_with_its_reason():
-    others = {
-        "failed": {"status": "failed"},
-        "oversubscribed": {"timing": "oversubscribed"},
-        "timing unknown": {"timing": None},
-        "no learning_time_s": {"learning_time_s": None},
-        "no slowest_runner_time_s": {"slowest_runner_time_s": None},
-        "ran beside other trials of its cell": {"stage": "throughput", "baseline": "allocation 2 x 3"},
-    }
-    selection = from_runs(frame({}, {"baseline": "allocation 1 x 8"}, *others.values()))
-    assert selection.excluded == dict.fromkeys(others, 1)
-    assert [len(group) for group in selection.groups] == [2]
-    assert from_runs(frame().iloc[:0]).groups == ()
+def test_no_model_is_fitted_to_runs_whose_times_or_phases_are_not_known():
+    others = ({"status": "failed"}, {"timing": "oversubscribed"}, {"timing": None}, {"learning_time_s": None})
+    assert [len(group) for group in from_runs(frame({}, {}, *others))] == [2]
+    assert from_runs(frame().iloc[:0]) == []
 
 
 def test_a_workload_is_what_the_model_does_not_take_as_a_number():
@@ -449,10 +415,10 @@ def test_a_workload_is_what_the_model_does_not_take_as_a_number():
         {"workload": {"threads": {"torch_threads_learner": 2}}},
         {"num_learners": 2, "workload": {"num_learners": 2}},
     )
-    (group,) = from_runs(same).groups
+    (group,) = from_runs(same)
     assert group["step_wait_s"].tolist() == [0.004, 0.0, 0.004, 0.004]
     assert group["num_learners"].tolist() == [1, 1, 1, 2]
     others = ({"cpu_model": "Y"}, {}, {"network": "big"}, {"threads": {"torch_threads_runner": 2}})
-    groups = from_runs(frame({}, *({"workload": each} for each in others))).groups
+    groups = from_runs(frame({}, *({"workload": each} for each in others)))
     assert [len(each) for each in groups] == [2, 1, 1, 1]
     assert {name for name, each in PARAMETERS.items() if each.kind is float} <= CLOCK_FREE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from study.designs.search.importance import importance_per_scale
+from study.designs.search.outcome import importance_per_scale
 from study.designs.search.worth import merit
 from study.records.ledger import fold
 from study.records.records import read_lines

@@ -468,6 +468,16 @@ def test_phases_are_those_planted():
     assert found["share_sample"] == pytest.approx((1.2 * mean + 0.01) / iteration)
 
 
+def test_no_number_of_runners_gives_more_than_the_bound():
+    truth = Truth(cells=((4, 2048),), **QUIET)
+    found = phases(planted(truth))
+    fixed = truth.iteration_s(4, 2048) - 1.2 * truth.mean_runner_s(4, 2048)
+    assert one(found, "fixed_share").value == pytest.approx(fixed / truth.iteration_s(4, 2048))
+    bound = one(found, "most_speed_up", basis="extrapolated")
+    assert bound.value == pytest.approx(truth.iteration_s(4, 2048) / fixed)
+    assert all(truth.rate(n, 2048) < bound.value * truth.rate(4, 2048) for n in (8, 64, 512))
+
+
 def test_a_run_without_phase_times_is_counted():
     frame = planted(Truth(cells=((4, 2048), (8, 2048)), failed=1, **QUIET))
     frame.loc[0, "learning_time_s"] = pd.NA

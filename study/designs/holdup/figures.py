@@ -56,12 +56,6 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     """Return the certificate of a confirmed study: what it found, in the order in which a reader asks.
 
     Scores are means over runs, a failed one scores 0; a final return of a failed run is the environment's floor.
-
-    Args:
-        identity: The study's.
-        spec: Its space.
-        ledger: What its records add up to.
-        lines: Its records.
     """
     holdup = holdup_of(spec)
     target, small = holdup.target_scale, holdup.small_scale
@@ -118,13 +112,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
 
 
 def signs(spec: StudySpec, scale: int, rows: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield what was seen of runs that do not learn, in sentences: hints of where to look, not tests.
-
-    Args:
-        spec: The space.
-        scale: Where they ran.
-        rows: The runs of one setting.
-    """
+    """Yield what was seen of the runs of a setting at a scale, in sentences: hints of where to look, not tests."""
     finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
     solved = sum(final is not None and final >= spec.target for final in finals)
     updates = [row.last_iteration.iteration for row in rows if row.last_iteration and row.status == "finished"]
@@ -211,14 +199,11 @@ def _comparisons(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms:
     short = [arm.name for arm in baselines if len(arm.runs) < holdup.confirm.num_seeds_others]
     ran = next(each.evidence["baselines"] for each in ledger.decisions if "baselines" in each.evidence)
     seed = hashlib.sha256(f"{identity.digest} comparisons".encode()).digest()
-    return compare(
-        arms[WINNER, target],
-        baselines,
-        rng=np.random.default_rng(int.from_bytes(seed[:8], "big")),
-        level=LEVEL_HALF if lost else LEVEL,
-        stopped=() if lost else short,
-        screening=f"{len(baselines)} confirmed of {len(ran)} that ran; chosen on {count(BASELINE_SEEDS, 'seed')}",
-    )
+    rng = np.random.default_rng(int.from_bytes(seed[:8], "big"))
+    level, stopped = (LEVEL_HALF, []) if lost else (LEVEL, short)
+    found = compare(arms[WINNER, target], baselines, rng=rng, level=level, stopped=stopped)
+    how = f"{len(baselines)} confirmed of {len(ran)} that ran; chosen on {count(BASELINE_SEEDS, 'seed')}"
+    return found | ({"sentence": f"{found['sentence']} ({how})"} if baselines else {})
 
 
 # --- the study -------------------------------------------------------------------------------------------------------

@@ -53,9 +53,6 @@ class Known:
     """The trials of a study up to a decision.
 
     Attributes:
-        spec: The space.
-        holdup: Its section on stages.
-        decisions: The decisions so far.
         rows: The trials that were run, by their numbers.
         settings: Digest -> complete setting, of everything that was run.
     """
@@ -215,9 +212,6 @@ def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
     The best of four has 7/8, the worst 1/8, one that ran alone 1/2; equal scores share the mean of their places, and a
     setting that ran at several scales has the mean of its places there. A score of 0, as of a failure, has place 0.
-
-    Args:
-        searched: For each scale, setting -> mean score.
     """
     from scipy.stats import rankdata  # takes a while; the plan of a study does without
 
@@ -263,12 +257,8 @@ class Baselines(Stage):
 class Confirm(Stage):
     """The frozen settings on test seeds, in two halves; then the winner under RLlib's own runners and learner.
 
-    **Every run plays evaluation episodes of its own**, which no other trial has played or will play. A run's score then
-    holds a draw of both, of the training and of the episodes, and the runs of an arm are independent: Student's and
-    Welch's intervals over runs hold both components. The other design, in which all runs play the same episodes, needs
-    a crossed model (Judd, Westfall & Kenny, "Treating stimuli as a random factor in social psychology", Journal of
-    Personality and Social Psychology 103, 2012), and its number of episodes never grows with the number of runs: see
-    `tests/unit/test_confirmation_episodes.py` for both, simulated with the components of the recorded example.
+    Every run plays evaluation episodes of its own: its score holds a draw of the training and one of the episodes, so
+    that intervals over runs hold both (`evidence.md`; simulated in `tests/unit/test_confirmation_episodes.py`).
     """
 
     name, seeds = "confirm", "test_seeds"
@@ -368,18 +358,6 @@ STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Basel
 """By name, in their order."""
 
 
-def stage_of(name: str | None) -> Stage:
-    """Return the stage of a trial, by its name in the records.
-
-    Raises:
-        RecordError: There is no such stage.
-    """
-    if name not in STAGES:
-        rule = f"a trial of a hold-up study is of one of the stages {', '.join(STAGES)}"
-        raise RecordError(where="records", rule=rule, got=str(name), fix=RESTORE)
-    return STAGES[name]
-
-
 # --- the course through them -----------------------------------------------------------------------------------------
 
 
@@ -450,12 +428,9 @@ def check_version(decisions: Sequence[StageDecided]) -> None:
     Raises:
         RecordError: There is one.
     """
-    others = sorted({f"version {each.protocol}" for each in decisions if each.protocol != PROTOCOL})
-    others += sorted({f"the stage {each.stage}" for each in decisions} - {f"the stage {name}" for name in STAGES})
+    others = {f"version {each.protocol}" for each in decisions if each.protocol != PROTOCOL}
+    others |= {f"the stage {each.stage}" for each in decisions if each.stage not in STAGES}
     if others:
-        raise RecordError(
-            where="decisions",
-            rule=f"this version knows version {PROTOCOL} of the hold-up protocol, with the stages {', '.join(STAGES)}",
-            got=", ".join(others),
-            fix="Use the version of this project that wrote the study.",
-        )
+        rule = f"this version knows version {PROTOCOL} of the hold-up protocol, with the stages {', '.join(STAGES)}"
+        fix = "Use the version of this project that wrote the study."
+        raise RecordError(where="decisions", rule=rule, got=", ".join(sorted(others)), fix=fix)

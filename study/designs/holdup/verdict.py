@@ -151,11 +151,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a study may say of its winner."""
+    """What a study may say of its winner; `learning`: whether every rule is kept, all of which are about learning."""
 
     checks: tuple[Check, ...]
     learning: bool
-    """Whether every rule is kept; all of them are about learning."""
     sentence: str
 
 
@@ -238,16 +237,8 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, level: fl
     (first, one), (second, two) = (censored(arm, horizon) for arm in (naive, winner))
     since = [_since(arm, ends) for arm, ends in ((naive, first), (winner, second))]
     exact = bool((since[0] == first).all() and (since[1] == second).all())
-    value = ratio_of_restricted_means(
-        first,
-        one,
-        second,
-        two,
-        horizon=horizon,
-        level=level,
-        first_since=None if exact else since[0],
-        second_since=None if exact else since[1],
-    )
+    between: dict[str, Any] = {} if exact else {"first_since": since[0], "second_since": since[1]}
+    value = ratio_of_restricted_means(first, one, second, two, horizon=horizon, level=level, **between)
     note = ""
     if gap := float(np.concatenate([(first - since[0])[one], (second - since[1])[two]]).max(initial=0.0)):
         note = f"evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
@@ -287,8 +278,7 @@ def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
     Where the winner has fewer runs than `holdup.confirm.num_seeds`, the confirmation stopped at half: rule 2 is then
     broken where more runs missed the target than it allows of them, and nothing else is judged.
 
-    How often a setting holds up, by simulation, is in `evidence.md` beside this file. **Rare failures cannot be
-    excluded**: 20 seeds without one come up in 36 % of studies where 5 % of runs fail, 60 seeds in 5 %.
+    How often a setting holds up, by simulation, is in `evidence.md` beside this file.
     """
     checks = [check for rule in RULES for check in rule(arms, holdup, env_steps, LEVEL)]
     if any(len(arm.runs) < holdup.confirm.num_seeds for arm in _judged(arms, holdup)):
@@ -354,7 +344,6 @@ def compare(
     rng: np.random.Generator,
     level: float = LEVEL,
     stopped: Collection[str] = (),
-    screening: str = "",
 ) -> dict[str, Any]:
     """Return the winner's score against each baseline's at the target scale: information, no part of the verdict.
 
@@ -363,12 +352,11 @@ def compare(
     `better`. The test asks whether the runs come from one distribution, not whether means of unequal spread are equal.
 
     Args:
-        winner: At the target scale.
-        baselines: At the target scale.
+        winner: At the target scale, as the baselines are.
+        baselines: Which it is compared with.
         rng: Source of the permutations.
-        level: Of the intervals, and one less the error rate of all comparisons together, in (0, 1).
+        level: Of the intervals, and one less the error rate of all comparisons together.
         stopped: Names of the baselines that stopped after their first half.
-        screening: How these baselines were chosen, in brackets behind the sentence; empty for nothing.
     """
     if not baselines:
         return {"rows": {}, "sentence": "no baseline was run"}
@@ -392,5 +380,4 @@ def compare(
     if won:
         both = f"better than {', '.join(won)}; not shown to be better than {', '.join(open_)}"
         sentence = both if open_ else "better than each baseline that was confirmed"
-    sentence += f" ({screening})" if screening else ""
     return {"rows": rows, "sentence": sentence}

@@ -6,7 +6,7 @@ drift to the scale that learns most easily. Only the tuned parameters are left o
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -45,34 +45,23 @@ class Search(Design):
         hours = total_hours(scales, cluster)
         return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
 
-    def typical(self, spec: StudySpec) -> Mapping[int, TrialRequest]:
-        """Return the first trial of each scale."""
-        return {request.num_env_runners: request for request in reversed(self.requests(spec))}
-
 
 def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
+    seed, limit = spec.search.seeds[0], spec.budget.iterations
     for baseline in spec.search.baselines:
         given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned}
-        scale = baseline.parameters.get(SCALE)
-        for num_env_runners in spec.scales:
-            if scale in (None, num_env_runners):
-                yield TrialRequest(
-                    num_env_runners=num_env_runners,
-                    iterations=spec.budget.iterations,
-                    seed=spec.search.seeds[0],
-                    name=baseline.name,
-                    given=given,
-                )
+        for scale in spec.scales:
+            if baseline.parameters.get(SCALE) in (None, scale):
+                name = baseline.name
+                yield TrialRequest(num_env_runners=scale, iterations=limit, seed=seed, name=name, given=given)
 
 
 def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
-    scales, seeds = spec.scales, spec.search.seeds
+    seeds, limit = spec.search.seeds, spec.budget.iterations
     for block in itertools.count():
         rng = np.random.default_rng([spec.search.sampler_seed, block])
-        for index in rng.permutation(len(scales)):
-            yield TrialRequest(
-                num_env_runners=scales[index], iterations=spec.budget.iterations, seed=seeds[block % len(seeds)]
-            )
+        for index in rng.permutation(len(spec.scales)):
+            yield TrialRequest(num_env_runners=spec.scales[index], iterations=limit, seed=seeds[block % len(seeds)])
 
 
 def _grid(spec: StudySpec) -> Iterator[TrialRequest]:

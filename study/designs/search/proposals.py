@@ -128,13 +128,10 @@ def propose(
     # A seed for each proposal, so that a resumed study neither repeats nor changes any. NumPy's old generator draws
     # alike for seeds that are near each other.
     mixed = int(np.random.SeedSequence((seed, num_env_runners, index)).generate_state(1)[0])
-    if sampler != "tpe":
-        study, observations = optuna.create_study(direction="maximize", sampler=RandomSampler(seed=mixed)), []
-    else:
-        # Running trials count as bad ones, so that trials side by side explore different settings.
-        tpe = TPESampler(seed=mixed, multivariate=True, constant_liar=True)
-        study = optuna.create_study(direction="maximize", sampler=tpe)
-    modelled = nearest(observations, num_env_runners)
+    # Running trials count as bad ones, so that trials side by side explore different settings.
+    tpe = TPESampler(seed=mixed, multivariate=True, constant_liar=True)
+    study = optuna.create_study(direction="maximize", sampler=tpe if sampler == "tpe" else RandomSampler(seed=mixed))
+    modelled = nearest(observations, num_env_runners) if sampler == "tpe" else []
     scored: dict[int, list[float]] = {each.num_env_runners: [] for each in modelled}
     for each in modelled:
         scored[each.num_env_runners] += [] if each.value is None else [each.value]

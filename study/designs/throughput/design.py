@@ -40,8 +40,27 @@ class Throughput(Design):
     times = True
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
-        """Return the trials block by block."""
-        return numbered(_requests(spec))
+        """Return the trials block by block, in the order in which they run, each alone on the machine."""
+        section = spec.throughput
+        assert section is not None  # the schema wants it
+        base, *others = cells_of(spec)
+        group = itertools.count()
+        requests = []
+        for block in range(section.blocks):
+            rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
+            for cell in in_block(others, base, rng, together=lambda cell: (cell.num_env_runners, cell.num_learners)):
+                request = TrialRequest(
+                    stage=THROUGHPUT,
+                    num_env_runners=cell.num_env_runners,
+                    seed=block + 1,
+                    setting=cell.setting,
+                    name=cell.name,
+                    iterations=WARMUP_ITERATIONS + section.iterations,
+                    group=next(group),
+                    num_learners=cell.num_learners,
+                )
+                requests.append(request)
+        return numbered(requests)
 
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
         """Return the trials, and what those of each cell need."""
@@ -88,35 +107,6 @@ def in_block(
     ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
     order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
     return [base, *order, base]
-
-
-def _requests(spec: StudySpec) -> list[TrialRequest]:
-    """Return every trial of a throughput study, in the order in which they run, each group alone on the machine."""
-    section = spec.throughput
-    assert section is not None  # the schema wants it
-    base, *others = cells_of(spec)
-    group = itertools.count()
-    requests = []
-    for block in range(section.blocks):
-        rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
-        for cell in in_block(others, base, rng, together=_processes):
-            request = TrialRequest(
-                stage=THROUGHPUT,
-                num_env_runners=cell.num_env_runners,
-                seed=block + 1,
-                setting=cell.setting,
-                name=cell.name,
-                iterations=WARMUP_ITERATIONS + section.iterations,
-                group=next(group),
-                num_learners=cell.num_learners,
-            )
-            requests.append(request)
-    return requests
-
-
-def _processes(cell: Cell) -> Hashable:
-    """Return what cells that can keep their runner processes have in common."""
-    return cell.num_env_runners, cell.num_learners
 
 
 def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:

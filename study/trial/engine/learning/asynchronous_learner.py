@@ -25,6 +25,8 @@ from study.trial.measure import LEARNER_KEYS
 
 _LOOK_S = 1.0
 """How often it is checked, while waiting for the learner's thread, that the thread is alive."""
+_ABSENT = object()
+"""What the metrics answer for a key that they lack: without a default of its own they raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +153,8 @@ class CountingLearner(Learner):
         for name, keys in LEARNER_KEYS.items():
             if name == "kl" and not getattr(self.config, "use_kl_loss", False):
                 continue  # APPO logs 0 where its loss has no such term
-            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=None) for key in keys)
-            if (value := next((value for value in logged if value is not None), None)) is not None:
+            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys)
+            if (value := next((value for value in logged if value is not _ABSENT), _ABSENT)) is not _ABSENT:
                 losses[name] = value.detach() if isinstance(value, Tensor) else value
         self._learnt = Learnt(
             busy_s=self._learnt.busy_s + time.perf_counter() - self._began,

@@ -233,10 +233,12 @@ def _compiled(
         return kept, Result(result.count + 1, result.skipped + ~finite, loss, norm, seen)
 
     zero, rows = jnp.zeros((), jnp.int32), order.shape[1]
+    # In the loop `statistics` are what the last forward pass gave: they are computed once, at the end.
     unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
     new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
     last = _Minibatch(*jnp.split(packed[order[result.count - 1]].T, cuts))
-    statistics = _statistics(architecture, last, *result.statistics, coefficients)
+    new_distributions, values = result.statistics
+    statistics = _statistics(architecture, last, new_distributions, values, coefficients)
     return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
 
 
