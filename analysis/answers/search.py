@@ -1,10 +1,10 @@
 """What a search says: the best setting of each scale, how sure that is, what to run next. Selects; pandas."""
 
 import math
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pandas as pd
 
 from analysis.answers.answer import Answer
@@ -209,25 +209,11 @@ def _unknown(found: pd.DataFrame, data: StudyData) -> Iterator[Fact]:
 
 
 def _more_seeds(best: Any, data: StudyData) -> str:
-    """Return the command that runs the best setting on new seeds."""
-    spec = data.spec
-    if spec is None or data.kind != "search":
+    """Return the command that runs the best setting on new seeds; empty for a study that was read in MLflow."""
+    if data.spec is None or "://" in data.source:
         return ""
-    first, row = max(set(data.runs["seed"].dropna().astype(int)), default=0) + 1, best["runs"].iloc[0]
-    values = {SCALE: best[SCALE], **best["values"]}
-    exact = {
-        name: int(each) if PARAMETERS[name].kind is int else float(f"{float(each):.6g}")
-        for name, each in values.items()
-    }
-    if set(spec.tuned) <= set(exact):
-        changes = [f"parameters.{name}={each}" for name, each in exact.items() if name in spec.tuned or name == SCALE]
-    else:  # a rule gives some values: all parameters in its place
-        every = {name: PARAMETERS[name].kind(row[name]) for name in PARAMETERS if pd.notna(row[name])}
-        changes = [f"parameters={orjson.dumps(every).decode()}"]
-    if spec.search.sampler != "grid":
-        changes += ["search.sampler=grid", "search.num_trials=null"]
-    changes += ["search.baselines=[]"] if spec.search.baselines else []
-    return run_again(data, "seeds", [*changes, f"search.seeds={list(range(first, first + NEW_SEEDS))}"])
+    trial = str(best["runs"]["trial"].iloc[0])
+    return shlex.join(["python", "-m", "study", "repeat", data.source, "--trial", trial, "--seeds", str(NEW_SEEDS)])
 
 
 def _edges(values: dict[str, Any], data: StudyData) -> list[str]:

@@ -191,9 +191,7 @@ class StatusReader:
             timings={str(label): timings[label] for label in get_args(Timing)},
             per_stage={each: (number, failed[each]) for each, number in ended.items() if each},
             running=tuple(under_way),
-            best_score=max(
-                (row.summary["score"] for row in rows if row.summary.get("score") is not None), default=None
-            ),
+            best_score=max((each for row in rows if (each := row.summary.get("score")) is not None), default=None),
             sessions=ledger.sessions,
             silence_s=None if self._last is None else max(moment - self._last, 0.0),
             longest_pause_s=self._pauses[0] if len(self._pauses) > 1 else None,

@@ -53,9 +53,6 @@ class Known:
     """The trials of a study up to a decision.
 
     Attributes:
-        spec: The space.
-        holdup: Its section on stages.
-        decisions: The decisions so far.
         rows: The trials that were run, by their numbers.
         settings: Digest -> complete setting, of everything that was run.
     """

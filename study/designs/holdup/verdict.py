@@ -151,11 +151,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a study may say of its winner."""
+    """What a study may say of its winner; `learning`: whether every rule is kept, all of which are about learning."""
 
     checks: tuple[Check, ...]
     learning: bool
-    """Whether every rule is kept; all of them are about learning."""
     sentence: str
 
 
@@ -353,10 +352,10 @@ def compare(
     `better`. The test asks whether the runs come from one distribution, not whether means of unequal spread are equal.
 
     Args:
-        winner: At the target scale.
-        baselines: At the target scale.
+        winner: At the target scale, as the baselines are.
+        baselines: Which it is compared with.
         rng: Source of the permutations.
-        level: Of the intervals, and one less the error rate of all comparisons together, in (0, 1).
+        level: Of the intervals, and one less the error rate of all comparisons together.
         stopped: Names of the baselines that stopped after their first half.
     """
     if not baselines:
