@@ -332,6 +332,18 @@ class OnlyOne(Plain):
         self.is_open.clear()
 
 
+class DrawsGlobally(Plain):
+    """Seeds and uses the generators that all of a process share, as RLlib's own example of an environment does."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        return super().reset(seed=seed)
+
+    def reward(self, action: Any) -> float:
+        return random.random() + np.random.random()  # noqa: NPY002
+
+
 class Unseeded(Plain):
     def observe(self) -> Any:
         return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)

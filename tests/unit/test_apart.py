@@ -27,6 +27,7 @@ def environment(name: str, **values: object) -> EnvironmentSpec:
         ("CartPole-v1", "harmless"),
         ("tests.environments:Plain", "harmless"),
         ("tests.environments:Mixed", "harmless"),
+        ("tests.environments:DrawsGlobally", "harmless"),
         ("tests.environments:OneWorld", "wrong"),  # as libsumo, or a physics client that everybody uses
         ("tests.environments:OnlyOne", "wrong"),  # the second one cannot be made
         ("tests.environments:Unseeded", "unknown"),

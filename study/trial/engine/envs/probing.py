@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import math
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -309,23 +310,27 @@ def comes_with_gymnasium(env_id: str) -> bool:
 def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> _Play:
     """Return what the first steps of an environment bring, up to its first error; the actions follow from the step.
 
-    With `beside`, a second environment is made before, and stepped before each step.
+    With `beside`, a second environment is made before, and stepped before each step. Each has the global
+    generators of Python and NumPy to itself, as among hosted runners: to draw from those does no harm.
     """
     end = time.monotonic() + limit_s
     outcomes: _Play = []
     envs: list[gymnasium.Env] = []
     try:
         envs.extend(make() for _ in range(1 + beside))
-        ended, episodes = [True] * len(envs), [0] * len(envs)
+        ended, episodes, generators = [True] * len(envs), [0] * len(envs), [_generators()] * len(envs)
         while len(outcomes) < steps and time.monotonic() < end:
             for number, env in enumerate(envs):
                 own, first = number == len(envs) - 1, None
+                random.setstate(generators[number][0])
+                np.random.set_state(generators[number][1])  # noqa: NPY002 (environments use it)
                 if ended[number]:
                     first, _ = env.reset(seed=_FIRST_SEED + 1_000 * (not own) + episodes[number])
                     episodes[number] += 1
                 env.action_space.seed(2 * len(outcomes) + (not own))
                 outcome = env.step(env.action_space.sample())[:4]
                 ended[number] = bool(outcome[2]) or bool(outcome[3])
+                generators[number] = _generators()
             outcomes.append(copy.deepcopy((first, *outcome)))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the environment raises)
         outcomes.append((type(error).__name__,))
@@ -333,6 +338,10 @@ def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit
         with contextlib.suppress(Exception):
             env.close()
     return outcomes
+
+
+def _generators() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
 def _equal(one: _Play, other: _Play) -> bool:
