@@ -29,6 +29,7 @@ from study.mirrors import process
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.table import write_table
+from study.trial.engine.envs import probing
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""
@@ -54,7 +55,7 @@ def run_command(*words: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
-    """Let `--address` lead to a described cluster, and start no Ray and no mirror."""
+    """Let `--address` lead to a described cluster; start no Ray and no mirror, and measure nothing."""
     shape = described(nodes)
 
     @contextlib.contextmanager
@@ -66,6 +67,7 @@ def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
         (machine_cluster.joined_ray, joined),
         (machine_cluster.servers_of_ray, dict),
         (process.MirrorProcess, _NoMirror),
+        (probing.speeds_of, lambda _: None),  # what it measures is another number each time
     ]
     _exchange({id(original): stand_in for original, stand_in in stand_ins})
     try:

@@ -179,8 +179,8 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
 
 # --- how fast an environment is --------------------------------------------------------------------------------------
 
-PLAY_S, LONGEST_PLAY_S = 0.5, 2.0
-"""Seconds for which an environment is played; the longer one where no episode has ended by then."""
+PLAY_S, LONGEST_PLAY_S, MOST_STEPS = 0.5, 2.0, 50_000
+"""Seconds for which an environment is played, the longer one where no episode has ended by then; steps at most."""
 
 
 def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
@@ -197,16 +197,16 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
     try:
         env.action_space.seed(0)
         began, steps, ended = time.monotonic(), 0, list[int]()
-        while (passed := time.monotonic() - began) < (PLAY_S if ended else LONGEST_PLAY_S):
-            env.reset(seed=len(ended))
-            for step in range(1, 1_000_000):
-                *_, terminated, truncated, _ = env.step(env.action_space.sample())
-                steps += 1
-                if terminated or truncated:
-                    ended.append(step)
-                    break
-                if time.monotonic() - began > LONGEST_PLAY_S:
-                    break
+        length = 0
+        while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
+            if not length:
+                env.reset(seed=len(ended))
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps, length = steps + 1, length + 1
+            if terminated or truncated:
+                ended.append(length)
+                length = 0
+        passed = time.monotonic() - began
         return Speeds(
             seconds=passed,
             step_s=passed / steps,
