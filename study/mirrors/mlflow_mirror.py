@@ -128,8 +128,8 @@ class MlflowMirror(Mirror):
             fold_lines([line], self.folder.records, self._ledger)
             self._time = line.time
         self._deliver(points, changed)
-        if lines:
-            self._upload_records(lines[-1].end, lines[-1].seq + 1, at_once=begins)
+        end, seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
+        self._upload_records(end, seq, at_once=begins)
 
     def show_running(self) -> None:
         """Show the study as running: its driver is alive."""

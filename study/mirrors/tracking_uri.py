@@ -36,7 +36,7 @@ _FIXES = {
     ),
     r"error code 3\d\d\b": "It is a redirect, which is not followed: name where it leads.",
     r"out-of-date database schema|locate revision": "Back the database up, then run `mlflow db upgrade URI`.",
-    r"No module named|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
+    r"ModuleNotFoundError|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
     r"": "Start or correct it, or give another address; then try again.",
 }
 """What an error says -> what to do. The first that fits counts."""
@@ -168,7 +168,7 @@ def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyErr
     """
     if isinstance(error, StudyError):
         return error
-    said = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     fix = next(fix for words, fix in _FIXES.items() if re.search(words, said))
     where = f"{place} {mask_credentials(uri)}"
     return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)

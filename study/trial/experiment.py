@@ -296,7 +296,7 @@ def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -
     before, kind = dict(vars(config)), type(config).__name__
     for method, arguments in rllib.items():
         place = f"rllib.{method}"
-        _check_word(method, _METHODS, where=place, rule=f"must be a method of {kind}")
+        _check_word(method, _METHODS, place, f"must be a method of {kind}")
         known = {
             name
             for each in type(config).__mro__  # a method hands on arguments of those that it replaces
@@ -304,7 +304,7 @@ def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -
             for name in inspect.signature(getattr(each, method)).parameters
         } - {"self", "kwargs"}
         for name in arguments:
-            _check_word(name, known, where=f"{place}.{name}", rule=f"unknown argument of {kind}.{method}")
+            _check_word(name, known, f"{place}.{name}", f"unknown argument of {kind}.{method}")
         try:
             getattr(config, method)(**arguments)
         except Exception as error:
@@ -320,8 +320,8 @@ def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -
         raise SpaceError.of("space", where="rllib", rule=rule, got=got, fix="Remove it.")
 
 
-def _check_word(word: str, known: Collection[str], *, where: str, rule: str) -> None:
+def _check_word(word: str, known: Collection[str], place: str, rule: str) -> None:
     if word not in known:
         near = difflib.get_close_matches(word, known, n=1)
         fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(sorted(known))}."
-        raise SpaceError.of("space", where=where, rule=rule, fix=fix)
+        raise SpaceError.of("space", where=place, rule=rule, fix=fix)

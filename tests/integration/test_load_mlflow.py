@@ -220,4 +220,4 @@ def test_a_database_of_another_version_says_so(tmp_path, uri):
         database.execute("update alembic_version set version_num = '451aebb31d03'")
     copy = tmp_path / "older.db"
     copy.write_bytes((tmp_path / "mlflow.db").read_bytes())  # MLflow looks at a database once per process
-    assert "Back it up, then run `mlflow db upgrade" in refused(TrackingError, f"sqlite:///{copy}")
+    assert "Back the database up, then run `mlflow db upgrade" in refused(TrackingError, f"sqlite:///{copy}")

@@ -178,7 +178,7 @@ def test_a_report_overwrites_no_file_that_a_link_below_its_folder_leads_to(study
     outside = tmp_path / ".bashrc"
     outside.write_text("mine")
     report, out = make_report(Study(open_study(study.path))), tmp_path / "out"
-    for name in ("tables/T1.csv", "tables", "report.md", "figures"):
+    for name in ("tables/T2.csv", "tables", "report.md", "figures"):
         shutil.rmtree(out, ignore_errors=True)
         (out / name).parent.mkdir(parents=True)
         (out / name).symlink_to(outside if "." in name else tmp_path)

@@ -1,7 +1,6 @@
 """What the program imports is declared, and the tested set of versions is one that pyproject.toml allows."""
 
 import ast
-import re
 import sys
 import tomllib
 from importlib import metadata
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from study.records.provenance import _constraints
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,17 +61,3 @@ def test_the_tested_set_has_a_version_of_everything_that_it_needs():
             each = Requirement(text)
             if each.marker is None or each.marker.evaluate({"extra": ""}):
                 assert canonicalize_name(each.name) in PINNED, f"{name} needs {each}"
-
-
-def test_provenance_says_whether_the_tested_set_is_installed(tmp_path):
-    file = tmp_path / "constraints.txt"
-    assert _constraints(file) is None
-    numpy = metadata.version("numpy")
-    file.write_text(f"# comment\nnumpy=={numpy}\nno-such-package==1.0\n")
-    same = _constraints(file)
-    assert same["installed"] is True and same["others"] == {}
-    assert re.fullmatch("[0-9a-f]{64}", same["sha256"])
-    file.write_text("numpy==0.1\n")
-    other = _constraints(file)
-    assert other["installed"] is False and other["others"] == {"numpy": numpy}
-    assert other["sha256"] != same["sha256"]
