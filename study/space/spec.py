@@ -345,6 +345,7 @@ _EARLIER: Mapping[str, str | None] = {
     "search.anchors": "baselines",
     "search.min_env_steps_per_s": None,
     "budget.allow_larger_batch": None,
+    "environment.normalize_observations": None,
     "script.own_parts": None,
     **dict.fromkeys(("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours")),
     "throughput.allocation": None,
@@ -356,9 +357,10 @@ _EARLIER: Mapping[str, str | None] = {
 
 
 def gone_from(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the keys by which an earlier version chose trials that this one does not run."""
-    places = [place.split(".") for place in _EARLIER if place.startswith(("holdup.", "throughput."))]
-    return [f"{above}.{name}" for above, name in places if (recorded.get(above) or {}).get(name) is not None]
+    """Return the keys by which an earlier version ran trials that this one does not run."""
+    kinds = ("holdup.", "throughput.", "environment.")
+    places = [place.split(".") for place in _EARLIER if place.startswith(kinds)]
+    return [f"{above}.{name}" for above, name in places if (recorded.get(above) or {}).get(name) not in (None, False)]
 
 
 def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
