@@ -95,7 +95,7 @@ def test_the_command_says_the_numbers_and_where_the_film_is(filmed, folder):
     for words in ("mean return", "95 % interval over 70 episodes", "median", "solved", "at the target of 100", "cut"):
         assert any(words in line for line in lines), words
     assert any(line.startswith("These are the returns of the trial's last evaluation on record") for line in lines)
-    assert any(line.startswith(f"Film: {folder}/clips/best.mp4 (episodes 1 to ") for line in lines)
+    assert any(line.startswith(f"Film: {folder}/clips/best.mp4 (") for line in lines)
     assert f"To bring it to MLflow: python -m study sync {folder}" in filmed.stdout
     assert "WARNING" not in filmed.stderr  # RLlib's, of its own deprecated calls
 
@@ -107,7 +107,6 @@ def test_the_report_and_mlflow_have_the_film(filmed, folder, place):
     assert done.returncode == 0, done.stderr
     page = (folder / "report" / "report.html").read_text()
     assert page.count("data:video/mp4;base64,") == 1
-    assert 'poster="data:image/png;base64,' in page
     assert page.index('id="clip"') < page.index('id="figure-return_steps"')
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
     (experiment,) = [each for each in client.search_experiments() if each.name == "tiny"]
