@@ -25,7 +25,9 @@ SCHEMA = 1
 RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
 
-Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+_MOST = 2**53
+"""Whole numbers up to this are exact in JSON and in tables."""
+Whole = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 """Exact as a float, too."""
 Number = Whole | float
 """JSON writes 1.0 as 1, and both stay what they are."""
@@ -152,6 +154,11 @@ class Iteration(Record, frozen=True):
     """Training seconds so far."""
     metrics: Metrics
     """Metrics of grain `iteration` by name; None where the quantity does not exist."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.metrics.items():
+            if name.startswith("num_") and value is not None and not abs(value) <= _MOST:
+                raise ValueError(f"`metrics.{name}` must be a count of at most 2**53")
 
 
 class Evaluation(Record, frozen=True):

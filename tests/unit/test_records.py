@@ -208,3 +208,11 @@ def test_a_request_is_written_with_the_keys_of_the_first_records():
         [TrialRequest(num_env_runners=2, seed=1), request, TrialRequest(num_env_runners=4, seed=1)]
     )
     assert [(each.trial, each.index_at_scale) for each in numbered_ones] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_count_that_no_table_can_hold_is_refused_with_its_line_and_name(folder):
+    append(folder, replace(iteration(0, 1), metrics={"num_episodes": 7}))
+    whole = folder.records.read_text()
+    folder.records.write_text(whole.replace('"num_episodes":7', '"num_episodes":1e308'))
+    with pytest.raises(RecordError, match=r"records\.jsonl: line 1.*`metrics\.num_episodes` must be a count"):
+        list(read_lines(folder.records))
