@@ -81,7 +81,10 @@ def ppo(config: PPOConfig | None = None, **model: Any) -> PPOConfig:
 
 
 def with_filter() -> PPOConfig:
-    return ppo().env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
+    config = ppo().env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
+    # RLlib leaves out the state of a runner that does not answer in time, as on a busy machine.
+    config.sync_filters_on_rollout_workers_timeout_s = 300.0
+    return config
 
 
 def with_agents() -> PPOConfig:
