@@ -63,9 +63,13 @@ def status(
         _follow(terminal(), reader)
     else:
         console = terminal()
+        answered = now.counts["finished"] > 0
+        if answered and now.complete:  # then the answer is what a person wants to know; else where the study stands
+            print_answer(console, answer_of(study))
+            say(console, "")
         show(console, now)
-        if now.counts["finished"]:
-            say(console, "\n" if now.complete else "\nSo far:\n")
+        if answered and not now.complete:
+            say(console, "\nSo far:\n")
             print_answer(console, answer_of(study))
 
 
