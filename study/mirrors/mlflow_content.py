@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from study.engine import UNKNOWN, engine_of_space
 from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
@@ -130,7 +132,7 @@ def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ende
 
 def identity_text(identity: StudyIdentity) -> str:
     """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
-    content = identity.to_json()
+    content = msgspec.to_builtins(identity)
     uris = {name: mask_credentials(content[name]) for name in ("tracking_uri", "optuna_storage") if name in content}
     return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
 

@@ -7,6 +7,7 @@ as they did in the training. Needs no Ray process.
 
 import logging
 import pickle
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError
 from study.ray_private import merged_connectors
-from study.records.folder import archived
 from study.trial.experiment import Experiment
 from study.trial.weights import STATE_FILE, read_values, read_weights
 
@@ -52,11 +52,12 @@ def pack_policy(module: RLModule, state: State) -> bytes:
     """
     learnt = state[COMPONENT_RL_MODULE]
     connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "policy"
         several = isinstance(module, MultiRLModule)
         module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
-        (Path(folder) / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
-        return archived(Path(folder))
+        (folder / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
+        return Path(shutil.make_archive(f"{place}/packed", "zip", folder)).read_bytes()
 
 
 def read_state(checkpoint: Path) -> State:

@@ -12,6 +12,7 @@ import analysis
 from analysis import load
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.records.lock import held
 from study.records.records import read_lines
 from tests import holdup, synthetic
 from tests.integration.mlflow_tools import Server
@@ -126,7 +127,7 @@ def test_a_session_that_goes_on_with_a_study_is_known_at_once(tmp_path, uri):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
     sync_mlflow(folder)
     synthetic.append(folder, synthetic.opened(2))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
     assert any("still running" in problem for problem in load.open_study(uri).problems)
 

@@ -22,6 +22,7 @@ from study.mirrors import mlflow_mirror
 from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
+from study.records.lock import held
 from tests.integration.mlflow_tools import (
     assert_mirrored,
     children,
@@ -148,7 +149,7 @@ def test_each_mlflow_has_a_cursor_of_its_own_and_one_that_is_new_gets_the_whole_
 
 def test_sync_beside_a_driver_leaves_the_study_running(folder, database):
     append(folder, opened(), started(0))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
     assert parent(database).status == "RUNNING"
     assert children(database)[0, 1].status == "RUNNING"
@@ -166,7 +167,7 @@ def test_the_end_of_the_study_is_shown(folder, database, reason):
 @pytest.mark.parametrize("what", ["experiment", "run"])
 def test_a_study_that_a_person_deleted_is_named_until_it_is_restored(folder, database, what):
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
@@ -183,7 +184,7 @@ def test_a_study_that_a_person_deleted_is_named_until_it_is_restored(folder, dat
 
 def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder, database):
     append(folder, opened(), started(0), iteration(0, 1), started(1))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
@@ -204,7 +205,7 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
         return original(*arguments, metrics=metrics, **options)
 
     append(folder, opened(), *whole_trial(0, length=300))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)  # more than 1000 points at once
     monkeypatch.setattr(MlflowClient, "log_batch", slow)
     monkeypatch.setattr("study.mirrors.follower.POLL_S", 0.01)
@@ -232,6 +233,7 @@ import os, signal, sys
 from pathlib import Path
 from study.records.folder import StudyFolder
 from study.mirrors.process import MirrorProcess
+from study.records.lock import held
 from tests.synthetic import append, opened, started
 folder = StudyFolder(Path(sys.argv[1]))
 mirror = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from study.records.ledger import fold
-from study.records.records import StudyClosed, TrialEnded, read_lines
+from study.records.ledger import ledger_of
+from study.records.records import StudyClosed, TrialEnded
 from tests.driven import ROOMY, Driven, assert_whole, policy, records
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster, spec
@@ -45,7 +45,7 @@ class Session(Driven):
 def test_a_study_runs_to_its_end(tmp_path):
     assert Session(tmp_path).run_all().reason == "complete"
     assert_whole(tmp_path, 6)
-    row = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[0]
+    row = ledger_of(tmp_path / "records.jsonl").rows[0]
     assert row.summary["final_return"] == 250.0
     assert row.summary["score"] == pytest.approx(0.5)
     assert row.summary["wall_time_s"] == 4.0
@@ -111,7 +111,7 @@ def test_the_label_of_environments_that_wait_is_settled_and_recorded_at_the_end(
     session.log.close()
     ended = records(tmp_path)[-1]
     assert (ended.timing, ended.timing_reason) == (row.timing, row.timing_reason)
-    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[trial]
+    again = ledger_of(tmp_path / "records.jsonl").rows[trial]
     assert (again.timing, again.timing_reason) == (row.timing, row.timing_reason)
 
 
@@ -283,7 +283,7 @@ def test_an_attempt_that_a_killed_driver_left_costs_no_more_than_it_was_seen(tmp
     Session(tmp_path)
     (ended,) = (record for record in records(tmp_path) if isinstance(record, TrialEnded))
     assert ended.summary["cpu_s_reserved"] == pytest.approx(seen * cpus)
-    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[trial]
+    again = ledger_of(tmp_path / "records.jsonl").rows[trial]
     assert again.ended_at == pytest.approx(row.started + seen)
 
 

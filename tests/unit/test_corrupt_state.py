@@ -33,9 +33,9 @@ from study.errors import StudyError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.records.lock import Owner
+from study.records.lock import Owner, held
 from study.records.log import RecordLog
-from study.records.packing import pack, unpacked
+from study.records.packing import pack
 from study.records.records import TrialEnded, read_lines
 from study.records.table import write_table
 from tests import holdup
@@ -108,8 +108,8 @@ class Resumed(Session):
         self.folder, self.spec = StudyFolder(path), SPACE
         options = RunOptions(name=path.name, out=path.parent, resume=True, space="space.yaml")
         assert is_resumed(self.folder, options)
-        identity = resumed_identity(unpacked(self.folder), SPACE, options)
-        with self.folder.locked():
+        identity = resumed_identity(self.folder, SPACE, options)
+        with held(self.folder.path):
             _, ledger = take_up(SPACE, self.folder)
             mirror = MlflowMirror(self.folder, identity.tracking_uri)
             assert mirror.behind >= 0

@@ -12,6 +12,7 @@ import pytest
 
 from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
+from analysis.film import FilmFacts, Shot
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, parse_formats, to_html, to_markdown, write
@@ -20,7 +21,6 @@ from analysis.report.content import GRID5000, MOST, acknowledgement
 from analysis.tables.table import Table, TableColumn, without_rows
 from analysis.tables.writers import prose
 from study.errors import AnalysisError
-from study.records.clip import FilmFacts, Shot
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit.tables_data import run, study

@@ -17,7 +17,7 @@ from study.cli.status import show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records import lock
-from study.records.ledger import fold
+from study.records.ledger import ledger_of
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
@@ -225,7 +225,7 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
     ):
         synthetic.append(at_work, *records)
         assert reader.read(moment=5e9) == read_status(at_work.path, moment=5e9)
-    assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
+    assert reader.ledger == ledger_of(at_work.records)
 
 
 def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path):

@@ -11,7 +11,6 @@ from rich.console import Console
 from study.cli.tables import print_trials
 from study.records.ledger import best_per_scale
 from study.records.records import TrialStarted
-from study.records.sums import PHASES
 from study.space.throughput import BASE_CELL
 from tests.driven import Driven, assert_whole, records, rows
 from tests.reported import built, iteration, report
