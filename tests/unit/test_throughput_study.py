@@ -18,6 +18,7 @@ from tests.spaces import cluster
 from tests.throughput import throughput_spec
 
 CLUSTER = cluster(local=(8, 2))
+PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
 SMALL = {
     "throughput__blocks": 2,
     "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},
