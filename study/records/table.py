@@ -17,7 +17,7 @@ _LEADING = (
 )
 """The columns that come first; the other parameters and metrics follow."""
 _OF_ROW = (
-    *("trial", "status", "seed", "execution", "engine", "stage", "digest", "attempt", "num_cpus"),
+    *("trial", "status", "seed", "execution", "engine", "stage", "attempt", "num_cpus"),
     *("checkpoint", "timing_reason", "reason"),
 )
 """Columns that the state of a trial has by the same name."""
@@ -28,7 +28,7 @@ def table_row(row: TrialRow) -> dict[str, Any]:
     values = {**dict.fromkeys((*_LEADING, *row.setting, *OF_TRIALS)), **row.setting, **row.summary, **row.columns()}
     values |= {name: getattr(row, name) for name in _OF_ROW}
     values |= {"max_iterations": row.iterations, "baseline": row.anchor, "stands_for_runners": row.scale}
-    values["variant"] = row.variant if row.stage else None
+    values |= {"variant": row.variant if row.stage else None, "digest": row.digest or None}
     # A label that the whole trial has yet to settle is none so far.
     return values | {"timing": None if row.provisional and row.status == "running" else row.timing}
 
