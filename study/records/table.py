@@ -16,21 +16,31 @@ _LEADING = (
     *("final_return", "score", "execution", "timing", "engine"),
 )
 """The columns that come first; the other parameters and metrics follow."""
-_OF_ROW = (
-    *("trial", "status", "seed", "execution", "engine", "stage", "attempt", "num_cpus"),
-    *("checkpoint", "timing_reason", "reason"),
-)
-"""Columns that the state of a trial has by the same name."""
 
 
 def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
-    values = {**dict.fromkeys((*_LEADING, *row.setting, *OF_TRIALS)), **row.setting, **row.summary, **row.columns()}
-    values |= {name: getattr(row, name) for name in _OF_ROW}
-    values |= {"max_iterations": row.iterations, "baseline": row.anchor, "stands_for_runners": row.scale}
-    values |= {"variant": row.variant if row.stage else None, "digest": row.digest or None}
-    # A label that the whole trial has yet to settle is none so far.
-    return values | {"timing": None if row.provisional and row.status == "running" else row.timing}
+
+    def of_row(*names: str) -> dict[str, Any]:
+        return {name: getattr(row, name) for name in names}
+
+    return {
+        **dict.fromkeys(_LEADING),
+        **row.setting,
+        **dict.fromkeys(OF_TRIALS),
+        **row.summary,
+        **row.columns(),
+        **of_row("trial", "status", "seed", "execution", "engine"),
+        # A label that the whole trial has yet to settle is none so far.
+        "timing": None if row.provisional and row.status == "running" else row.timing,
+        "max_iterations": row.iterations,
+        "baseline": row.anchor,
+        "stage": row.stage,
+        "variant": row.variant if row.stage else None,
+        "digest": row.digest or None,
+        "stands_for_runners": row.scale,
+        **of_row("attempt", "num_cpus", "checkpoint", "timing_reason", "reason"),
+    }
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
