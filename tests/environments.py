@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import threading
 import time
 from typing import Any, ClassVar
@@ -360,4 +361,4 @@ class LeavesAThread(Plain):
     def __init__(self) -> None:
         super().__init__()
         threading.Thread(target=time.sleep, args=(600,)).start()
-        print("simulator: licence found")
+        sys.stdout.write("simulator: licence found\n")
