@@ -377,7 +377,9 @@ def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_
         lines = file.read_text().splitlines()
         for row in csv.reader(lines):
             assert not any(cell.startswith(("=", "@", "\t", "\r")) for cell in row), file
-    assert any("&lt;script" in file.read_text() for file in files if file.suffix == ".html"), "the reason is in no table"
+    assert any("&lt;script" in file.read_text() for file in files if file.suffix == ".html"), (
+        "the reason is in no table"
+    )
 
 
 @pytest.mark.parametrize(
