@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow import MlflowClient
+from study.mirrors.mlflow_report import publish_answer
 
 import analysis
 from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.mirrors import mlflow_mirror
-from study.mirrors.mlflow_report import publish_answer
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
 from study.records.lock import held

@@ -116,7 +116,7 @@ def test_the_storage_is_part_of_what_a_study_is(tmp_path):
     folder = StudyFolder(tmp_path / "demo")
     identity = new_identity(space, options)
     folder.prepare()
-    folder.create(identity, "environment: {}\n")
+    folder.write(identity, "environment: {}\n")
     assert folder.identity() == identity
     assert "se/cret" in folder.identity_file.read_text()
     assert folder.identity_file.stat().st_mode & 0o077 == 0

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
 import msgspec
+import numpy as np
 import orjson
 
 from study.designs.holdup.arms import holdup_of
