@@ -15,8 +15,7 @@ from study.errors import StudyError
 from study.harmless import one_line
 from study.mirrors.follower import Mirror
 from study.mirrors.follower import sync as catch_up
-from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.mlflow_report import publish_answer
+from study.mirrors.mlflow_mirror import MlflowMirror, publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror

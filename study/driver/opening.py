@@ -12,12 +12,12 @@ from msgspec import structs
 
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     absolute_uri,
     ask_mlflow,
     asked_uri,
-    check_optuna_storage,
     check_tracking_uri,
 )
 from study.records.files import check_own
@@ -170,7 +170,9 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
-        optuna_storage=None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage),
+        optuna_storage=None
+        if options.optuna_storage is None
+        else check_tracking_uri(options.optuna_storage, OptunaMirror.place),
     )
 
 
@@ -208,7 +210,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         ask_mlflow(other := check_tracking_uri(uri))
         identity = structs.replace(identity, tracking_uri=other)
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
-        identity = structs.replace(identity, optuna_storage=check_optuna_storage(storage))
+        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, OptunaMirror.place))
     return identity
 
 

@@ -201,7 +201,7 @@ class _Session:
         self.spec, ledger = take_up(self.spec, self.folder)
         if ledger.opened is not None:
             note(continuing(self.spec, ledger))
-        self.mirrors = MirrorProcess.of_study(self.folder)
+        self.mirrors = MirrorProcess(self.folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         log = stack.enter_context(RecordLog(self.folder.records))
         if self.is_new:

@@ -197,11 +197,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return last is not None and last.num_cut >= len(last.returns) > 0
 
     @property
-    def num_env_runners(self) -> int:
-        """The scale."""
-        return int(self.setting[SCALE]) if self.scale is None else self.scale
-
-    @property
     def num_lost_runners(self) -> int:
         """Runners that were missing in the worst iteration."""
         runners = int(self.setting[SCALE])

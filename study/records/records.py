@@ -112,6 +112,11 @@ class TrialStarted(Record, frozen=True, forbid_unknown_fields=False):
     first_episode: Whole = 0
     """Number of the first evaluation episode that the trial plays."""
 
+    @property
+    def num_env_runners(self) -> int:
+        """The scale."""
+        return int(self.setting[SCALE]) if self.scale is None else self.scale
+
     def __post_init__(self) -> None:
         if SCALE not in self.setting:
             raise ValueError(f"no {SCALE} in setting")

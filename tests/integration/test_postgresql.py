@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from study.errors import TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.process import MirrorProcess
-from study.mirrors.tracking_uri import reach, refusal
+from study.mirrors.tracking_uri import reached, refusal
 from study.records.records import read_lines
 from tests import postgresql
 from tests.integration.mlflow_tools import assert_mirrored, parent
@@ -118,10 +118,12 @@ def test_a_first_start_with_a_wrong_uri_is_refused_at_once_with_the_reason(datab
 
 
 def test_what_a_database_lacks_is_named(database, monkeypatch):
-    reach(database.uri())
+    limited = reached(f"{database.uri()}?connect_timeout=3")
+    assert limited.startswith(f"{database.uri()}?connect_timeout=3&keepalives_idle=")
+    assert limited.count("connect_timeout") == 1
     with pytest.raises(OperationalError, match="password authentication failed"):
-        reach(database.uri().replace("s3cr", "wrong"))
+        reached(database.uri().replace("s3cr", "wrong"))
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ImportError) as missing:
-        reach(database.uri())
+        reached(database.uri())
     assert "[postgresql]" in refusal(missing.value, database.uri()).fix
