@@ -15,8 +15,8 @@ from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, check_objective, total_hours, trial_needs
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.domains import Choices, Range
-from study.space.parameters import SCALE, Value
+from study.space.domains import Choices
+from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
 
@@ -66,7 +66,7 @@ def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
 
 def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
     names = list(spec.tuned)
-    values = [grid_values(spec.tuned[name]) for name in names]
+    values = [domain.choices for domain in spec.tuned.values() if isinstance(domain, Choices)]  # the rules refuse others
     cells = list(itertools.product(spec.scales, itertools.product(*values)))
     for block, seed in enumerate(spec.search.seeds):
         rng = np.random.default_rng([spec.search.sampler_seed, block])
@@ -75,12 +75,3 @@ def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
             given, iterations = dict(zip(names, point, strict=True)), spec.budget.iterations
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
 
-
-def grid_values(domain: Choices | Range) -> list[Value]:
-    """Return every value of a list, or of a range with a step."""
-    if isinstance(domain, Choices):
-        return list(domain.choices)
-    step = domain.step
-    assert step is not None  # else the space is refused when it is read
-    count = round((domain.high - domain.low) / step) + 1  # the schema checks that the step divides the range
-    return [min(domain.low + index * step, domain.high) for index in range(count)]
