@@ -5,7 +5,6 @@ entry. Names are RLlib's. Defaults are values that learn on small control tasks;
 vf_clip_param 10, lr 5e-5) are slow and learn badly there.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,7 +112,7 @@ class Calls:
 
     def __init__(self, *, num_learners: int, lr: Value | None) -> None:
         self.num_learners, self.lr = num_learners, lr
-        self.made: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}}
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         return lambda **arguments: self.made[method].update(arguments)

@@ -4,7 +4,6 @@ The text below each field is its description in the schema and the field referen
 """
 
 import difflib
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -117,7 +116,7 @@ environment's. Needs PPO or A2C, and at most one learner."""
 class NetworkSpec(Section):
     """RLlib's default network (names of `DefaultModelConfig`): fully connected; for images with convolutions before."""
 
-    fcnet_hiddens: list[Annotated[Whole, Field(ge=1, le=2**20)]] = Field([64, 64], min_length=1, max_length=64)
+    fcnet_hiddens: list[Annotated[Whole, Field(ge=1)]] = Field([64, 64], min_length=1, max_length=64)
     """Units of each hidden layer; the plan reckons with the memory that they take."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
@@ -129,12 +128,6 @@ class NetworkSpec(Section):
     conv_net: Literal["nature", "impala"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
 RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
-
-    @property
-    def num_weights(self) -> int:
-        """Weights between the hidden layers, of policy and value function together."""
-        between = sum(first * second for first, second in itertools.pairwise(self.fcnet_hiddens))
-        return between if self.vf_share_layers else 2 * between
 
 
 class BudgetSpec(Section):

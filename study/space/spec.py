@@ -379,8 +379,7 @@ def _known(model: type[BaseModel], content: Any) -> Any:
         if key in content:
             value = content[key]
             inner = Range if isinstance(value, dict) and "low" in value else inner_model(info)
-            by_names = inner is None or get_origin(info.annotation) is dict
-            known[key] = value if by_names else _known(inner, value)
+            known[key] = value if inner is None or get_origin(info.annotation) is dict else _known(inner, value)
     return known
 
 

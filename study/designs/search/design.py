@@ -61,7 +61,7 @@ def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
 
 def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
     names = list(spec.tuned)
-    values = [domain.choices for domain in spec.tuned.values() if isinstance(domain, Choices)]  # the rules refuse others
+    values = [domain.choices for domain in spec.tuned.values() if isinstance(domain, Choices)]  # rules refuse ranges
     cells = list(itertools.product(spec.scales, itertools.product(*values)))
     for block, seed in enumerate(spec.search.seeds):
         rng = np.random.default_rng([spec.search.sampler_seed, block])
@@ -69,4 +69,3 @@ def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
             num_env_runners, point = cells[index]
             given, iterations = dict(zip(names, point, strict=True)), spec.budget.iterations
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
-
