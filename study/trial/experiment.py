@@ -167,6 +167,17 @@ def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = 
     return gymnasium.make(name, **dict(context))
 
 
+@dataclass(frozen=True, slots=True)
+class OfGymnasium:
+    """Makes an environment that a script registered with Gymnasium, wherever it is unpickled."""
+
+    spec: Any
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        """Return a new environment with the arguments in `env_config`."""
+        return gymnasium.make(self.spec, **dict(context))
+
+
 def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a configuration with the spaces of its environment, which is made where nobody has said them."""
     if config.observation_space is not None or config.is_multi_agent:
