@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, NoReturn
 
-import psutil
-
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
+from study.machine.processes import children_of
 from study.records.records import StudyClosed
 
 ANSWER_S = 8.0
@@ -51,11 +50,11 @@ class StopSignals:
         self._interrupted = False
         self._timers: list[threading.Timer] = []
         self._undo = contextlib.ExitStack()
-        self._spared: list[psutil.Process] = []
+        self._spared: set[int] = set()
         """Children that this process had before: they are not the study's."""
 
     def __enter__(self) -> "StopSignals":
-        self._spared = psutil.Process().children()
+        self._spared = children_of(os.getpid())
         if threading.current_thread() is threading.main_thread():
             read, write = os.pipe()
             os.set_blocking(write, False)
@@ -178,18 +177,18 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def leave(code: ExitCode, *, spared: Collection[psutil.Process] = ()) -> NoReturn:
+def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
     """End this process at once, and what it has started but for `spared`: the processes of a private Ray, mirrors."""
     try:
-        _kill([child for child in psutil.Process().children() if child not in spared])
+        _kill(children_of(os.getpid()) - set(spared))
     finally:
         os._exit(code)
 
 
-def _kill(processes: Collection[psutil.Process]) -> None:
+def _kill(processes: Collection[int]) -> None:
     """Kill processes and all below them, each before its children can notice that it is gone."""
     for process in processes:
-        with contextlib.suppress(psutil.Error):
-            below = process.children()
-            process.kill()
-            _kill(below)
+        below = children_of(process)
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+        _kill(below)
