@@ -156,7 +156,7 @@ def asked_space(
     if named := argument or option:
         got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
         raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
-    from study.adopted.reading import read_script, script_file
+    from study.adopted.loading import read_script, script_file
     from study.adopted.writing import not_varied, space_text
 
     scales = sorted({int(part) for part in (runners or "").split(",") if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
@@ -171,8 +171,6 @@ def asked_space(
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     if settings := ", ".join(facts.settings):
         say(console, f"Beside the parameters of a study it sets {settings}.")
-    if adopted.starts_ray:
-        say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
     if variables := ", ".join(adopted.variables):
         say(console, f"It sets {variables} in its environment: so do the trials.")
     for remark in not_varied(facts):

@@ -96,7 +96,7 @@ def _basis_of(plan: Plan) -> str:
 
 def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
     """Print what a study would run, what each trial needs, and how long all of it takes."""
-    cells = [each.cell for each in plan.cells.values()]
+    cells = [each.cell for each in plan.kinds if each.cell is not None]
     about = "up to " if not cells and any(request.stage for request in plan.requests) else ""
     blocks = f", {len(cells)} cells in {max(request.seed for request in plan.requests)} blocks" if cells else ""
     hours, time = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)
@@ -109,21 +109,17 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     say(console, f"Cluster: {nodes}")
     varying = [name for name, at in _OF_A_CELL.items() if len({cell.setting[at] for cell in cells}) > 1]
     learners = ["learners"] if any(cell.num_learners for cell in cells) else []
-    kinds: list[tuple[Sequence[str], TrialNeeds]] = [
-        (
-            (
-                str(each.cell.num_env_runners),
-                *(str(each.cell.setting[_OF_A_CELL[name]]) for name in varying),
-                *(str(each.cell.num_learners) for _ in learners),
-            ),
-            each.needs,
-        )
-        for each in plan.cells.values()
-    ]
-    kinds += [((str(each.num_env_runners),), each) for each in plan.scales]
-    for (runners, variant), needs in sorted(plan.variants.items()):
-        inside = "" if needs.num_env_runners == runners else f", lanes in {needs.num_env_runners}"
-        kinds.append(((f"{runners} ({variant}{inside})",), needs))
+    kinds: list[tuple[Sequence[str], TrialNeeds]] = []
+    for each in plan.kinds:
+        runners, cell = str(each.num_env_runners), each.cell
+        if cell is not None:
+            values = (
+                *(str(cell.setting[_OF_A_CELL[name]]) for name in varying),
+                *(str(cell.num_learners) for _ in learners),
+            )
+            kinds.append(((runners, *values), each))
+        else:
+            kinds.append(((runners if each.variant == "study" else f"{runners} ({each.variant})",), each))
     equal = [f"{name} {cells[0].setting[at]}" for name, at in _OF_A_CELL.items() if cells and name not in varying]
     if equal:
         say(console, f"Equal in all cells: {', '.join(equal)}")

@@ -318,8 +318,7 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
     if around.spec is None:
         return
     yield from _on_every_node(around, _environment)
-    made = make_plan(around.spec, around.shape())  # errors are the finding
-    needs = [*made.scales, *made.variants.values(), *(cell.needs for cell in made.cells.values())]
+    needs = make_plan(around.spec, around.shape()).kinds  # errors are the finding
     largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
     worth: defaultdict[str, set[int]] = defaultdict(set)
     for each in needs:
