@@ -16,7 +16,7 @@ from study.records.lock import at_work
 from study.text import count
 
 _SPEC = (
-    *("description", "environment", "algorithm", "parameters", "model", "runner", "learner", "standardization"),
+    *("description", "environment", "algorithm", "parameters", "model", "runner", "learner"),
     *("execution", "budget", "search", "holdup", "throughput", "evaluation", "resources", "rllib"),
 )
 """Sections of a space that the sheet has."""

@@ -10,9 +10,9 @@ from study.machine.load import NodeLoad
 from study.records.ledger import ledger_of
 from study.records.log import RecordLog
 from study.records.table import table_row
+from tests.driven import Session
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec
-from tests.unit.test_conductor import Session
 
 CLUSTER = cluster(n0=4, n1=4)
 
