@@ -15,8 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
+from study.space.domains import Choices, Domain, Range, checked, contains, largest, smallest, values
 from study.space.faults import as_yaml, fault, unknown
 from study.space.parameters import (
     END_FRACTION,
@@ -78,7 +80,7 @@ LEFT_OUT: tuple[Row, ...] = (
      "must be one of {s.script.acting}", "Name one, or remove it for the sum over all."),
     (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
      "Remove it, and say it in the script."),
-    (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.is_on_policy,
+    (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.traits.is_on_policy,
      "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),
     ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add kind: throughput, or remove it."),
     ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
@@ -136,7 +138,7 @@ MUST: tuple[Row, ...] = (
     ("search.objective", lambda s: s.execution == "emulated" and s.search.objective == "time_to_target_s",
      "in emulation only environment steps are a fact", "Use env_steps_to_target, or execution: real."),
     ("parameters.num_minibatches",
-     lambda s: s.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
+     lambda s: s.traits.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
      "must be the smallest of parameters.num_env_runners", "Name that, or list no smaller scale."),
@@ -274,9 +276,9 @@ def of_script(s: StudySpec) -> Faults:
 
 def batches(s: StudySpec) -> Faults:
     """Yield the sizes that cannot run as they are written, and the ranges that hold none that can (`settings`)."""
-    if not s.is_on_policy:
+    if not s.traits.is_on_policy:
         return
-    key = "steps_per_env_runner" if s.rule("steps_per_env_runner") is not None else "train_batch_size"
+    key = "steps_per_env_runner" if "steps_per_env_runner" in s.rules else "train_batch_size"
     where, last, learners = f"parameters.{key}", max(s.scales), max(s.resources.num_learners, 1)
     batch, lanes = batch_domain(s, last), last * int(largest(s.domain("num_envs_per_env_runner")))
     minibatches = s.domain("minibatch_size") if "minibatch_size" in s.parameter_names else None
@@ -292,7 +294,7 @@ def batches(s: StudySpec) -> Faults:
         return
     for scale in s.scales:
         yield from _multiples(where, batch_domain(s, scale), _units(s, scale, sampled=isinstance(batch, Range)))
-    if minibatches is not None and s.rule("num_minibatches") is None:
+    if minibatches is not None and "num_minibatches" not in s.rules:
         yield from _multiples("parameters.minibatch_size", minibatches, [learners])
 
 
@@ -306,7 +308,7 @@ def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
     for num_envs, fragment in itertools.islice(pairs, MAX_UNITS):
         unit = batch_unit(s, scale, int(num_envs), int(fragment))
         # Steps of each runner are whole numbers too.
-        yield math.lcm(unit, scale) if sampled and s.rule("steps_per_env_runner") is not None else unit
+        yield math.lcm(unit, scale) if sampled and "steps_per_env_runner" in s.rules else unit
 
 
 def _multiples(where: str, domain: Domain, units: Iterable[int]) -> Faults:
@@ -354,7 +356,7 @@ def baselines(s: StudySpec) -> Faults:
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
     for index, baseline in enumerate(s.search.baselines):
         place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        wrong = list(_wrong_values(s, place, given)) or list(_outside(s, place, given))
+        wrong = [*_wrong_values(s, place, given)]
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
             own: Any = s.parameters
@@ -367,27 +369,25 @@ def baselines(s: StudySpec) -> Faults:
 
 
 def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
+    """Yield the values of a named setting that a parameter may not have; of a baseline those outside the space too."""
+    is_published, replaced = place == "holdup.published", [REPLACED.get(rule) for rule in s.rules]
     for name, value in given.items():
-        where, known = f"{place}.{name}", NAMES.get(name)
-        if known is None:
+        where = f"{place}.{name}"
+        if name not in NAMES:
             yield unknown(where, s.traits.names)
-        elif name not in {*s.traits.names, *s.parameter_names} or (name == SCALE and place == "holdup.published"):
+            continue
+        try:
+            checked(NAMES[name], value)
+        except PydanticCustomError as error:
+            yield fault(where, **(error.context or {}))
+            continue
+        if is_published and (name == SCALE or name not in s.traits.names):
             yield fault(where, "no such parameter here", "", _REMOVE)
-        elif not isinstance(value, known.kind) or not known.allows(value):
-            kind = "a whole number" if known.kind is int else "a number"
-            yield fault(where, f"must be {kind} {known.bounds}", value, "Change the value.")
-
-
-def _outside(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    """Yield the values of a baseline that the space does not allow."""
-    for name, value in given.items():
-        replaced = any(parameter == name and s.rule(rule) is not None for rule, parameter in REPLACED.items())
-        domain = None if replaced else s.rule(name)
-        if domain is None:
-            yield fault(f"{place}.{name}", "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
-        elif not contains(domain, value):
+        elif not is_published and (name in replaced or name not in {*s.parameter_names, *s.rules}):
+            yield fault(where, "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
+        elif not is_published and not contains(s.domain(name), value):
             fix = f"Widen parameters.{name} or change the baseline."
-            yield fault(f"{place}.{name}", f"must lie in what parameters.{name} allows", value, fix)
+            yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
 
 
 def holdup_seeds(s: StudySpec) -> Faults:
@@ -418,16 +418,16 @@ def worth_starting(s: StudySpec) -> Faults:
     if not _above(s.environment.target, s.environment.reference) and s.environment.target != s.environment.reference:
         rule, fix = "must not be above the reference, {:g}", "Lower it, or raise environment.reference."
         yield fault("environment.target", rule.format(s.environment.reference), s.environment.target, fix)
-    if (steps := s.budget.env_steps) is None or not s.is_on_policy or not s.learns:
+    if (steps := s.budget.env_steps) is None or not s.traits.is_on_policy or not s.learns:
         return
     scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
     sizes = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
     if s.holdup is not None:
         target, published = s.holdup.target_scale, s.holdup.published
-        grown = {"naive_growth": s.holdup.naive_steps_per_env_runner, "published": 0}
-        grown["published"] = int(published.get("steps_per_env_runner", 0))
-        sizes |= {name: grown[name] * target for name in s.holdup.baselines if name in grown}
-        sizes["published"] = max(sizes.get("published", 0), int(published.get("train_batch_size", 0)))
+        grown = published.get("steps_per_env_runner", 0) * target
+        own = {"naive_growth": s.holdup.naive_steps_per_env_runner * target}
+        own["published"] = int(published.get("train_batch_size", grown))
+        sizes |= {name: own[name] for name in s.holdup.baselines if name in own}
     name, batch = max(sizes.items(), key=lambda item: item[1])
     if batch > steps:
         rule = "the largest train batch must fit into it, or a trial ends after one batch"
