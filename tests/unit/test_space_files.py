@@ -32,12 +32,6 @@ def test_shipped_spaces_load_and_read_back_what_they_write(file):
     assert (again, again.digest()) == (loaded, loaded.digest())
 
 
-def test_a_name_finds_a_space_with_or_without_its_suffix(tmp_path):
-    assert load_space("quickstart") == load_space("quickstart.yaml")
-    (tmp_path / "rate.v2.yaml").write_text(PLAIN)
-    assert load_space(tmp_path / "rate.v2") == load_space(tmp_path / "rate.v2.yaml")
-
-
 def test_an_unknown_space_names_the_nearest():
     for name, said in (
         ("quickstrat.yaml", r"no such file, got 'quickstrat\.yaml'.*'quickstart\.yaml'"),
