@@ -10,8 +10,9 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, make_env
-from study.trial.engine.envs.lane_envs import GymnasiumLanes, LaneError, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
+from study.trial.engine.envs.lane_envs import GymnasiumLanes
+from study.trial.engine.envs.wrappers import LaneError
 from tests.environments import Keeps, Plain, Raises, Returns
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")

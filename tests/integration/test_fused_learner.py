@@ -31,9 +31,8 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 from study.errors import TrialError
 from study.trial import parts
 from study.trial.engine.learning import fused_learner, fused_program
-from study.trial.engine.learning.batches import gather_fragments, minibatch_indices
+from study.trial.engine.learning.batches import ScaledRewards, gather_fragments, minibatch_indices
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
-from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.parts import set_learner
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)

@@ -1,4 +1,4 @@
-"""The lanes of one process, stepped together: one seam, two backends. No Ray, no torch.
+"""The lanes of one process, stepped together, by Gymnasium. No Ray, no torch.
 
 A lane is one sub-environment of a trial. Gymnasium's vector environments merge infos, copy observations and
 allocate at every step; here each lane writes straight into the arrays of whoever samples.
@@ -6,24 +6,22 @@ allocate at every step; here each lane writes straight into the arrays of whoeve
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
-from study.trial.engine.envs.environments import EnvFactory
-from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward
 
 Array = npt.NDArray[Any]
-Finals = list[tuple[int, npt.NDArray[Any]]]
+Finals = list[tuple[int, Array]]
 """(lane, last observation of the episode that ended), in the order of the lanes."""
 
 
-class LaneEnvs(Protocol):
-    """Some lanes of a trial.
+class GymnasiumLanes:
+    """Some lanes of a trial, stepped in a plain loop; `EnvPoolLanes` does the same over EnvPool.
 
     Attributes:
         num_envs: Number of lanes.
@@ -31,9 +29,25 @@ class LaneEnvs(Protocol):
         action_space: Of one environment.
     """
 
-    num_envs: int
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
+    def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
+        """Make one environment for each seed, of its first reset; observations must be arrays of a fixed shape."""
+        self.num_envs = len(seeds)
+        self._envs: list[gymnasium.Env] = []
+        try:
+            for _ in seeds:
+                self._envs.append(make())
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        self._seeds: list[int] | None = list(seeds)
+        self._steps = [env.step for env in self._envs]
+        self._lengths = [0] * self.num_envs
+        # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
+        # np.int64, as from `action_space.sample()`: they may use its methods.
+        own = all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs)
+        self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
         """Start a new episode in every lane: the first time with the lanes' seeds, later without.
@@ -45,6 +59,14 @@ class LaneEnvs(Protocol):
             LaneError: An observation does not fit the space. What an environment itself raises passes
                 through, with a note that names the lane and the step.
         """
+        lane = 0
+        try:
+            for lane in range(self.num_envs):
+                observations[lane] = self._first_observation(lane, self._seeds[lane] if self._seeds else None)
+        except Exception as error:
+            self._note(error, lane)
+            raise
+        self._seeds = None
 
     def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
         """Step the first `len(actions)` lanes; the others stay as they are.
@@ -66,62 +88,6 @@ class LaneEnvs(Protocol):
             LaneError: An observation does not fit the space, or a reward is not one number. What an
                 environment itself raises passes through, with a note that names the lane and the step.
         """
-
-    def close(self) -> None:
-        """Close the environments; a second call does nothing."""
-
-
-def make_lane_envs(make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]) -> LaneEnvs:
-    """Make lanes on the backend that the environment asks for.
-
-    Args:
-        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
-        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
-
-    Raises:
-        Unusable: The environment cannot be made.
-    """
-    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, load=make.load)
-    return GymnasiumLanes(make, seeds)
-
-
-class GymnasiumLanes:
-    """`LaneEnvs` over environments of Gymnasium: a plain loop."""
-
-    def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
-        """Make one environment for each seed; observations must be arrays of numbers with a fixed shape."""
-        self.num_envs = len(seeds)
-        self._envs: list[gymnasium.Env] = []
-        try:
-            for _ in seeds:
-                self._envs.append(make())
-        except BaseException:
-            self.close()
-            raise
-        self.observation_space = self._envs[0].observation_space
-        self.action_space = self._envs[0].action_space
-        self._seeds: list[int] | None = list(seeds)
-        self._steps = [env.step for env in self._envs]
-        self._lengths = [0] * self.num_envs
-        # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
-        # np.int64, as from `action_space.sample()`: they may use its methods.
-        own = all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs)
-        self._python_ints = own and isinstance(self.action_space, Discrete)
-
-    def reset(self, observations: Array) -> None:
-        """See `LaneEnvs.reset`."""
-        lane = 0
-        try:
-            for lane in range(self.num_envs):
-                observations[lane] = self._first_observation(lane, self._seeds[lane] if self._seeds else None)
-        except Exception as error:
-            self._note(error, lane)
-            raise
-        self._seeds = None
-
-    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
-        """See `LaneEnvs.step`."""
         finals: Finals = []
         row_rewards: list[float] = []
         row_terminated: list[bool] = []
@@ -151,7 +117,7 @@ class GymnasiumLanes:
         return finals
 
     def close(self) -> None:
-        """See `LaneEnvs.close`."""
+        """Close the environments; a second call does nothing."""
         self._steps = []
         while self._envs:
             self._envs.pop().close()
