@@ -52,7 +52,7 @@ _ROWS_PER_FORWARD = 4096
 """The whole batch goes through the network in pieces of so many rows: hidden layers of a large batch are large."""
 _MIN_STD = 1e-4
 """RLlib divides advantages by no smaller standard deviation."""
-_RMSPROP = {"alpha": 0.99, "eps": 1e-5}
+_RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
 """Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 
 
@@ -143,7 +143,7 @@ class FusedPPOLearner(PPOTorchLearner):
         if (folder := _cache_folder()) is not None:
             fused_program.use_cache(folder)
         # Choices of each component of a categorical policy; None for a Gaussian one.
-        choices = [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        choices: Any = [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", self.standardization)
         self._reward_scale = RewardScale(config.gamma) if getattr(config, "normalize_rewards", False) else None
@@ -157,7 +157,7 @@ class FusedPPOLearner(PPOTorchLearner):
             return
         assert config is not None
         parameters = self.get_parameters(self.module[module_id])
-        optimizer = torch.optim.RMSprop(parameters, **_RMSPROP)
+        optimizer = torch.optim.RMSprop(parameters, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )

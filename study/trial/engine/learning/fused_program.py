@@ -233,7 +233,8 @@ def _compiled(
     # In the loop `statistics` are what the last forward pass gave: they are computed once, at the end.
     unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
     new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
-    statistics = _statistics(architecture, rows_of(result.count - 1), *result.statistics, coefficients)
+    seen, values = result.statistics
+    statistics = _statistics(architecture, rows_of(result.count - 1), seen, values, coefficients)
     return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
 
 
