@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 
 from study.space.procgen import is_procgen, task_of
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.wrappers import StepLoad, Unusable, checked_observation, is_vector_or_block, scaled
+from study.trial.engine.envs.wrappers import StepLoad, Unusable, is_vector_or_block, scaled
 
 Array = npt.NDArray[Any]
 
@@ -198,8 +198,7 @@ class EnvPoolLanes:
         self._pool = None
 
     def _first_observations(self, lanes: npt.NDArray[np.int32]) -> Array:
-        array = self._task.observations(self._pool.reset(lanes)[0])
-        return checked_observation(array, (len(lanes), *(self.observation_space.shape or ())), f"lanes {lanes}")
+        return self._task.observations(self._pool.reset(lanes)[0])
 
 
 class EnvPoolEnv(gymnasium.Env[Array, Any]):

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
-from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward
-
 Array = npt.NDArray[Any]
 Finals = list[tuple[int, Array]]
 """(lane, last observation of the episode that ended), in the order of the lanes."""
@@ -56,15 +54,15 @@ class GymnasiumLanes:
             observations: Receives the first observations, shape (num_envs, *shape), float32.
 
         Raises:
-            LaneError: An observation does not fit the space. What an environment itself raises passes
-                through, with a note that names the lane and the step.
+            ValueError: An observation does not fit the space. This and what an environment itself raises have a note
+                that names the lane and the step.
         """
         lane = 0
         try:
             for lane in range(self.num_envs):
                 observations[lane] = self._first_observation(lane, self._seeds[lane] if self._seeds else None)
         except Exception as error:
-            self._note(error, lane)
+            error.add_note(self._place(lane))
             raise
         self._seeds = None
 
@@ -85,8 +83,8 @@ class GymnasiumLanes:
             (lane, last observation) of each episode that ended, in the order of the lanes.
 
         Raises:
-            LaneError: An observation does not fit the space, or a reward is not one number. What an
-                environment itself raises passes through, with a note that names the lane and the step.
+            ValueError: An observation does not fit the space, or a reward is not one number. This and what an
+                environment itself raises have a note that names the lane and the step.
         """
         finals: Finals = []
         row_rewards: list[float] = []
@@ -102,8 +100,10 @@ class GymnasiumLanes:
                 lengths[lane] += 1
                 observation, reward, ends, cut, _ = step(action)
                 if type(observation) is not ndarray or observation.shape != shape:
-                    observation = checked_observation(observation, shape, self._place(lane))
-                row_rewards.append(reward if isinstance(reward, float) else checked_reward(reward, self._place(lane)))
+                    observation = self._fitting(observation)
+                if not isinstance(reward, float) and np.shape(reward):
+                    raise ValueError(f"a reward must be one number, got shape {np.shape(reward)}")
+                row_rewards.append(float(reward))
                 row_terminated.append(bool(ends))
                 row_truncated.append(bool(cut))
                 if ends or cut:
@@ -111,7 +111,7 @@ class GymnasiumLanes:
                     observation = self._first_observation(lane, None)
                 observations[lane] = observation
         except Exception as error:
-            self._note(error, lane)
+            error.add_note(self._place(lane))
             raise
         rewards[:], terminated[:], truncated[:] = row_rewards, row_terminated, row_truncated
         return finals
@@ -126,12 +126,14 @@ class GymnasiumLanes:
         self._lengths[lane] = 0
         env = self._envs[lane]
         observation, _ = env.reset() if seed is None else env.reset(seed=seed)
-        return checked_observation(observation, self.observation_space.shape, self._place(lane))
+        return self._fitting(observation)
+
+    def _fitting(self, observation: Any) -> Array:
+        array, shape = np.asarray(observation, np.float32), self.observation_space.shape
+        if array.shape != shape:
+            raise ValueError(f"an observation must fit its space, got shape {array.shape}, the space says {shape}")
+        return array
 
     def _place(self, lane: int) -> str:
         """Name the lane, from 0 within its process, and the step of its episode, 0 for the reset."""
-        return f"lane {lane}, step {self._lengths[lane]} of its episode"
-
-    def _note(self, error: Exception, lane: int) -> None:
-        if not isinstance(error, LaneError):
-            error.add_note(f"This happened in {self._place(lane)}.")
+        return f"This happened in lane {lane}, step {self._lengths[lane]} of its episode."

@@ -21,7 +21,7 @@ from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.apart import OwnProcess
 from study.trial.engine.envs.environments import ID, make_env
-from study.trial.engine.envs.wrappers import LaneError, Unusable, are_trainable, checked_reward
+from study.trial.engine.envs.wrappers import Unusable, are_trainable
 from study.trial.failures import described, original
 
 _API = {
@@ -130,15 +130,14 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
     shape = env.observation_space.shape
     rule = got = ""
-    try:
-        if np.shape(observation) != shape:
-            rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
-        elif not np.all(np.isfinite(observation)):
-            rule, got = f"observations of '{env_id}' must be finite, the first one is not", ""
-        elif not np.isfinite(checked_reward(reward, "step 1")):
-            rule, got = f"rewards of '{env_id}' must be finite", str(reward)
-    except LaneError:
+    if np.shape(observation) != shape:
+        rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
+    elif not np.all(np.isfinite(observation)):
+        rule = f"observations of '{env_id}' must be finite, the first one is not"
+    elif np.shape(reward) or np.asarray(reward).dtype.kind not in "biuf":
         rule, got = f"rewards of '{env_id}' must be numbers", f"{reward!r} of shape {np.shape(reward)}"
+    elif not np.isfinite(reward):
+        rule, got = f"rewards of '{env_id}' must be finite", str(reward)
     if rule:
         raise Unusable(where=ID, rule=rule, got=got, fix="Correct the environment.")
 

@@ -17,8 +17,6 @@ from study.errors import Fault, StudyError
 from study.space.sections import EnvironmentSpec
 
 _BRIGHTEST = 255
-_NUMBERS = "biuf"
-"""Kinds of dtypes that are numbers: bool, int, unsigned, float."""
 
 
 class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that people see)
@@ -28,10 +26,6 @@ class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that 
     def fault(self) -> Fault:
         """The same as a fault of the space."""
         return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix)
-
-
-class LaneError(ValueError):
-    """An environment returned what no learner can use."""
 
 
 def are_trainable(actions: Any) -> bool:
@@ -139,30 +133,3 @@ class StepLoad:
                 pass
         if self.wait_s:
             time.sleep(steps * self.wait_s)
-
-
-def checked_observation(observation: Any, shape: tuple[int, ...] | None, place: str) -> npt.NDArray[Any]:
-    """Return the observation as an array.
-
-    Raises:
-        LaneError: Its shape is not that of the space, or it does not consist of numbers; names the `place`.
-    """
-    array = np.asarray(observation)
-    if array.shape != shape:
-        raise LaneError(f"{place}: an observation must fit its space, got shape {array.shape}, the space says {shape}.")
-    if array.dtype.kind not in _NUMBERS:
-        raise LaneError(f"{place}: an observation must consist of numbers, got dtype {array.dtype}.")
-    return array
-
-
-def checked_reward(reward: Any, place: str) -> float:
-    """Return the reward as a float.
-
-    Raises:
-        LaneError: It is not one number; names the `place`.
-    """
-    array = np.asarray(reward)
-    if array.shape == () and array.dtype.kind in _NUMBERS:
-        return float(array)
-    got = f"shape {array.shape}" if array.shape else repr(reward)
-    raise LaneError(f"{place}: a reward must be one number, got {got}.")

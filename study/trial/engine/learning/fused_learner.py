@@ -143,7 +143,9 @@ class FusedPPOLearner(PPOTorchLearner):
         if (folder := _cache_folder()) is not None:
             fused_program.use_cache(folder)
         # Choices of each component of a categorical policy; None for a Gaussian one.
-        choices: Any = [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        choices: Any = (
+            [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        )
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", self.standardization)
         self._reward_scale = RewardScale(config.gamma) if getattr(config, "normalize_rewards", False) else None

@@ -151,7 +151,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
 
         Raises:
-            LaneError: An environment returned something that is not what its spaces say.
+            ValueError: An environment returned something that is not what its spaces say.
             NonFiniteError: An observation is not finite.
             DivergedError: An output of the policy is not finite.
         """
