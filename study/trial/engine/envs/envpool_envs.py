@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
-from study.space.procgen import is_procgen, task_of
-from study.space.sections import EnvironmentSpec
+from study.space.sections import EnvironmentSpec, is_procgen, task_of
 from study.trial.engine.envs.wrappers import StepLoad, Unusable, is_vector_or_block, scaled
 
 Array = npt.NDArray[Any]
