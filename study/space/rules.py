@@ -220,35 +220,36 @@ _OURS = (
 """What `rllib:` may not set: the recorded spec could disagree with what ran."""
 
 
+_RLLIB = ("algorithm_config.py", "ppo/ppo.py", "impala/impala.py", "appo/appo.py")
+"""Files of Ray's that say which methods RLlib's configurations have: to read them takes a moment, to import seconds."""
+
+
 @functools.cache
-def _rllib_methods(algorithm: str) -> dict[str, set[str]]:
-    """Return method of RLlib's configuration -> its arguments, by Ray's source: to import it takes seconds."""
+def _rllib_methods() -> dict[str, set[str]]:
+    """Return method of RLlib's configurations -> its arguments; empty where Ray lies elsewhere."""
     ray, found = find_spec("ray"), dict[str, set[str]]()
-    names = ["algorithm_config", *({"APPO": "ppo impala appo", "IMPALA": "impala"}.get(algorithm, "ppo").split())]
-    for name in names if ray is not None and ray.origin is not None else ():
-        folder = Path(ray.origin).parent / "rllib" / "algorithms"  # type: ignore[union-attr,arg-type]
-        file = folder / f"{name}.py" if name == "algorithm_config" else folder / name / f"{name}.py"
-        for each in ast.parse(file.read_text(encoding="utf-8")).body:
-            for method in each.body if isinstance(each, ast.ClassDef) and each.name.endswith("Config") else ():
-                if isinstance(method, ast.FunctionDef):
-                    arguments = {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}
-                    found.setdefault(method.name, set()).update(arguments - {"self"})
+    folder = Path(ray.origin or "" if ray else "").parent / "rllib" / "algorithms"
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for name in _RLLIB if (file := folder / name).is_file()]
+    classes = [each for tree in trees for each in tree.body if isinstance(each, ast.ClassDef)]
+    for method in (each for found_in in classes if found_in.name.endswith("Config") for each in found_in.body):
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+            arguments = (argument.arg for argument in (*method.args.args, *method.args.kwonlyargs))
+            found.setdefault(method.name, set()).update({*arguments} - {"self"})
     return found
 
 
 def of_rllib(s: StudySpec) -> Faults:
     """Yield the options of `rllib:` that RLlib has not, or that the study sets itself."""
-    methods = _rllib_methods(s.algorithm) if s.rllib else {}
+    methods = _rllib_methods() if s.rllib else {}
     for method, arguments in s.rllib.items() if methods else ():
         if method not in methods:
-            yield unknown(f"rllib.{method}", sorted(name for name in methods if not name.startswith("_")))
-            continue
-        for name in arguments:
+            yield unknown(f"rllib.{method}", sorted(methods))
+        for name in arguments if method in methods else ():
+            place, fix = f"rllib.{method}.{name}", "Remove it, and use the keys of the space."
             if name in _OURS:
-                fix = "Remove it, and use the keys of the space."
-                yield fault(f"rllib.{method}.{name}", "cannot be set: the study sets it itself", "", fix)
+                yield fault(place, "cannot be set: the study sets it itself", "", fix)
             elif name not in methods[method]:
-                yield unknown(f"rllib.{method}.{name}", sorted(methods[method]))
+                yield unknown(place, sorted(methods[method]))
 
 
 def of_script(s: StudySpec) -> Faults:

@@ -333,33 +333,49 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
 NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
-_CHOSE_NOTHING = ("parameters.", "script.", "search.", "budget.")
-"""Sections of which a key that is withdrawn left every trial as this version runs it."""
+_CHOSE_NOTHING = (
+    *("script.own_parts", "search.anchors", "search.min_env_steps_per_s", "budget.allow_larger_batch"),
+    *("parameters.vtrace_clip_rho_threshold", "parameters.vtrace_clip_pg_rho_threshold"),
+    *("parameters.circular_buffer_num_batches", "parameters.circular_buffer_iterations_per_batch"),
+    "parameters.target_network_update_freq",
+)
+"""Keys of earlier versions without which trials run as before."""
+_CHOSE_TRIALS = (
+    *("environment.normalize_observations", "standardization", "throughput.allocation"),
+    *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
+)
+"""Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
 
 
 def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults.
 
-    Keys that nothing reads any more are left out. Beside it stand those by which trials ran that this version does not
-    run: such a study can be read and not resumed.
+    Keys that nothing reads any more are left out. Beside it stand those of `_CHOSE_TRIALS` that say something: such a
+    study can be read and not resumed.
     """
     content, gone = dict(recorded), list[str]()
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
         content["learner"] = "fused"
     if isinstance(search := content.get("search"), dict) and "anchors" in search:
         content["search"] = {"baselines": search["anchors"], **search}
-    known = _known(StudySpec, content, "", gone)
-    return known, [place for place in gone if place.endswith(".step") or not place.startswith(_CHOSE_NOTHING)]
+    return _known(StudySpec, content, "", gone), gone
 
 
 def _known(model: type[BaseModel], content: Mapping[str, Any], above: str, gone: list[str]) -> dict[str, Any]:
-    """Return what of a section the schema has keys for; adds to `gone` the places of others that say something."""
-    fields = {info.alias or name: info for name, info in model.model_fields.items()}
-    gone += [f"{above}{key}" for key, value in content.items() if key not in fields and value not in (None, False, 0)]
-    known = {}
-    for key in [key for key in content if key in fields]:
-        value = content[key]
-        inner = Range if isinstance(value, dict) and "low" in value else inner_model(fields[key])
-        single = inner is not None and isinstance(value, dict) and get_origin(fields[key].annotation) is not dict
-        known[key] = _known(inner, value, f"{above}{key}.", gone) if inner and single else value
+    """Return what of a section this version knows; adds to `gone` the places that it does not know any more."""
+    fields, known = {info.alias or name: info for name, info in model.model_fields.items()}, {}
+    for key, value in content.items():
+        place, inner = f"{above}{key}", inner_model(fields[key]) if key in fields else None
+        if isinstance(value, dict) and "low" in value:
+            inner = Range
+        if key not in fields:
+            chose = place in _CHOSE_TRIALS or key == "step"
+            if value and chose:
+                gone.append(place)
+            elif value and place not in _CHOSE_NOTHING:
+                known[key] = value  # of a later version: it is refused
+        elif inner is None or not isinstance(value, dict) or get_origin(fields[key].annotation) is dict:
+            known[key] = value
+        else:
+            known[key] = _known(inner, value, f"{place}.", gone)
     return known

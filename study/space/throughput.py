@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from study.errors import Fault
 from study.space.domains import ParametersSpec
 from study.space.faults import fault
-from study.space.parameters import MAX_TRIALS, SCALE, Value
+from study.space.parameters import SCALE, Value
 from study.space.rules import batches
 from study.space.sections import AXES, LEARNERS
 from study.space.settings import overlay, resolve, spec_of
@@ -108,9 +108,7 @@ def _base_faults(s: StudySpec) -> Iterator[Fault]:
 
 def _grid_faults(s: StudySpec) -> Iterator[Fault]:
     assert s.throughput is not None
-    grids, blocks = s.throughput.axes(), s.throughput.blocks
-    if not grids:
-        yield fault("throughput.grids", "there must be something to compare", "no grid", "Add a grid.")
+    grids = s.throughput.axes()
     for name, axes in grids.items():
         if not axes:
             rule, got = "must vary something", f"no axis of {', '.join(AXES)}"
@@ -119,6 +117,3 @@ def _grid_faults(s: StudySpec) -> Iterator[Fault]:
     if (total := sum(sizes.values())) > MAX_CELLS:
         where = f"throughput.grids.{max(sizes, key=lambda name: sizes[name])}"
         yield fault(where, f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
-    elif total * blocks > MAX_TRIALS:
-        got = f"{blocks} blocks of {total} cells"
-        yield fault("throughput.blocks", f"at most {MAX_TRIALS} trials in all", got, "Lower it.")

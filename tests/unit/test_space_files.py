@@ -229,6 +229,7 @@ def test_a_study_that_an_earlier_version_recorded_is_resumed_with_its_space(path
 def test_what_earlier_versions_recorded_is_read():
     recorded = holdup.holdup_spec().to_json()
     assert as_of_now(recorded) == (recorded, [])
+    assert as_of_now({**recorded, "gravity": 9.81})[0]["gravity"] == 9.81  # of a later version, to be refused
     assert as_of_now({**recorded, "throughput": {"allocation": None}})[1] == []
     assert as_of_now({**recorded, "throughput": {"allocation": {"num_env_runners": 4}}})[1] == ["throughput.allocation"]
     rate = {"low": 1, "high": 3, "log": False}
