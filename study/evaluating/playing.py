@@ -147,7 +147,7 @@ def evaluate_policy(
     if film is not None:
         check_target(film)
     from study.trial.evaluation import evaluate
-    from study.trial.policy import read_state
+    from study.trial.weights import read_state
 
     experiment, spec = _experiment_of(policy, spec)
     with nullcontext() if film is None else _scene(experiment, spec) as scene:

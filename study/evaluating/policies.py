@@ -63,7 +63,7 @@ class ChosenPolicy:
         if self.study is None or self.checkpoint is None:
             return
         if not (self.checkpoint / STATE_FILE).exists():
-            rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
+            rule, got = f"must hold the policy ({STATE_FILE})", "none, as in a packed study and one of before 0.16"
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
         check_plain(self.checkpoint)

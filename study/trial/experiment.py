@@ -148,15 +148,26 @@ def _not_here(what: str, got: str, fix: str) -> TrialError:
     return TrialError(where="start-up", rule=f"{what} on every node", got=got, fix=fix)
 
 
-def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return one environment of a configuration, made as RLlib makes it.
+def make_environment(
+    config: AlgorithmConfig,
+    environments: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    worker_index: int = 1,
+    vector_index: int = 0,
+) -> Any:
+    """Return one environment of a configuration, made as RLlib makes it, with an `env_config` of its own.
 
-    `environments` says what makes those that a script has registered and Ray does not know here.
+    Args:
+        config: The configuration.
+        environments: What makes those that a script has registered and Ray does not know here.
+        worker_index: Number of the runner for which it is made.
+        vector_index: Its number in that runner.
 
     Raises:
         Exception: Whatever making it raises.
     """
-    context = EnvContext(config.env_config, worker_index=1, vector_index=0, num_workers=1)
+    workers = max(config.num_env_runners or 0, 1)
+    context = EnvContext(config.env_config, worker_index=worker_index, vector_index=vector_index, num_workers=workers)
     if callable(config.env):
         return config.env(context)
     name = str(config.env)
@@ -182,7 +193,8 @@ def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a configuration with the spaces of its environment, which is made where nobody has said them."""
     if config.observation_space is not None or config.is_multi_agent:
         return config
-    known, environment = config.copy(copy_frozen=False), make_environment(config)
+    known, own = config.copy(copy_frozen=False), int(config.num_env_runners or 0) + 1  # of no runner of the training
+    environment = make_environment(config, worker_index=own)
     known.environment(observation_space=environment.observation_space, action_space=environment.action_space)
     environment.close()
     return known
