@@ -433,15 +433,11 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         runner.stop()
 
 
-@contextlib.contextmanager
-def drawing_environment(
-    config: AlgorithmConfig, render_mode: str, *, agent: str | None = None
-) -> Iterator[gymnasium.Env]:
-    """Yield an environment of a configuration that draws, with one number as its reward: of `agent`, or of all."""
+def drawing_environment(config: AlgorithmConfig, render_mode: str, *, agent: str | None = None) -> gymnasium.Env:
+    """Return an environment of a configuration that draws, with one number as its reward: of `agent`, or of all."""
     playing = _of_evaluation(config)
     playing.env_config = {**playing.env_config, "render_mode": render_mode}
-    with contextlib.closing(make_environment(playing)) as env:
-        yield TransformReward(env, functools.partial(counted, agent=agent))
+    return TransformReward(make_environment(playing), functools.partial(counted, agent=agent))
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
