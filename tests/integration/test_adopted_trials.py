@@ -171,9 +171,7 @@ class BreaksWhereJudged(gymnasium.Wrapper):
         return observation, math.nan if self.fault else reward, *rest
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"), [("raises", "got KeyError"), ("nan", "rewards must")]
-)
+@pytest.mark.parametrize(("fault", "words"), [("raises", "got KeyError"), ("nan", "rewards must")])
 def test_an_environment_that_fails_where_it_is_judged_fails_its_trial_in_one_line(fault: str, words: str) -> None:
     config = (
         small(PPOConfig()).environment(BreaksWhereJudged).evaluation(evaluation_config={"env_config": {"fault": fault}})
