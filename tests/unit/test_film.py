@@ -103,6 +103,13 @@ def test_an_environment_that_draws_nothing_is_said(name, law):
         open_scene(environment(name))
 
 
+def test_envpool_draws_nothing():
+    pytest.importorskip("envpool")
+    where = spec(environment__id="Acrobot-v1", environment__backend="envpool").environment
+    with pytest.raises(SpaceError, match=r"--video: 'Acrobot-v1' must draw, and EnvPool draws nothing"):
+        open_scene(where)
+
+
 def test_a_name_that_no_film_can_have_is_refused_before_anything_is_played(tmp_path, monkeypatch):
     (tmp_path / "folder.gif").mkdir()
     check_target(tmp_path / "film.mp4")
