@@ -125,9 +125,9 @@ class NetworkSpec(Section):
     conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
     """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
 64, 84 or 96 pixels."""
-    conv_net: Literal["nature", "impala"] | None = None
+    conv_net: Literal["nature"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
-RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
+RLlib's padding."""
 
 
 class BudgetSpec(Section):
@@ -324,10 +324,10 @@ class ThroughputSpec(Section):
 
     iterations: Whole = Field(4, ge=1)
     """Timed training iterations of each trial; one more before them is warm-up."""
-    blocks: Whole = Field(3, ge=1)
+    blocks: Whole = Field(3, ge=1, le=1_000)
     """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
 at its beginning and at its end. The number of the block is the seed of its trials."""
-    grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
+    grids: dict[str, GridSpec] = Field(min_length=1)  # type: ignore[valid-type]
     """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
