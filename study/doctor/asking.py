@@ -22,7 +22,7 @@ import psutil
 
 from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
-from study.machine.cluster import connected_ray, resolve_address
+from study.machine.cluster import joined_ray, resolve_address
 from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, num_cores, usable_cpus
 from study.machine.jobs import granted_cpus
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
@@ -159,7 +159,8 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str,
     Raises:
         ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    with connected_ray(address, runtime_env=runtime_env(() if environment is None else own_modules(environment))):
+    modules = () if environment is None else own_modules(environment)
+    with joined_ray(address, runtime_env=runtime_env(modules), asks_nodes=False):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.testbed.namespaces import SHARED
 from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left
+from tests.testbed.watch import watching
 from tests.waiting import until
 
 ROOT = f"{SHARED}/tmp"
@@ -21,7 +22,7 @@ FOREIGN = ("rl-baselines-env", "rl-20000-abcdef", "rl-20001-20000")
 def run_on_slurm(slurm, study, nodes, options):
     job = study.launch("slurm", "--nodes", nodes, "--walltime", "0:20:00", *options)
     ended = slurm.wait_for_state(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", timeout_s=900)
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), slurm.log_of(job)
+    assert [ended[key] for key in ("JobState", "ExitCode", "Restarts")] == ["COMPLETED", "0:0", "0"], slurm.log_of(job)
     return slurm.log_of(job)
 
 
@@ -29,7 +30,7 @@ def run_on_oar(oar, study, nodes, options):
     job = study.launch("oar", "--nodes", nodes, "--walltime", "0:20:00", *options)
     oar.wait_for_state(job, "Terminated", "Error", timeout_s=900)
     log = "\n".join(path.read_text() for path in study.folder.parents[1].rglob("job-*.log"))
-    assert (oar.state(job), oar.exit_code(job)) == ("Terminated", 0), log
+    assert (oar.state(job), oar.exit_code(job), oar.successor(job)) == ("Terminated", 0, None), log
     return log
 
 
@@ -60,11 +61,15 @@ def test_a_study_runs_to_its_end(scheduler, nodes, root, request):
         hosts.ctl.run("install", "-d", "-m", "1777", ROOT)
         hosts.ctl.run("mkdir", "-p", *(f"{ROOT}/{name}/bin" for name in FOREIGN), user="tester")
         options += ["--temp-root", ROOT]
-    log = RUN[scheduler](system, study, nodes, options)
+    with watching(hosts) as watch:
+        log = RUN[scheduler](system, study, nodes, options)
     assert f"Ray is up: {nodes} node{'s' if nodes > 1 else ''} with 2 CPUs." in log, log
     study.assert_whole()
     started = [record for record in study.records() if record.kind == "trial_started"]
     assert {record.execution for record in started} == {"real"}, "a runner and its trial have a CPU each"
+    assert not watch.without_token
+    if nodes == 2:
+        watch.assert_private()
     assert_nothing_left(hosts.nodes)
     if root == "shared":
         assert sorted(path.name for path in (hosts.shared / "tmp").iterdir()) == sorted(FOREIGN)
