@@ -92,17 +92,6 @@ def test_the_signal_before_the_walltime_requeues_the_study_and_it_resumes(slurm)
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_a_job_that_is_too_short_for_a_trial_is_not_requeued_for_ever(slurm):
-    study = LaunchedStudy(slurm.hosts, "too-short", num_trials=1, env_steps=2_000_000)
-    job = submit(study, "--walltime", "0:03:00")
-    ended = slurm.wait_for_state(job, *ENDED, timeout_s=300)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "69:0", "0"), slurm.log_of(job)
-    assert "must be long enough for one trial" in slurm.log_of(job)
-    assert_nothing_left(slurm.hosts.nodes)
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(1800)
 def test_a_cancelled_study_leaves_nothing_and_is_resumed_by_launching_it_again(slurm):
     study = LaunchedStudy(slurm.hosts, "cancelled", num_trials=5)
     job = submit(study, "--walltime", "0:40:00")
