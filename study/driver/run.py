@@ -27,13 +27,13 @@ from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
 from study.machine.cluster import (
-    RayWatch,
     environment,
     joined_ray,
     private_ray,
     resolve_address,
     servers_of_ray,
     tune_storage,
+    watching_ray,
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
@@ -209,7 +209,7 @@ class _Session:
         if self.is_new:
             self._await_mirrors()  # before Ray starts: what is wrong with a place is known in seconds
         signals.check()
-        with self._ray() as shape, RayWatch(servers_of_ray(), signals.lose_ray):
+        with self._ray() as shape, watching_ray(servers_of_ray(), signals.lose_ray):
             signals.install()
             signals.check()
             plan = make_plan(self.spec, shape, ledger.decisions)
@@ -237,7 +237,7 @@ class _Session:
             alive = self._tune(conductor)
         while not alive:
             # Anew: the end of Ray's job freed all that the dead engine held.
-            with self._ray(), RayWatch(servers_of_ray(), signals.lose_ray):
+            with self._ray(), watching_ray(servers_of_ray(), signals.lose_ray):
                 signals.install()
                 alive = self._tune(conductor)
         signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down

@@ -32,7 +32,7 @@ from study.console import write
 from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.job import Host, Job
 from study.launch.node import UP, Task
-from study.launch.schedulers import Launcher, launcher_of
+from study.launch.schedulers import Launcher
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
@@ -210,7 +210,7 @@ class Supervisor:
     def _start_node(self, host: Host, *, peer: str, address: str = "") -> None:
         job = self._job
         # A scheduler may count hyper-threads: then the host counts its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.has_exact_cpus else None)
+        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.scheduler is None else None)
         if not (address or job.use_head or len(self._hosts) == 1):
             num_cpus = 0
         named = {name: getattr(job, name) for name in ("interface", "port_base")}
@@ -291,7 +291,7 @@ class Supervisor:
                 return ExitCode.STOPPED
             if agent is driver and isinstance(said, int):
                 return self._code(driver, said)
-            if agent is driver:
+            if agent is driver and not str(said).startswith("srun: error: "):  # it repeats the code
                 _print(str(said))
             elif agent is None:
                 if not self._signals:  # OAR repeats its signal
@@ -386,7 +386,7 @@ def _print(line: str) -> None:
 def supervise(file: Path) -> int:
     """Run the job of a launch file; return the code to exit with."""
     try:
-        return Supervisor(launcher_of(Job.read(file), file.resolve().parent)).run()
+        return Supervisor(Launcher(Job.read(file), file.resolve().parent)).run()
     except StudyError as error:
         note(str(error))
         return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER

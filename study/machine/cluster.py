@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
@@ -422,34 +422,31 @@ PATIENCE_S = 30.0
 """How long it may be away: Ray itself gives up after 60 s (`RAY_gcs_rpc_server_reconnect_timeout_s`)."""
 
 
-class RayWatch:
-    """Watches, in a thread, whether Ray's servers still take connections. Use as a context manager."""
+@contextlib.contextmanager
+def watching_ray(servers: Mapping[str, str], on_lost: Callable[[str], None]) -> Iterator[None]:
+    """Watch meanwhile, in a thread, whether Ray's servers still take connections.
 
-    def __init__(self, servers: Mapping[str, str], on_lost: Callable[[str], None]) -> None:
-        """Watch nothing yet.
+    Args:
+        servers: What each server is to this driver -> host:port.
+        on_lost: Called once, in another thread, with what happened.
+    """
+    ended = threading.Event()
 
-        Args:
-            servers: What each server is to this driver -> host:port.
-            on_lost: Called once, in another thread, with what happened.
-        """
-        self._servers, self._on_lost, self._ended = dict(servers), on_lost, threading.Event()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._watch, daemon=True, name="ray watch").start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-
-    def _watch(self) -> None:
-        seen = dict.fromkeys(self._servers, time.monotonic())
-        while not self._ended.wait(PERIOD_S):
-            for name, address in self._servers.items():
+    def watch() -> None:
+        seen = dict.fromkeys(servers, time.monotonic())
+        while not ended.wait(PERIOD_S):
+            for name, address in servers.items():
                 if _answers(address):
                     seen[name] = time.monotonic()
-                elif time.monotonic() - seen[name] > PATIENCE_S and not self._ended.is_set():
-                    self._on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
+                elif time.monotonic() - seen[name] > PATIENCE_S and not ended.is_set():
+                    on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
                     return
+
+    threading.Thread(target=watch, daemon=True, name="ray watch").start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _answers(address: str) -> bool:

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.testbed.namespaces import SHARED
-from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left
+from tests.testbed.namespaces import SHARED, SOURCES
+from tests.testbed.studies import ACTIVATE, NAME, LaunchedStudy, assert_nothing_left
 from tests.testbed.watch import watching
 from tests.waiting import until
 
@@ -36,7 +36,7 @@ def run_on_oar(oar, study, nodes, options):
 
 def run_over_ssh(hosts, study, nodes, options):
     names = ",".join(host.name for host in hosts.nodes[:nodes])
-    words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", names, "--out", "studies", "--name", NAME, *options)
+    words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", names, "--out", "studies", *ACTIVATE, *options)
     done = hosts.study(*words, cwd=study.place, timeout_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -81,9 +81,11 @@ def test_the_death_of_the_head_is_told_at_once_with_its_last_lines(ssh_hosts):
     """It dies while the second node starts, for which the launch would wait another five minutes."""
     study = LaunchedStudy(ssh_hosts, "headless", num_trials=1)
     head, slow = ssh_hosts.nodes
-    stuck = "[ $(uname -n) = n1 ] || sleep 1000"
+    stuck = f"{ACTIVATE[1]}; [ $(uname -n) = n1 ] || sleep 1000"
     words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", "n1,n2", "--cpus-per-node", 2, "--activate", stuck)
-    command = ssh_hosts.ctl.words([sys.executable, "-m", "study", *words], user="tester", cwd=study.place)
+    command = ssh_hosts.ctl.words(
+        [sys.executable, "-m", "study", *words], user="tester", cwd=study.place, environment=SOURCES
+    )
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
