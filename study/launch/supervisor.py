@@ -289,10 +289,11 @@ class Supervisor:
             except queue.Empty:
                 driver.wait(0)
                 return ExitCode.STOPPED
-            if agent is driver and isinstance(said, int):
-                return self._code(driver, said)
-            if agent is driver and not str(said).startswith("srun: error: "):  # it repeats the code
-                _print(str(said))
+            if agent is driver:
+                if isinstance(said, int):
+                    return self._code(driver, said)
+                if not said.startswith("srun: error: "):  # which repeats the code
+                    _print(said)
             elif agent is None:
                 if not self._signals:  # OAR repeats its signal
                     note(f"Received {said}; the study ends cleanly.")
