@@ -110,9 +110,15 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
         moment_s, times = early if last else (time.monotonic(), _times(allowed))
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
-    cores, host = len(cores_of(allowed)), os.uname().nodename
-    shared = {"host": host, "machine": machine, "num_cores": cores, "cpus": frozenset(allowed)}
-    return LoadSnapshot(moment_s=moment_s, times=times, processes=processes, **shared)
+    return LoadSnapshot(
+        host=os.uname().nodename,
+        machine=machine,
+        moment_s=moment_s,
+        num_cores=len(cores_of(allowed)),
+        cpus=frozenset(allowed),
+        times=times,
+        processes=processes,
+    )
 
 
 def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeLoad | None:
