@@ -49,6 +49,8 @@ DRIVER_TIMEOUT_S = 75.0
 agent kills it after a minute."""
 NODE_TIMEOUT_S = 70.0
 """How long an agent may take to end a node of Ray."""
+READ_TIMEOUT_S = 5.0
+"""How long the last lines of a remote shell may take after its end, which a process that it left may hold open."""
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
@@ -77,7 +79,9 @@ class Agent:
             errors="replace",
             start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._await_end, daemon=True).start()
         with contextlib.suppress(OSError):  # it is gone; its end is in the inbox
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(task).decode() + "\n")
@@ -109,7 +113,12 @@ class Agent:
             return False
         return True
 
-    def _listen(self) -> None:
+    def _await_end(self) -> None:
+        code = self._process.wait()
+        self._reader.join(READ_TIMEOUT_S)
+        self._inbox.put((self, code))
+
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(UP):
@@ -117,7 +126,6 @@ class Agent:
             elif line.strip():
                 self._lines.append(line.strip())
             self._inbox.put((self, line.rstrip("\n")))
-        self._inbox.put((self, self._process.wait()))
 
 
 Event = tuple[Agent | None, str | int]
