@@ -15,6 +15,7 @@ from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.cli.run import _resume_command
 from study.options import space_names, study_folders
+from study.records.log import RecordLog
 from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 
@@ -49,6 +50,20 @@ def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, c
     with pytest.raises(SystemExit) as ended:
         cli._guarded(refuse)
     assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
+
+
+@pytest.mark.parametrize(("words", "code"), [(["run", "a.yaml"], 2), (["run", "a.yaml", "--resume"], 75)])
+def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, monkeypatch, words, code):
+    monkeypatch.setattr("sys.argv", ["run_study.py", *words])
+
+    def full():
+        with RecordLog(tmp_path / "records.jsonl") as log, monkeypatch.context() as disk:
+            disk.setattr("os.write", lambda *_: 0)
+            log.append(synthetic.opened())
+
+    with pytest.raises(SystemExit) as ended:
+        cli._guarded(full)
+    assert ended.value.code == code
 
 
 @pytest.mark.parametrize("words", [("schema",), ("spaces", "--json")])
