@@ -22,7 +22,7 @@ from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
 from study.space.script import ScriptFacts
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 """Seconds that a script may take to come to its training and to make its environment, once RLlib is imported."""
 IMPORT_TIMEOUT_S = 300.0
 """RLlib takes ten seconds to import, minutes where the disk is slow."""
@@ -229,7 +229,7 @@ def _no_answer(place: Path, request: Mapping[str, Any], where: str, code: int | 
     if "Timeout" in frames or code is None:
         lines = re.findall(rf'File "{re.escape(request["file"])}", line (\d+)', frames)
         at = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
-        fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
+        fix = "Let it come to its training sooner."
         rule = f"must come to its training within {request['timeout_s']:g} s"
         return Fault(where=where, rule=rule, got=at, fix=fix)
     last = last_line(place / "output.txt")

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples, study_folders, wrong_option
+from study.options import AsJson, command_app, examples, wrong_option
 from study.text import count
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def evaluate(
         typer.Argument(
             metavar="STUDY|SPACE",
             help="Folder of a study: its best policy. With --random a space or a study.",
-            autocompletion=study_folders,
         ),
     ] = None,
     trial: Annotated[

@@ -321,7 +321,7 @@ def _submit(launcher: BatchScheduler, texts: dict[str, str], *, only_print: bool
     if no_answer is not None:
         raise no_answer
     _say(f"Submitted as job {job_id}. Its log: {launcher.log(job_id)}")
-    _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
+    _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study])}")
     if launcher.job.dashboard:
         _say("The job's log has the ssh line for Ray's dashboard once Ray is up.")
     return 0

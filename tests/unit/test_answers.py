@@ -168,7 +168,7 @@ def test_a_study_that_runs_is_watched_and_not_resumed(tmp_path):
     with FileLock(folder / ".lock"):
         (rest, *_) = study.answer().unknown
     assert rest.text.endswith("It is running: wait, or watch it.")
-    assert rest.command == f"python -m study status {folder} --watch"
+    assert rest.command == f"python -m study status {folder}"
 
 
 @pytest.mark.parametrize(

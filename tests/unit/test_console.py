@@ -9,7 +9,7 @@ ALLOWED = {
     "study/console.py": "the place",
     "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
     "study/launch/node.py": "standard output is its protocol",
-    "study/missing.py": "says that the packages are missing, of which the console is one",
+    "study/__main__.py": "says that the packages are missing, of which the console is one",
 }
 """File -> why it writes by itself."""
 

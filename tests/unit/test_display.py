@@ -10,9 +10,7 @@ import pytest
 from rich.console import Console
 
 from analysis.status.reader import time_left
-from study.cli.display import LiveDisplay, PlainDisplay, headline
-from study.cli.run import print_end
-from study.cli.tables import answer_of, print_plan
+from study.cli.display import LiveDisplay, PlainDisplay, answer_of, headline, print_end, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
@@ -168,7 +166,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
-    again = "python run_study.py x.yaml --until race --resume"
+    again = "python run_study.py x.yaml --resume"
     text = printed(print_end, result, again, answer, width=100, terminal=True)
     places = ["demo: until (for a test)", "FAILED, trial 2: because of failed", "n = 3 trials, 1 failed"]
     places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]

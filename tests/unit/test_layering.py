@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("harmless", "text", "metrics"),
     ("errors", "engine"),
-    ("console", "missing", "statistics", "ray_private", "jax_private"),
+    ("console", "statistics", "ray_private", "jax_private"),
     ("space",),
     ("machine",),
     ("records",),
