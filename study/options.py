@@ -105,7 +105,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     Raises:
         SpaceError: The script, or an option, is wrong.
     """
-    from study.adopted.reading import read_script, script_file
+    from study.adopted.loading import read_script, script_file
     from study.adopted.writing import not_varied, space_text
 
     numbers = [] if runners is None else runners.split(",")
@@ -121,8 +121,6 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     if facts.settings:
         say(console, f"Beside the parameters of a study it sets {', '.join(facts.settings)}.")
-    if adopted.starts_ray:
-        say(console, "Its `ray.init` was skipped: a study starts a Ray of its own, or joins that of --address.")
     if adopted.variables:
         say(console, f"It sets {', '.join(adopted.variables)} in its environment: so do the trials.")
     for remark in not_varied(facts):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from study.adopted import reading
+from study.adopted import loading
 
 _SERVER = """
 import os, sys
@@ -43,9 +43,9 @@ def forked_readings() -> Iterator[None]:
             server.stdin.flush()  # type: ignore[union-attr]
             return int(server.stdout.readline())  # type: ignore[union-attr]
 
-        before, reading._run = reading._run, run
+        before, loading._run = loading._run, run
         try:
             yield
         finally:
-            reading._run = before
+            loading._run = before
             server.stdin.close()

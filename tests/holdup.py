@@ -11,7 +11,7 @@ from study.designs.holdup.stages import decide, phases, requests_of
 from study.designs.starts import start_of
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.budget import evaluation_due, trial_budget
+from study.planning.guess import evaluation_due, progress_of
 from study.planning.needs import execution_of, label_at_start, num_cpus
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
@@ -180,7 +180,7 @@ def _training(
     length = request.iterations or NUM_ITERATIONS
     status: Status = "finished" if final is not None else "failed"
     pace = 12.0 / request.num_env_runners  # more runners, less time
-    budget, progress, steps_per_s = trial_budget(spec.budget, request.iterations), 0.0, None
+    progress, steps_per_s = 0.0, None
     steps = BUDGET // NUM_ITERATIONS
     for iteration in range(1, length + 1):
         if iteration > WARMUP_ITERATIONS:
@@ -202,7 +202,8 @@ def _training(
         if final is None and iteration == max(length // 2, 1):
             break
         before = progress
-        progress = budget.progress(env_steps=steps * iteration, iterations=iteration, time_s=pace * iteration)
+        done = {"env_steps": steps * iteration, "iterations": iteration, "time_s": pace * iteration}
+        progress = progress_of(spec.budget, request.iterations, **done)
         if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)

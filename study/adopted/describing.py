@@ -1,4 +1,4 @@
-"""What an `AlgorithmConfig` says, as `ScriptFacts`: parameters, settings, refusals. Imports RLlib.
+"""What a script's `AlgorithmConfig` comes to: its facts, its bytes, what its processes must have. Imports RLlib.
 
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
@@ -8,36 +8,268 @@ import hashlib
 import inspect
 import json
 import math
+import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.registration import registry as gymnasium_registry
+from gymnasium.vector import VectorEnv
+from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.errors import Fault
-from study.ray_private import option
+from study.adopted.loading import Adopted
+from study.errors import Fault, SpaceError
+from study.jax_private import jax_obstacle
+from study.machine.shape import Speeds
+from study.machine.shipping import loaded_modules
+from study.ray_private import maker_of, option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
+from study.space.parsing import parse_space
 from study.space.script import ScriptFacts, ScriptSource
-from study.trial.engine.envs.probing import Sharing
-from study.trial.experiment import SET_BY_STUDY
+from study.space.settings import runnable
+from study.space.space_file import Source
+from study.trial.configuration import apply
+from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
+from study.trial.experiment import SET_BY_STUDY, Experiment, OfGymnasium, make_environment, pickled
 from study.trial.parts import learner_obstacle, runner_obstacle, space_text
 
-OFFLINE = ("BC", "CQL", "IQL", "MARWIL")
-"""RLlib's algorithms that learn from recorded data alone."""
+_NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
+"""RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""
 _RLLIB = "ray.rllib.algorithms."
 """Where RLlib's own algorithms, configurations and learners are."""
-_OF_CODE = ("_learner_class", "env_runner_cls")
-"""Options that a study sets always, and that name code of the script's own where they are not RLlib's."""
+_SAID = ("_learner_class", "env_runner_cls", "restart_failed_sub_environments")
+"""Options that a study sets always, and that a person should read of: their code of the first two runs."""
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
 """Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
+_OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
+"""How environment variables begin that the study sets by itself."""
+_TRIED = {"parameters": {SCALE: 1}, "budget": {"iterations": 1}, "search": {"num_trials": 1}}
+"""A space in which every script is tried."""
+
+
+def mistake(rule: str, got: object, fix: str, *, where: str = "") -> SpaceError:
+    """Return the error of one fault of a script."""
+    return SpaceError.of("script", where=where, rule=rule, got=got, fix=fix)
+
+
+def adopted_from(
+    config: AlgorithmConfig,
+    *,
+    found_as: str,
+    stop: Mapping[str, Any],
+    searched: Iterable[str],
+    module: ModuleType,
+    file: Path,
+    before: "Surroundings",
+    variables: Mapping[str, str],
+    folder: str,
+) -> Adopted:
+    """Return what is known of a configuration, in the process that has run its script.
+
+    Args:
+        config: As the script made it.
+        found_as: How it was found, for people.
+        stop: The script's stop criteria.
+        searched: Settings for which the script lets Tune choose.
+        module: The script's own.
+        file: The script.
+        before: What was there before it ran.
+        variables: Environment variables that the script would give to Ray's processes.
+        folder: `working_dir` that it would give to them, or empty.
+
+    Raises:
+        SpaceError: It cannot be studied, it cannot be pickled, or its environment does not work.
+    """
+    before.check_left_alone(folder, module)
+    if faults := list(refusals(config)):
+        raise SpaceError("script", faults)
+    environments = before.environments_of(config)
+    content = _pickled(config, environments, None if module.__name__ == "__main__" else module)
+    os.environ.update(variables)  # from here on this process is as one of Ray's
+    facts = facts_of(
+        config,
+        source=file,
+        found_as=found_as,
+        stop=stop,
+        searched=searched,
+        modules={name: _digest(name) for name in before.own_modules()},
+        **_of_environment(config, environments),
+    )
+    _check_trial(config, facts)
+    return Adopted(
+        pickled=content,
+        facts=facts,
+        folder=folder,
+        jax_obstacle=jax_obstacle() or "",  # the environment has been made
+        speeds=None if config.is_multi_agent else _speeds(config, environments),
+        **before.added(variables),
+    )
+
+
+def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], by_value: ModuleType | None) -> bytes:
+    try:
+        return pickled(config, environments=environments, by_value=by_value)
+    except Exception as error:
+        parts = {f"setting '{name.strip('_')}'": value for name, value in vars(config).items()}
+        parts |= {f"environment '{name}'": value for name, value in environments.items()}
+        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
+        fix = "Make it inside the function that uses it, or define it at module level."
+        raise mistake(rule, next(_unpicklable(parts), error), fix) from error
+
+
+def _unpicklable(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which parts of a configuration cannot be pickled and why, in words."""
+    for place, value in parts.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
+            yield f"{place}: {error}"
+
+
+def _check_trial(config: AlgorithmConfig, facts: ScriptFacts) -> None:
+    """Refuse what a trial could not be built with: RLlib checks the configuration as a trial sets it."""
+    content = {"config": facts.source.file, "script": facts.model_dump(mode="json"), **_TRIED}
+    spec = parse_space(Source(name="script", content=content))
+    experiment = Experiment(
+        config=config,
+        given=facts.defaults,
+        file=facts.source.file,
+        runner_obstacle=facts.runner_obstacle,
+        learner_obstacle=facts.learner_obstacle,
+    )
+    apply(experiment, spec, setting=runnable(spec, {SCALE: 1}), seed=0, execution="real")
+
+
+# --- its environment -------------------------------------------------------------------------------------------------
+
+
+def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spaces of the environment, or the agents of one for several; it is made as RLlib makes it."""
+    name = environment_name(config.env)
+    try:
+        made = make_environment(config, environments)
+        made.reset(seed=0)
+    except (Exception, SystemExit) as error:
+        rule, fix = f"the environment '{name}' must be made and reset", "Make and reset it by itself, so configured."
+        fix = "Install it here and on every node." if isinstance(error, ImportError) else fix
+        raise mistake(rule, f"{type(error).__name__}: {error}", fix) from error
+    plain = getattr(made, "unwrapped", made)
+    if isinstance(plain, MultiAgentEnv):
+        if not config.is_multi_agent:
+            fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
+            raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
+        return {"acting": plain.possible_agents or (), "sharing": "unknown"}
+    of_one = "single_" if isinstance(made, VectorEnv) else ""
+    spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
+    if any(each is None for each in spaces):
+        fix = "Set `observation_space` and `action_space` in its constructor."
+        raise mistake(f"the environment '{name}' must have both spaces once it is made", str(list(spaces)), fix)
+    if of_one or comes_with_gymnasium(name):
+        return {"spaces": spaces}
+    made.close()
+    return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}
+
+
+def _speeds(config: AlgorithmConfig, environments: Mapping[str, Any]) -> Speeds | None:
+    """Return how fast the environment is; None where it fails."""
+    try:
+        return speeds(lambda: make_environment(config, environments))
+    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
+        return None
+
+
+class Surroundings:
+    """What was there before a script ran, to tell what it has added."""
+
+    def __init__(self, file: Path) -> None:
+        """Note what is there; to be made before the script runs."""
+        self._began_in, self._folder = str(Path.cwd()), str(file.parent)
+        self._variables = dict(os.environ)
+        self._paths = {*sys.path, *_entries(self._variables)} - {self._folder}
+        self._modules = {name.partition(".")[0] for name in sys.modules}
+        self._environments = set(gymnasium_registry)
+
+    def check_left_alone(self, folder: str, module: ModuleType) -> None:
+        """Refuse a script that trains in another folder, or has replaced a part of RLlib in place.
+
+        Raises:
+            SpaceError: It does; the processes of a trial have both anew.
+        """
+        for place in {str(Path.cwd()), folder or self._began_in} - {self._began_in}:
+            rule = "must train in the folder in which the command is typed: trials and evaluations run there"
+            raise mistake(rule, place, f"Type the command in {place}.")
+        if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self.own_modules()})) is not None:
+            rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
+            fix = "Derive a class of your own, and give it to the configuration."
+            raise mistake(rule, f"{replaced} of the script's own", fix)
+
+    def own_modules(self) -> list[str]:
+        """Return the user's own modules; what RLlib has imported before is none, wherever it is installed."""
+        return [each.name for each in loaded_modules() if each.name not in self._modules]
+
+    def environments_of(self, config: AlgorithmConfig) -> dict[str, Any]:
+        """Return what makes the environments of a configuration that the script has registered, by their names."""
+        judged = config.evaluation_config
+        other = judged.get("env") if isinstance(judged, Mapping) else getattr(judged, "env", None)
+        names = [name for name in (config.env, other) if isinstance(name, str)]
+        new = {
+            name: gymnasium_registry[name] for name in names if name in gymnasium_registry.keys() - self._environments
+        }
+        tuned = {name: maker for name in names if (maker := maker_of(name)) is not None}
+        return {name: OfGymnasium(spec=spec) for name, spec in new.items()} | tuned
+
+    def added(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Return the folders, modules and variables that the script has added: attributes of `Adopted`."""
+        given = {**os.environ, **variables}
+        found = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._paths]
+        paths = tuple(dict.fromkeys([*found, self._folder]))
+        beside = {Path(path).resolve() for path in paths}
+        modules = tuple(each for each in loaded_modules() if each.paths[0].parent in beside or each.obstacle is None)
+        changed = {name for name in {*given, *self._variables} if given.get(name) != self._variables.get(name)}
+        own = {name: given.get(name) for name in sorted(changed) if not name.startswith(_OF_THE_STUDY)}
+        return {"paths": paths, "modules": modules, "variables": own}
+
+
+def _entries(variables: Mapping[str, str]) -> list[str]:
+    """Return the folders of `PYTHONPATH`."""
+    return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+def _replaced_in_rllib(own: set[str]) -> str | None:
+    """Return the name of a part of RLlib that now comes from a top-level module of the script; None of none."""
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("ray.rllib."):
+            classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
+            places: list[Any] = [module, *classes]
+            for place in places:
+                for attribute_name, value in list(vars(place).items()):
+                    if str(getattr(value, "__module__", "")).partition(".")[0] in own:
+                        return f"{place.__name__}.{attribute_name}"
+    return None
+
+
+def _digest(name: str) -> str:
+    """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
+    total = hashlib.sha256()
+    for each, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if each.partition(".")[0] == name and file.is_file():
+            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+# --- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts_of(
@@ -87,7 +319,7 @@ def facts_of(
         searched=sorted(searched),
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
-        stop={str(name): plain(value) for name, value in stop.items()},
+        stop={str(name): _plain(value) for name, value in stop.items()},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
         learner_obstacle=_obstacle(learner_obstacle, config, spaces),
     )
@@ -107,7 +339,7 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
         from ray.tune.registry import get_trainable_cls
 
         algorithm = get_trainable_cls(algorithm)
-    bases = [each for each in algorithm.__mro__ if each.__module__.startswith("ray.rllib.algorithms.")]
+    bases = [each for each in algorithm.__mro__ if each.__module__.startswith(_RLLIB)]
     known = (ALGORITHMS_CLASS_TO_NAME.get(each.__name__) for each in bases)
     return algorithm, next((name for name in known if name), "Algorithm")
 
@@ -115,7 +347,6 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
     """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
     _, base = _algorithm(config)
-    offline = base in OFFLINE or config.is_offline
     known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     runner = config.env_runner_cls
     checks = (
@@ -126,25 +357,13 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             "Remove the call of api_stack; RLlib's migration guide says what else changes.",
         ),
         (
-            config.framework_str == "torch",
-            "must use torch, the one framework of the new API stack",
-            config.framework_str,
-            "Remove the call of `framework`, or set torch.",
-        ),
-        (
-            not offline,
-            "must sample from an environment: this study asks how training scales with environment runners",
-            f"{base}, which learns from recorded data",
+            base not in _NOT_STUDIED and not config.is_offline,
+            "must sample from an environment, and be evaluated, by RLlib's environment runners",
+            f"{base}{' on recorded data' if config.is_offline else ''}",
             "Give a script that trains online, such as with PPO or SAC.",
         ),
         (
-            base != "DreamerV3",
-            "must be an algorithm whose evaluation RLlib's environment runner can do",
-            base,
-            "Give a script with another algorithm.",
-        ),
-        (
-            offline or config.env is not None,
+            config.env is not None,
             "must name its environment",
             "none",
             "Call `.environment(...)` in the script; a runner that gets its episodes from outside cannot be studied.",
@@ -156,15 +375,14 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
             "Give what makes one environment, and let RLlib make the vector.",
         ),
         (
-            offline or runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
+            runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
             f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
             _name(runner),
             f"Derive it from {known.__name__}, or remove env_runner_cls.",
         ),
     )
-    for holds, rule, got, fix in checks:
-        if not holds:
-            yield Fault(where="", rule=rule, got=str(got), fix=fix)
+    broken = [Fault(where="", rule=rule, got=str(got), fix=fix) for holds, rule, got, fix in checks if not holds]
+    yield from broken[:1]
 
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
@@ -179,7 +397,7 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
             continue
-        value = plain(getattr(config, attribute(name)))
+        value = _plain(getattr(config, attribute(name)))
         if isinstance(value, list):
             schedules.append(name)
         elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -193,7 +411,7 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return plain(values), schedules
+    return _plain(values), schedules
 
 
 def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
@@ -205,24 +423,18 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
 
 def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]:
     """Return the other options that differ from RLlib's: name -> value as JSON, or the digest of a long one."""
-    default, found = vars(_default(config)), {}
+    kind, found = type(config), {}
+    default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
     for name, value in sorted(vars(config).items()):
-        shown = plain(value)
-        is_set = name in SET_BY_STUDY and name not in _OF_CODE
+        is_set = name in SET_BY_STUDY and name not in _SAID
         if is_set or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
             continue
-        if shown == plain(default.get(name)):
-            continue
-        text = json.dumps(shown, sort_keys=True)
-        if len(text) > _LONGEST or "NaN" in text or "Infinity" in text:  # these two are no JSON
-            shown = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        found[name.strip("_")] = shown
+        text = _as_json(value)
+        if text != _as_json(default.get(name)):
+            is_long = len(text) > _LONGEST or "NaN" in text or "Infinity" in text  # these two are no JSON
+            short = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}" if is_long else json.loads(text)
+            found[name.strip("_")] = short
     return found
-
-
-def _default(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return a configuration of the same kind, as RLlib makes it."""
-    return type(config)() if type(config).__module__.startswith(_RLLIB) else AlgorithmConfig()
 
 
 def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:
@@ -243,22 +455,24 @@ def _name(thing: Any) -> str:
     return str(name).replace(".<locals>", "").replace("<lambda>", "lambda")
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; what has no JSON by its name, which is the same at every reading."""
-    if isinstance(value, np.generic):
-        value = value.item()  # perhaps none of JSON's either: a date
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(plain(name)): plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(str, map(plain, value)))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {each.name: plain(each.default) for each in dataclasses.fields(value)}
-        known = {name: plain(getattr(value, name, None)) for name in fields}
-        return {name: shown for name, shown in known.items() if shown != fields[name]}  # what differs from its class
-    return _name(value)
+def _as_json(value: Any) -> str:
+    """Return a value as JSON; what has no JSON by its name, which is the same at every reading."""
+
+    def plain(other: Any) -> Any:
+        if isinstance(other, (np.generic, np.ndarray)):
+            return other.tolist()
+        if isinstance(other, (set, frozenset)):
+            return sorted(map(str, other))
+        if dataclasses.is_dataclass(other) and not isinstance(other, type):  # what differs from its class
+            pairs = ((each, getattr(other, each.name, None)) for each in dataclasses.fields(other))
+            return {each.name: inner for each, inner in pairs if inner is not None and inner != each.default}
+        return dict(other) if isinstance(other, Mapping) else _name(other)
+
+    try:
+        return json.dumps(value, default=plain, sort_keys=True)
+    except (TypeError, ValueError):  # names of a dictionary that are no texts
+        return json.dumps(_name(value))
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(_as_json(value))

@@ -1,7 +1,9 @@
-"""Finds the `AlgorithmConfig` in a person's script, in a process of its own that runs this code. Imports RLlib.
+"""Runs a person's script up to where it would train, in a process of its own, and finds its `AlgorithmConfig`.
 
-`study.adopted.reading` starts the process with a folder that holds `request.json`. The answer goes there too:
-`answer.json` with what is known or the faults, and `config.pkl` with the configuration.
+`study.adopted.loading` starts the process with a folder that holds `request.json`; `answer.pkl` goes there too: what is
+known, the faults, or the traceback of a fault of this program. Nothing of Ray starts: `ray.init` is skipped;
+`tune.Tuner`, `tune.run` and the constructor of an algorithm are noted, and the first use of what they would return ends
+the script, by an exception that `except Exception` does not catch.
 """
 
 import contextlib
@@ -9,95 +11,215 @@ import faulthandler
 import inspect
 import json
 import os
+import pickle
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import ray
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.tune import registry
+from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
-from study.adopted.answering import Surroundings, answered
-from study.adopted.describing import refusals
-from study.adopted.interception import NAME_A_FUNCTION, Interception, Launch, Launched, UsesRay, launch_of
-from study.adopted.reading import MistakeError, last_line
-from study.errors import Fault
+from study.adopted.describing import Surroundings, adopted_from, mistake
+from study.adopted.loading import Adopted, last_line
+from study.errors import SpaceError
+from study.machine.host import count_gpus
+from study.ray_private import refuse_auto_init
 
-_LOOKED_FOR = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
-_RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
+_NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
+_RUN_IT = (
+    "Run the script by itself until it trains; what it takes from its command line: --config-args, what a function "
+    "takes: config_kwargs in a space."
+)
+_RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
+"""Methods of an algorithm by which a training begins with what another has learnt."""
+_RUNTIME_ENV = ("env_vars", "working_dir", "excludes", "config", "eager_install")
+"""Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
+_LONGEST = 300
+"""Characters of what was found that a message shows."""
 
 
 def main(folder: str) -> NoReturn:
     """Read the request in a folder, find the configuration, write the answer and end the process."""
     place = Path(folder)
     request = json.loads((place / "request.json").read_text())
+    answer: Any
     with (place / "stack.txt").open("w") as stack:
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=stack)
         try:
-            answer = _answer(request, place)
-        except MistakeError as error:
-            answer = {"faults": [asdict(error.fault)]}
-        except RecursionError:
-            rule, fix = "no setting may hold itself", "Take it out of itself; what reads it can keep a reference."
-            answer = {"faults": [asdict(Fault(where="", rule=rule, fix=fix))]}
+            answer = _adopted(request, place)
+        except SpaceError as error:
+            answer = [replace(fault, got=_one_line(fault.got)) for fault in error.faults]
         except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
-            answer = {"crash": "".join(traceback.format_exception(error))}
+            answer = "".join(traceback.format_exception(error))
         faulthandler.cancel_dump_traceback_later()
-    (place / "answer.json").write_text(json.dumps(answer))
+    (place / "answer.pkl").write_bytes(pickle.dumps(answer))
     os._exit(0)  # threads and exit handlers of the script may wait for ever
 
 
-def _answer(request: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return what is known of the script, or its faults, as JSON values; write the pickled configuration."""
-    script = _Script(request, place)
-    before = Surroundings(script.file)
-    launch = script.find()
-    before.check_left_alone(launch, script.ran, script.module)
-    if faults := [asdict(fault) for fault in refusals(launch.config)]:
-        return {"faults": faults}
-    answer, content = answered(launch, ran=script.ran, before=before, file=script.file, module=script.module)
-    (place / "config.pkl").write_bytes(content)
-    return answer
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
 
-class _Script:
-    def __init__(self, request: Mapping[str, Any], place: Path) -> None:
-        self.request, self.output = request, place / "output.txt"
-        self.file = Path(request["file"])
+def _adopted(request: Mapping[str, Any], place: Path) -> Adopted:
+    file, name = Path(request["file"]), request["name"]
+    script = Script(file, place)
+    before = Surroundings(file)
+    names = script.run(request["args"], name)
+    launch = script.named(names, name, request["kwargs"]) if name else script.launch or script.only_one(names)
+    return adopted_from(
+        launch.config,
+        found_as=launch.how,
+        stop=launch.stop,
+        searched=launch.searched,
+        module=script.module,
+        file=file,
+        before=before,
+        variables=script.variables,
+        folder=script.folder,
+    )
+
+
+class Launched(BaseException):
+    """The script would train now: nothing after this line is needed."""
+
+
+class UsesRay(BaseException):
+    """The script would use a running Ray beside the training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A configuration that a script would train with.
+
+    Attributes:
+        config: A copy of it as it is at that line.
+        how: The call by which it would train: `tune.Tuner`.
+        stop: Stop criteria, by RLlib's names of results.
+        searched: Settings that Tune would choose; the copy has one value of each.
+    """
+
+    config: AlgorithmConfig
+    how: str
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    searched: tuple[str, ...] = ()
+
+
+def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:
+    """Return the training that a call of Tune, or of an algorithm's constructor, would begin.
+
+    Args:
+        content: An `AlgorithmConfig`, or a dictionary of its settings.
+        how: The call.
+        trainable: The algorithm: a class or RLlib's name of one. None: the configuration's own.
+        stop: Stop criteria; only a mapping of them is kept.
+
+    Raises:
+        Exception: No configuration can be made of it.
+    """
+    is_named = trainable is not None and not inspect.isclass(trainable)
+    algorithm: Any = registry.get_trainable_cls(trainable) if is_named else trainable
+    if isinstance(content, AlgorithmConfig):
+        config = content.copy(copy_frozen=False)
+        searched = _choose(vars(config))
+        if algorithm is not None:
+            default = algorithm.get_default_config()
+            if not isinstance(config, type(default)):  # as the constructor of RLlib's `Algorithm` does
+                config = default.update_from_dict(config.to_dict())
+            config.algo_class = algorithm
+    else:
+        settings = dict(content or {})
+        searched = _choose(settings)
+        config = algorithm.get_default_config().update_from_dict(settings)
+    return Launch(config=config, how=how, stop=dict(stop) if isinstance(stop, Mapping) else {}, searched=searched)
+
+
+def _choose(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Put one value in the place of each choice of Tune, the same at every reading; return the settings' names."""
+    _, domains, grids = parse_spec_vars(settings)
+    chosen = {path[0]: settings[path[0]] for path, _ in (*domains, *grids)}
+    if chosen:
+        settings.update(next(generate_variants(chosen, random_state=0))[1])
+    return tuple(sorted(name.strip("_") for name in chosen))
+
+
+class Script:
+    """Runs a script, with Ray replaced for the rest of this process.
+
+    Attributes:
+        launch: The training with which the script ended; else the first one that it made ready; None without any.
+        module: The script's own.
+        variables: Environment variables that it would give to Ray's processes.
+        folder: `working_dir` that it would give to them; empty without one.
+    """
+
+    def __init__(self, file: Path, place: Path) -> None:
+        self.launch: Launch | None = None
         self.module = types.ModuleType("__main__")
-        self.ran = Interception(self.file)
+        self.variables: dict[str, str] = {}
+        self.folder = ""
+        self._file, self._place, self._calls_init = file, place, False
+        self._refusal: SpaceError | None = None
+        """Why the script cannot be studied, once that is known."""
+        self._replace_ray()
+        self._replace_tune()
+        self._replace_algorithms()
 
-    def find(self) -> Launch:
-        """Run the person's code and return what it would train, or raise `MistakeError`."""
-        try:
-            code = compile(self.file.read_bytes(), str(self.file), "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None)
-            where = f"{self.file.name}{f', line {line}' if line else ''}"
-            got = getattr(error, "msg", error)
-            raise MistakeError(rule="must be Python", where=where, got=got, fix="Correct the line.") from error
-        name = self.request["name"]
-        if not name:
-            names = self._run(code, "__main__")
-            return self.ran.launch or self._at_module_level(names)
-        # As a module first: what stands below `if __name__ == "__main__"` is then not run.
-        names = self._run(code, self.file.stem)
-        return self._named(names if name in names else self._run(code, "__main__"), name)
+    def run(self, args: list[str], name: str) -> dict[str, Any]:
+        """Run the file, where one of its names is wanted as a module; return its names, also where it would train."""
+        self.module = types.ModuleType(self._file.stem if name else "__main__")
+        self.module.__file__ = str(self._file)
+        sys.modules[self.module.__name__] = self.module
+        sys.argv = [str(self._file), *args]
+        sys.path[:0] = [path for path in [str(self._file.parent)] if path not in sys.path]
+        names = vars(self.module)
+        self._guarded(lambda: exec(compile(self._file.read_bytes(), str(self._file), "exec", dont_inherit=True), names))
+        return names
 
-    def _run(self, code: types.CodeType, name: str) -> dict[str, Any]:
-        """Run the file as module `name`; return its names, also where it ended at a training."""
-        self.module = types.ModuleType(name)
-        self.module.__file__ = str(self.file)
-        sys.modules[name] = self.module
-        sys.argv = [str(self.file), *self.request["args"]]
-        if str(self.file.parent) not in sys.path:
-            sys.path.insert(0, str(self.file.parent))
-        self._guard(lambda: exec(code, vars(self.module)))
-        return vars(self.module)
+    def only_one(self, names: Mapping[str, Any]) -> Launch:
+        """Return the one configuration among the names of a script that trains nothing."""
+        configs: dict[int, str] = {}
+        for name, value in names.items():
+            if isinstance(value, AlgorithmConfig):
+                configs.setdefault(id(value), name)
+        if not configs:
+            near = [name for name, value in names.items() if inspect.isfunction(value) and "config" in name.lower()]
+            fix = f"Name a function that returns it: {self._file.name}:{near[0]}." if near else _NAME_A_FUNCTION
+            looked_for = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
+            raise mistake(f"must hold a configuration ({looked_for})", "none", fix)
+        first, *others = configs.values()
+        if others:
+            got, fix = ", ".join((first, *others)), f"Name one of them: {self._file.name}:{first}."
+            raise mistake("must name one of several configurations", got, fix)
+        return launch_of(names[first], f"module level, {first}")
 
-    def _guard(self, run: Callable[[], Any]) -> Any:
+    def named(self, names: Mapping[str, Any], name: str, kwargs: Mapping[str, Any]) -> Launch:
+        """Return the configuration that a name of the script stands for."""
+        value, how = names.get(name), f"module level, {name}"
+        if name not in names:
+            near = [other for other, each in names.items() if isinstance(each, AlgorithmConfig)]
+            near = near or [other for other, each in names.items() if inspect.isfunction(each)]
+            fix = f"Name one of: {', '.join(near[:8])}." if near else "Check the spelling."
+            raise mistake(f"has no '{name}'", "", fix)
+        if callable(value) and not isinstance(value, AlgorithmConfig):
+            self.launch, how = None, f"function {name}"
+            value = self._guarded(lambda: names[name](**kwargs))
+        if isinstance(value, AlgorithmConfig):
+            return launch_of(value, how)
+        if self.launch is not None:  # it trains
+            return self.launch
+        rule, fix = f"'{name}' must be an AlgorithmConfig, or a function that returns one", "Name another object."
+        raise mistake(rule, type(value).__name__, fix)
+
+    def _guarded(self, run: Callable[[], Any]) -> Any:
         """Run the person's code; what it raises becomes a fault that names the line."""
         result = None
         try:
@@ -106,73 +228,119 @@ class _Script:
             pass
         except BaseException as problem:
             ended_well = isinstance(problem, SystemExit) and problem.code in (0, None)
-            if self.ran.launch is None and self.ran.refusal is None and not ended_well:
-                raise self._mistake(problem) from problem
-        if self.ran.refusal is not None:
-            raise self.ran.refusal
+            if self.launch is None and self._refusal is None and not ended_well:
+                raise self._fault(problem) from problem
+        if self._refusal is not None:
+            raise self._refusal
         return result
 
-    def _at_module_level(self, names: Mapping[str, Any]) -> Launch:
-        """Return the one configuration among the names of a script that trains nothing."""
-        configs: dict[int, str] = {}
-        for name, value in names.items():
-            if isinstance(value, AlgorithmConfig):
-                configs.setdefault(id(value), name)
-        if not configs:
-            near = [name for name, value in names.items() if inspect.isfunction(value) and "config" in name.lower()]
-            fix = f"Name a function that returns it: {self.file.name}:{near[0]}." if near else NAME_A_FUNCTION
-            raise MistakeError(rule=f"must hold a configuration ({_LOOKED_FOR})", got="none", fix=fix)
-        first, *others = configs.values()
-        if others:
-            got, fix = ", ".join((first, *others)), f"Name one of them: {self.file.name}:{first}."
-            raise MistakeError(rule="must name one of several configurations", got=got, fix=fix)
-        return launch_of(names[first], f"module level, {first}")
-
-    def _named(self, names: Mapping[str, Any], name: str) -> Launch:
-        """Return the configuration that a name of the script stands for."""
-        if name not in names:
-            near = [other for other, value in names.items() if isinstance(value, AlgorithmConfig)]
-            near = near or [other for other, value in names.items() if inspect.isfunction(value)]
-            fix = f"Name one of: {', '.join(near[:8])}." if near else "Check the spelling."
-            raise MistakeError(rule=f"has no '{name}'", fix=fix)
-        value = names[name]
-        if isinstance(value, AlgorithmConfig):
-            return launch_of(value, f"module level, {name}")
-        if callable(value):
-            kwargs = self.request["kwargs"]
-            try:
-                inspect.signature(value).bind(**kwargs)
-            except TypeError as error:
-                rule, fix = f"the function '{name}' must take its arguments", "In a space: config_kwargs: {name: …}."
-                raise MistakeError(rule=rule, got=error, fix=fix) from error
-            self.ran.launch = None
-            value = self._guard(lambda: names[name](**kwargs))
-        if isinstance(value, AlgorithmConfig):
-            return launch_of(value, f"function {name}")
-        if self.ran.launch is not None:  # it trains
-            return self.ran.launch
-        rule = f"'{name}' must be an AlgorithmConfig, or a function that returns one"
-        fix = "Name another object of the file, or return the configuration itself."
-        raise MistakeError(rule=rule, got=type(value).__name__, fix=fix)
-
-    def _mistake(self, problem: BaseException) -> MistakeError:
+    def _fault(self, problem: BaseException) -> SpaceError:
         """Return the fault of a script that ended before its training, with its own last line that was run."""
         rule, got, fix = "must come to its training", f"{type(problem).__name__}: {problem}", _RUN_IT
         if isinstance(problem, SystemExit):
             with contextlib.suppress(Exception):  # the script may have closed it
                 sys.stdout.flush()
-            written = last_line(self.output)
-            got = f"the end of its process with {problem.code}, after it wrote: {written}"
-            if problem.code == 2 and (complaint := written.partition(": error: ")[2]):  # as `argparse` ends a program
-                rule, got = "must accept its arguments", complaint
-                fix = 'Give them as the script takes them: --config-args "--num-agents 2" (config_args in a space).'
+            got = f"the end of its process with {problem.code}, after it wrote: {last_line(self._place)}"
         elif isinstance(problem, UsesRay):
             rule = "must come to its training without a running Ray"
-            got, fix = "a call such as `ray.get`, `ray.put` or `.remote()`", NAME_A_FUNCTION
+            got, fix = "a call such as `ray.get`, `ray.put` or `.remote()`", _NAME_A_FUNCTION
         elif isinstance(problem, ModuleNotFoundError):
             rule, got = f"needs the module '{problem.name}', which is not installed", ""
             fix = f"Install it here and on every node, or correct the import of '{problem.name}'."
         frames = traceback.extract_tb(problem.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(self.file)]
-        where = f"{self.file.name}, line {lines[-1]}" if lines else self.file.name
-        return MistakeError(rule=rule, where=where, got=got, fix=fix)
+        lines = [frame.lineno for frame in frames if frame.filename == str(self._file)]
+        lines += [problem.lineno] if isinstance(problem, SyntaxError) and problem.filename == str(self._file) else []
+        return mistake(rule, got, fix, where=self._line(lines[-1:]))
+
+    def _line(self, lines: Sequence[int | None]) -> str:
+        return f"{self._file.name}, line {lines[0]}" if lines else self._file.name
+
+    # --- what the script meets in place of Ray -----------------------------------------------------------------
+
+    def _note(self, content: Any, how: str, *, trainable: Any, stop: Any = None) -> Launch:
+        """Note a training that is ready to begin; end the script where a study cannot repeat it."""
+        try:
+            launch = launch_of(content, how, trainable=trainable, stop=stop)
+        except Exception as error:  # noqa: BLE001 (what a person has written, in RLlib's own checks)
+            named = getattr(trainable, "__name__", trainable)
+            rule = f"what Tune trains must be an algorithm of RLlib with settings that it takes, got '{named}'"
+            self._refuse(rule, f"{type(error).__name__}: {error}", _NAME_A_FUNCTION)
+        self.launch = self.launch or launch
+        return launch
+
+    def _train(self, launch: Launch) -> NoReturn:
+        self.launch = launch
+        raise Launched
+
+    def _refuse(self, rule: str, got: str, fix: str) -> NoReturn:
+        """End the script, which trains in a way that a study cannot repeat; name its line."""
+        lines = [frame.lineno for frame in inspect.stack(context=0) if frame.filename == str(self._file)]
+        self._refusal = mistake(rule, got, fix, where=self._line(lines[:1]))
+        raise Launched
+
+    def _refuse_restore(self, call: str) -> NoReturn:
+        fix = (
+            "Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec, or in a "
+            "callback `on_algorithm_init`."
+        )
+        self._refuse("must hold its configuration and begin with new networks", f"`{call}`", fix)
+
+    def _replace_ray(self) -> None:
+        def init(*_: Any, **settings: Any) -> contextlib.AbstractContextManager[None]:
+            self._calls_init = True
+            given = settings.get("runtime_env") or {}
+            if others := ", ".join(sorted(name for name in given if name not in _RUNTIME_ENV and given[name])):
+                rule = "trials run in the Python of this command, and `ray.init` must not ask for another"
+                fix = "Install what it names, here and on every node, or put its folder into `sys.path`."
+                self._refuse(rule, f"runtime_env with {others}", fix)
+            self.variables |= {name: str(value) for name, value in (given.get("env_vars") or {}).items()}
+            if given.get("working_dir"):
+                self.folder = str(Path(given["working_dir"]).resolve())
+            return contextlib.nullcontext()
+
+        def resources() -> dict[str, float]:
+            return {"CPU": float(os.cpu_count() or 1), "GPU": float(count_gpus())}
+
+        def refuse() -> NoReturn:
+            raise UsesRay
+
+        ray.init, ray.shutdown = init, lambda *_, **__: None
+        ray.is_initialized = lambda: self._calls_init
+        ray.cluster_resources = ray.available_resources = resources
+        refuse_auto_init(refuse)
+
+    def _replace_tune(self) -> None:
+        def construct(
+            tuner: tune.Tuner, trainable: Any = None, *, param_space: Any = None, run_config: Any = None, **_: Any
+        ) -> None:
+            stop = getattr(run_config, "stop", None)
+            tuner.__dict__["launch"] = self._note(param_space, "tune.Tuner", stop=stop, trainable=trainable)
+
+        def run(run_or_experiment: Any, *_: Any, **settings: Any) -> NoReturn:
+            if settings.get("restore"):
+                self._refuse_restore("tune.run(restore=…)")
+            given, stop = settings.get("config"), settings.get("stop")
+            self._train(self._note(given, "tune.run", stop=stop, trainable=run_or_experiment))
+
+        tune.Tuner.__init__, tune.Tuner.fit = construct, lambda tuner: self._train(vars(tuner)["launch"])
+        tune.Tuner.restore = lambda *_, **__: self._refuse_restore("tune.Tuner.restore")
+        tune.run, tune.with_resources = run, lambda trainable, resources: trainable  # a study sets the resources
+        setattr(sys.modules["ray.tune.tune"], "run", run)  # noqa: B010 (a module, whose attributes mypy does not know)
+
+    def _replace_algorithms(self) -> None:
+        """Let `build_algo`, `build` and constructors build nothing; the first use of an algorithm is the training."""
+
+        def construct(algorithm: Algorithm, config: Any = None, env: Any = None, *_: Any, **__: Any) -> None:
+            launch = self._note(config, "build_algo", trainable=type(algorithm))
+            if env is not None:
+                launch.config.environment(env)
+            object.__setattr__(algorithm, "launch_of_the_script", launch)
+
+        def use(algorithm: Algorithm, name: str) -> Any:
+            launch = object.__getattribute__(algorithm, "__dict__").get("launch_of_the_script")
+            if launch is None or name.startswith("__"):
+                return object.__getattribute__(algorithm, name)
+            return self._refuse_restore(name) if name in _RESTORES else self._train(launch)
+
+        Algorithm.__init__, Algorithm.__getattribute__ = construct, use
+        Algorithm.from_checkpoint = lambda *_, **__: self._refuse_restore("Algorithm.from_checkpoint")

@@ -4,13 +4,13 @@ The script's values are the baseline, which runs first at every scale. Runners, 
 around them.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.space.parameters import SCALE
 from study.space.script import ScriptFacts
+from study.space.space_file import written
 from study.text import listed
 
 BATCH, LR = "train_batch_size", "lr"
@@ -23,12 +23,7 @@ TRIALS_PER_SCALE = 4
 
 
 def space_text(
-    facts: ScriptFacts,
-    *,
-    config: str,
-    args: str = "",
-    runners: Sequence[int] = (),
-    trials: int | None = None,
+    facts: ScriptFacts, *, config: str, args: str = "", runners: Sequence[int] = (), trials: int | None = None
 ) -> str:
     """Return a space around a script's values, as YAML with comments.
 
@@ -39,39 +34,34 @@ def space_text(
         runners: The scales; empty: one runner, the script's number, and twice that.
         trials: Number of trials; None: four for each scale.
     """
-    own = max(int(facts.values.get(SCALE) or 0), 1)
+    own, file = max(int(facts.values.get(SCALE) or 0), 1), facts.source.file
     scales = sorted(set(runners or (1, own, 2 * own)))
     budget = _limits(facts) or {"env_steps": DEFAULT_BATCHES * _batch(facts)}
     ranges, baseline = _varied(facts, max(scales), budget.get("env_steps"))
     target = _target(facts)
-    file = facts.source.file
-    lines = [
-        f"# A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
-        "# What is not written here stays as the script says; it is read again at each start.",
-        *(f"# {remark}" for remark in not_varied(facts)),
-        "version: 1",
-        f"description: {json.dumps(f'{file} with {listed([*map(str, scales)])} runners', ensure_ascii=False)}",
-        f"config: {json.dumps(config, ensure_ascii=False)}",
-        *([f"config_args: {json.dumps(args, ensure_ascii=False)}"] if args else []),
-        "# environment: {floor: …, reference: …} makes scores: the returns of a random policy, which",
-        "# `python -m study evaluate THIS_FILE --random --episodes 200` measures, and of a good one.",
-        *([f"environment: {{target: {target:.12g}}}  # the script's stop criterion"] if target is not None else []),
-        "parameters:",
-        f"  {SCALE}: {scales}  # the script has {facts.values.get(SCALE)}",
-        *(
-            f"  {name}: {{low: {low}, high: {high}, log: true}}  # the script has {facts.values[name]}"
-            for name, (low, high) in ranges.items()
-        ),
-        "budget:  # of each trial; it ends at the first of these limits",
-        *(f"  {name}: {value}" for name, value in budget.items()),
-        "search:",
-        f"  num_trials: {trials or TRIALS_PER_SCALE * len(scales)}",
+    said = ", ".join(f"{name} {facts.values.get(name)}" for name in (SCALE, *ranges))
+    comments = [
+        f"A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
+        f"The script has {said}. What is not written here stays as it says; it is read again at each start.",
+        *not_varied(facts),
+        "`environment: {floor: …, reference: …}` makes scores: the returns of a random policy, which",
+        "`python -m study evaluate THIS_FILE --random --episodes 200` measures, and of a good one.",
+        "A trial ends at the first limit of its budget; baselines run first, at every scale.",
     ]
-    if baseline:
-        values = ", ".join(f"{name}: {value!r}" for name, value in baseline.items())
-        name = json.dumps(file.removesuffix(".py"), ensure_ascii=False)
-        lines += ["  baselines:  # they run first, at every scale", f"    - {{name: {name}, parameters: {{{values}}}}}"]
-    return "\n".join(lines) + "\n"
+    named = {"name": file.removesuffix(".py"), "parameters": baseline}
+    search = {"num_trials": trials or TRIALS_PER_SCALE * len(scales), **({"baselines": [named]} if baseline else {})}
+    ends = {name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()}
+    content = {
+        "version": 1,
+        "description": f"{file} with {listed([*map(str, scales)])} runners",
+        "config": config,
+        **({"config_args": args} if args else {}),
+        **({"environment": {"target": target}} if target is not None else {}),  # the script's stop criterion
+        "parameters": {SCALE: scales, **ends},
+        "budget": budget,
+        "search": search,
+    }
+    return written(content, header="\n".join(f"# {comment}" for comment in comments))
 
 
 def not_varied(facts: ScriptFacts) -> Iterator[str]:
@@ -87,6 +77,8 @@ def not_varied(facts: ScriptFacts) -> Iterator[str]:
             f"The script lets Tune choose {listed([f'`{name}`' for name in facts.searched])}; here each has one of "
             "these values. Name it under `parameters` to vary it."
         )
+    if "restart_failed_sub_environments" in facts.settings:
+        yield "An environment that fails ends its trial: `restart_failed_sub_environments` is off in a study."
     if facts.stop and _target(facts) is None and not _limits(facts):
         yield f"Its stop criterion {listed(sorted(facts.stop))} is no number of steps."
 

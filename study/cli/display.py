@@ -17,7 +17,7 @@ from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
-from study.planning.plan import Plan, TrialNeeds
+from study.planning.plan import Plan
 from study.records.cautions import cautions
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
@@ -48,12 +48,13 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     """Print what a study would run, what each trial needs, and how long all of it takes."""
     from study.designs.registry import design_of  # with SciPy, which `status` need not wait for
 
-    cells, stages = [each.cell for each in plan.cells.values()], design_of(spec).stages
+    stages, cells = design_of(spec).stages, [kind.cell for kind in plan.kinds if kind.cell is not None]
     about = "up to " if stages else ""
     blocks = f", {len(cells)} cells in {max(request.seed for request in plan.requests)} blocks" if cells else ""
     hours, time_ = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)
     say(console, f": {about}{count(plan.num_trials, 'trial')}{blocks}, about {time_} here, {hours}", title=name)
-    say(console, f"Environment: {spec.environment.id}" + (f". Stages: {', '.join(stages)}" if stages else ""))
+    environment = spec.environment.id if spec.script is None else spec.script.environment
+    say(console, f"Environment: {environment}" + (f". Stages: {', '.join(stages)}" if stages else ""))
     nodes = ", ".join(
         f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
         f"{gigabytes(node.memory_mb)})"
@@ -65,31 +66,19 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     if equal:
         say(console, f"Equal in all cells: {', '.join(equal)}")
     learners = any(cell.num_learners for cell in cells)
-    kinds: list[tuple[tuple[str, ...], TrialNeeds]] = [((str(each.num_env_runners),), each) for each in plan.scales]
-    for each in plan.cells.values():
-        words = (str(each.cell.num_env_runners), *(str(each.cell.setting[at]) for at in varying.values()))
-        kinds.append(((*words, str(each.cell.num_learners)) if learners else words, each.needs))
-    for (runners, variant), needs in sorted(plan.variants.items()):
-        inside = (
-            "" if needs.num_env_runners == runners else f" in {count(needs.num_env_runners, 'process', 'processes')}"
-        )
-        kinds.append(((f"{runners} ({variant}{inside})",), needs))
     headings = ("runners", *varying, *(["learners"] if learners else []))
     headings += ("trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
-    rows = [
-        (
-            *words,
-            str(needs.num_trials),
-            needs.execution,
-            str(needs.num_cpus),
-            gigabytes(needs.memory_mb),
-            f"~{duration(needs.hours * 3600)}",
-            needs.label.timing + ("*" if needs.label.provisional else ""),
-        )
-        for words, needs in kinds
-    ]
+    rows = []
+    for kind in plan.kinds:
+        words = [f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} ({kind.variant})"]
+        if (cell := kind.cell) is not None:
+            words += [str(cell.setting[at]) for at in varying.values()]
+            words += [str(cell.num_learners)] if learners else []
+        each = (str(kind.num_cpus), gigabytes(kind.memory_mb), f"~{duration(kind.hours * 3600)}")
+        timing = kind.label.timing + ("*" if kind.label.provisional else "")
+        rows.append((*words, str(kind.num_trials), kind.execution, *each, timing))
     console.print(table(headings, rows, words=("execution", "timing will say"), width=console.width))
-    if any(needs.label.provisional for _, needs in kinds):
+    if any(kind.label.provisional for kind in plan.kinds):
         say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
     if cells:
         say(console, f"Engine: {engine_of_space(spec)}.")

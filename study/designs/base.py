@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
-from study.planning.needs import execution_of, num_cpus
-from study.planning.plan import Plan
+from study.planning.plan import Plan, TrialKind, TrialNeeds, check_objective, hours_of
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
@@ -71,12 +70,19 @@ class Design(Protocol):
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials that are known after these decisions, in their order, numbered from 0."""
 
+    def kinds(self, spec: StudySpec) -> Sequence[TrialKind]:
+        """Return the kinds of trials that the study has, with the number of trials of each."""
+
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
         """Return what the study will run on a cluster, and what that needs.
 
         Raises:
             ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
         """
+        check_objective(spec, cluster)
+        kinds = tuple(TrialNeeds.of(kind, cluster) for kind in self.kinds(spec))
+        requests, hours = self.requests(spec, decisions), hours_of(kinds, cluster)
+        return Plan(requests=requests, kinds=kinds, cluster=cluster, hours=hours)
 
     def course(
         self,
@@ -97,10 +103,6 @@ class Design(Protocol):
             announce: Tells the person something that they should keep.
         """
         return Course()
-
-    def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
-        """Return the CPUs that a Ray must hand out, so that the largest trial, or group of trials, can run on it."""
-        return max(num_cpus(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides of a space that make another study of it, one that shares no seed with the first."""

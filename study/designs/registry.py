@@ -8,7 +8,7 @@ from study.designs.search.design import Search
 from study.designs.throughput.design import Throughput
 from study.machine.host import this_node
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan
+from study.planning.plan import Plan, largest_of
 from study.records.records import StageDecided
 from study.space.spec import StudySpec
 
@@ -33,4 +33,4 @@ def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageD
 def private_shape(spec: StudySpec) -> ClusterShape:
     """Return the shape of the private Ray that a study gets on this machine."""
     here = ClusterShape(nodes=(this_node(),))
-    return ClusterShape(nodes=(this_node(design_of(spec).num_cpus(spec, here)),))
+    return ClusterShape(nodes=(this_node(largest_of(design_of(spec).kinds(spec), here)),))

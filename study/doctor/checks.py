@@ -355,8 +355,7 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
     if spec is None:
         return
     yield from _on_every_node(around, _environment)
-    made = make_plan(spec, around.shape())  # errors are the finding
-    needs = [*made.scales, *made.variants.values(), *(cell.needs for cell in made.cells.values())]
+    needs = make_plan(spec, around.shape()).kinds  # errors are the finding
     largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
     worth: dict[str, list[int]] = {}
     for each in sorted(needs, key=lambda each: each.num_env_runners):

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from study.adopted.loading import adopted_by
-from study.adopted.reading import Adopted
+from study.adopted.loading import Adopted, adopted_by
 from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor, Display
 from study.driver.opening import (

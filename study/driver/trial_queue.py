@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from study.planning.needs import num_gpus
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
@@ -94,7 +93,7 @@ class TrialQueue:
     def __init__(self, spec: StudySpec, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
-        self._plan, self._rows, self._num_gpus = plan, rows, num_gpus(spec)
+        self._plan, self._rows = plan, rows
         self.requests = {request.trial: request for request in plan.requests}
         self.waiting = [request for request in plan.requests if not self.is_over(request.trial)]
         self.running: dict[int, float] = {}
@@ -155,8 +154,10 @@ class TrialQueue:
         if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
             return None  # Tune asks so often that a closer look would cost it
         startable = self.startable()
+        if not startable:
+            return None
         # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
-        if not startable or self._num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
+        if self._plan.needs(startable[0]).num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
             return None
         first, now = startable[0], time.monotonic()
         index, start = admit(
@@ -199,7 +200,7 @@ class TrialQueue:
 
     def _kind(self, request: TrialRequest, execution: Execution) -> Hashable:
         """Return what trials of about the same duration have in common."""
-        cell = request.name if request.name in self._plan.cells else None
+        cell = request.name if self._plan.needs(request).cell is not None else None
         return request.num_env_runners, request.iterations, execution, request.variant, cell
 
     def _expected_s(self, request: TrialRequest) -> float:

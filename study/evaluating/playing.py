@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import adopted_by
-from study.adopted.reading import Adopted
+from study.adopted.loading import Adopted, adopted_by
 from study.errors import RecordError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy

@@ -349,7 +349,7 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
         cost = cpu_hours(plan.hours * plan.cluster.capacity)
         hours = f"{plan.hours:.1f} h" if plan.hours >= 1 else f"{math.ceil(plan.hours * 60)} min"
         _say(f"The plan: {plan.num_trials} trials, about {hours} there, {cost} (guessed, within a factor of three).")
-        if emulated := [scale.num_env_runners for scale in plan.scales if scale.execution == "emulated"]:
+        if emulated := [each.num_env_runners for each in plan.kinds if each.execution == "emulated"]:
             need = num_cpus(spec, emulated[0], "real")
             _say(
                 f"Emulated there, so their timing is not measured: trials of {', '.join(map(str, emulated))} runners. "

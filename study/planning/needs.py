@@ -23,10 +23,58 @@ FUSED_MB = 200
 """Memory that JAX adds to the process that learns. Measured peaks of the main process, CartPole-v1: 600 MB without it,
 770 MB with the fused learner, 906 MB where the process compiles a program that is not in the cache."""
 
+LEARNT_COPIES = 4
+"""Numbers of 4 bytes that a learner holds for each weight: itself, its gradient, and the two means of Adam. The main
+process and each runner hold the weights once more, to act by."""
+
 STEP_KB, PICTURE_KB = 1.2, 500.0
 """Memory of one step of a train batch in the main process. Vectors: measured, peaks of batches of 20,000 and of 320,000
 steps of CartPole-v1. Pictures of 64 x 64 x 3: measured, a peak of 2.7 GB for the batch of 4,096 of coinrun_ppo.yaml,
 which RLlib's own learner takes through the network as a whole."""
+
+
+class Network(NamedTuple):
+    """The size of the policy's network and of the critic's, as far as space and observations tell."""
+
+    weights: int
+    """Numbers that are learnt."""
+    acting: int
+    """Multiplications of one observation, forwards through the policy."""
+    learning: int
+    """Multiplications of one row of a minibatch, forwards through policy and critic."""
+
+
+_IMAGE = (64, 64, 3)
+"""Height, width and channels where nobody has seen the observations."""
+_CONVOLUTIONS: Mapping[str | int, Sequence[Sequence[int]]] = {
+    "nature": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+    "impala": [[filters, 3, 1 + (at == 1)] for filters in (16, 32, 32) for at in range(5)],
+    42: [[16, 4, 2], [32, 4, 2], [256, 11, 1]],
+    64: [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+}
+"""By name, or by the height of an image: filters, kernel and stride of each layer, pooling as a stride of the next."""
+_LARGE_IMAGES = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
+"""RLlib's own convolutions for images of 84 pixels or more."""
+
+
+def network_of(spec: StudySpec, shape: Sequence[int] = ()) -> Network:
+    """Return the size of a space's network for observations of a shape; without one, for a usual one."""
+    model, products, weights = spec.model, 0, 0
+    named = model.conv_filters or _CONVOLUTIONS.get(model.conv_net or "")
+    features = shape[0] if len(shape) == 1 else 8
+    if named or len(shape) == 3:
+        height, width, channels = shape if len(shape) == 3 else _IMAGE
+        for filters, kernel, stride in named or _CONVOLUTIONS.get(height, _LARGE_IMAGES):
+            # The last of RLlib's own layers has a kernel as large as what it sees, and no padding.
+            height, width = (1, 1) if kernel >= height > 1 else (-(-height // stride), -(-width // stride))
+            weights += kernel * kernel * channels * filters
+            products += kernel * kernel * channels * filters * height * width
+            channels = filters
+        features = height * width * channels
+    for units in model.fcnet_hiddens:
+        weights, products, features = weights + features * units, products + features * units, units
+    networks = 1 if model.vf_share_layers else 2
+    return Network(weights=networks * weights, acting=products, learning=networks * products)
 
 
 class Process(NamedTuple):
@@ -42,24 +90,34 @@ class Process(NamedTuple):
         return {"CPU": self.num_cpus} | ({"GPU": self.num_gpus} if self.num_gpus else {})
 
 
-def processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> tuple[Process, ...]:
-    """Return the processes of a trial: the main one, those that step environments, the learners."""
+def processes(
+    spec: StudySpec, num_env_runners: int, execution: Execution, shape: Sequence[int] = ()
+) -> tuple[Process, ...]:
+    """Return the processes of a trial: the main one, those that step environments, the learners.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        execution: How it runs.
+        shape: Of an observation, as far as it is known.
+    """
     resources = spec.resources
     num_samplers, lanes_mb = num_sampling_processes(spec, num_env_runners, execution), 0
     if execution == "emulated":
         num_samplers = 0 if num_samplers == 1 else num_samplers  # a single one is the main process
         lanes = num_env_runners * int(largest(spec.domain("num_envs_per_env_runner")))
         lanes_mb = round(LANE_MB * lanes / max(num_samplers, 1))
-    learning_mb = FUSED_MB if spec.learner_in_use == "fused" else 0
+    weights_mb = network_of(spec, shape).weights * 4 // 2**20
+    learning_mb = LEARNT_COPIES * weights_mb + (FUSED_MB if spec.learner_in_use == "fused" else 0)
     step_kb = STEP_KB if spec.model.conv_net is None and spec.model.conv_filters is None else PICTURE_KB
     main_mb = resources.memory_main_mb + int(int(largest(batch_domain(spec, num_env_runners))) * step_kb / 1024)
     main = Process(
         num_cpus=resources.num_cpus_for_main_process,
-        memory_mb=main_mb + (0 if resources.num_learners else learning_mb) + (0 if num_samplers else lanes_mb),
+        memory_mb=main_mb + weights_mb + (0 if resources.num_learners else learning_mb) + lanes_mb * (not num_samplers),
         num_gpus=0 if resources.num_learners else resources.num_gpus_per_learner,
     )
     sampler = Process(
-        num_cpus=resources.num_cpus_per_env_runner, memory_mb=resources.memory_per_env_runner_mb + lanes_mb
+        num_cpus=resources.num_cpus_per_env_runner, memory_mb=resources.memory_per_env_runner_mb + weights_mb + lanes_mb
     )
     learner = Process(
         num_cpus=resources.num_cpus_per_learner,
@@ -78,11 +136,6 @@ def num_sampling_processes(spec: StudySpec, num_env_runners: int, execution: Exe
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
     """Return the CPUs that a trial reserves."""
     return sum(process.num_cpus for process in processes(spec, num_env_runners, execution))
-
-
-def num_gpus(spec: StudySpec) -> float:
-    """Return the GPUs that a trial reserves, the same at every scale."""
-    return spec.resources.num_gpus_per_learner * max(spec.resources.num_learners, 1)
 
 
 def memory_mb(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
@@ -155,13 +208,14 @@ def fits(wanted: Sequence[Process], nodes: Sequence[tuple[int, int, float]], *, 
     return True
 
 
-def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> None:
-    """Refuse a trial that can never be placed.
+def check_fit(
+    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, execution: Execution, wanted: Sequence[Process]
+) -> None:
+    """Refuse a trial of these processes that can never be placed.
 
     Raises:
         ClusterError: Names the scale, what it needs, what there is, and the ways out.
     """
-    execution = execution_of(spec, num_env_runners, cluster)
     if execution == "emulated" and spec.budget.time_s is not None:
         raise ClusterError(
             where="budget.time_s",
@@ -169,35 +223,29 @@ def check_fit(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> N
             "emulated here",
             fix="Set budget.env_steps instead, or execution: real.",
         )
-    wanted = processes(spec, num_env_runners, execution)
-    cpus, memory, gpus = sum(each.num_cpus for each in wanted), sum(each.memory_mb for each in wanted), num_gpus(spec)
-    what, there = f"parameters.{SCALE}: {num_env_runners} runners", ", ".join(map(_resources, cluster.nodes))
-    if gpus > cluster.num_gpus:
-        where = "resources.num_gpus_per_learner"
-        rule = f"a trial needs {gpus:g} of the cluster's GPUs at once, there are {cluster.num_gpus:g} ({there})"
-        raise ClusterError(where=where, rule=rule, fix="Lower it, or run where Ray finds GPUs.")
     nodes = [(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
-    if cpus > cluster.num_cpus:
-        rule = f"{what} need {cpus} CPUs at once, the cluster has {cluster.num_cpus} ({there})"
-    elif memory > cluster.memory_mb:
-        rule = f"{what} need {memory} MB, the cluster has ({there})"
-    elif not fits(wanted, nodes, spread=spec.resources.placement == "spread"):
-        each = ", ".join(dict.fromkeys(f"{process.num_cpus} CPUs and {process.memory_mb} MB" for process in wanted))
-        rule = (
-            f"{what} do not fit on the nodes ({there}) as Ray places them, the largest first and with no second try: "
-            f"every process must sit on one node, and the main process, the runners and the learners need {each}"
-        )
-    else:
+    if fits(wanted, nodes, spread=spec.resources.placement == "spread"):
         return
+    total, each = Process(*map(sum, zip(*wanted, strict=True))), "; ".join(dict.fromkeys(map(_resources, wanted)))
     emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
-    ways = f"List smaller scales, add nodes, or lower resources.*{emulated} (this trial: {cpus} CPUs, {memory} MB)."
-    raise ClusterError(rule=rule, fix=ways)
+    smaller = "a smaller network (model.fcnet_hiddens), " if max(one.memory_mb for one in wanted) > LARGE_MB else ""
+    raise ClusterError(
+        where=f"parameters.{SCALE}",
+        rule=f"{num_env_runners} runners need {_resources(total)} at once, every process on one node and the largest "
+        f"placed first (processes of {each})",
+        got=", ".join(f"{node.address} with {_resources(node)}" for node in cluster.nodes),
+        fix=f"Use {smaller}smaller scales, more nodes, or lower resources.*{emulated}.",
+    )
 
 
-def _resources(node: NodeShape) -> str:
-    gpus = f", {node.num_gpus:g} GPUs" if node.num_gpus not in (0, UNKNOWN) else ""
-    memory = f", {node.memory_mb} MB" if node.memory_mb != UNKNOWN else ""
-    return f"{node.address}: {node.num_cpus} CPUs{gpus}{memory}"
+LARGE_MB = 8_000
+"""A process that needs more holds a network larger than most."""
+
+
+def _resources(of: Process | NodeShape) -> str:
+    gpus = f", {of.num_gpus:g} GPUs" if of.num_gpus not in (0, UNKNOWN) else ""
+    memory = f", {of.memory_mb} MB" if of.memory_mb != UNKNOWN else ""
+    return f"{of.num_cpus} CPUs{gpus}{memory}"
 
 
 def label_at_start(

@@ -1,15 +1,15 @@
 """What a study will run on a cluster: trials, what each kind of them needs, hours; and what a person should know first.
 
-Pure. The designs of `study.designs` make the plans; nothing here knows which kinds of study there are.
+The designs of `study.designs` say which kinds of trials there are; nothing here knows which kinds of study there are.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from study.errors import ClusterError
 from study.machine.shape import LOCAL, ClusterShape
-from study.planning.guess import evaluation_seconds, guess_seconds
+from study.planning.guess import Guess, evaluation_seconds, guess_trial
 from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
 from study.records.request import TrialRequest
 from study.records.timing import Label
@@ -24,20 +24,51 @@ ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialNeeds:
-    """What the trials of one kind need."""
+class TrialKind:
+    """Trials of a study that need the same: of a scale, of a scale and variant, or of a cell."""
 
+    spec: StudySpec
+    """Under which they run."""
     num_env_runners: int
     num_trials: int
+    """At the most, where later trials depend on earlier ones."""
+    variant: Variant = "study"
+    cell: Cell | None = None
+    """Of a throughput study."""
+    iterations: int | None = None
+    """Limit of each trial; None for that of the space."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialNeeds(TrialKind):
+    """What the trials of one kind need on a cluster."""
+
     execution: Execution
     processes: tuple[Process, ...]
     """Of one trial."""
-    hours: float
-    """Guess of one trial's duration."""
+    guess: Guess
+    """Of one trial's duration."""
     label: Label
     """What its rows will say of their times."""
-    alone: bool
-    """Whether its trials take the whole cluster while they run."""
+
+    @classmethod
+    def of(cls, kind: TrialKind, cluster: ClusterShape) -> "TrialNeeds":
+        """Return what trials of a kind need on a cluster.
+
+        Raises:
+            ClusterError: They can never fit.
+        """
+        spec, scale = kind.spec, kind.num_env_runners
+        execution = execution_of(spec, scale, cluster)
+        wanted = processes(spec, scale, execution, () if cluster.speeds is None else cluster.speeds.observation_shape)
+        check_fit(spec, scale, cluster, execution, wanted)
+        return cls(
+            **vars(kind),
+            execution=execution,
+            processes=wanted,
+            guess=guess_trial(spec, scale, cluster, execution=execution, iterations=kind.iterations),
+            label=label_at_start(spec, cluster, num_env_runners=scale, execution=execution),
+        )
 
     @cached_property
     def num_cpus(self) -> int:
@@ -49,63 +80,47 @@ class TrialNeeds:
         """Memory that one trial needs, over all nodes."""
         return sum(process.memory_mb for process in self.processes)
 
+    @cached_property
+    def num_gpus(self) -> float:
+        """GPUs, or shares of them, that one trial reserves."""
+        return sum(process.num_gpus for process in self.processes)
 
-def trial_needs(
-    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, *, num_trials: int, iterations: int | None = None
-) -> TrialNeeds:
-    """Return what trials of a scale need.
+    @property
+    def hours(self) -> float:
+        """Guess of one trial's duration."""
+        return sum(self.guess) / 3600
 
-    Raises:
-        ClusterError: They can never fit.
-    """
-    check_fit(spec, num_env_runners, cluster)
-    execution = execution_of(spec, num_env_runners, cluster)
-    return TrialNeeds(
-        num_env_runners=num_env_runners,
-        num_trials=num_trials,
-        execution=execution,
-        processes=processes(spec, num_env_runners, execution),
-        hours=guess_seconds(spec, num_env_runners, cluster, execution=execution, iterations=iterations) / 3600,
-        label=label_at_start(spec, cluster, num_env_runners=num_env_runners, execution=execution),
-        alone=spec.exclusive and execution == "real",
-    )
+    @property
+    def alone(self) -> bool:
+        """Whether its trials take the whole cluster while they run."""
+        return self.spec.exclusive and self.execution == "real"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellPlan:
-    """A cell of a throughput study with what each of its trials needs."""
-
-    cell: Cell
-    needs: TrialNeeds
-    """Its `hours` are those of training alone: most trials go on in processes that are up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What the study will run on this cluster."""
 
     requests: tuple[TrialRequest, ...]
     """The trials known so far: all of them, or those that the stages of a hold-up study have asked for."""
-    scales: tuple[TrialNeeds, ...]
+    kinds: tuple[TrialNeeds, ...]
+    """What each kind of trial needs."""
     cluster: ClusterShape
-    num_trials: int
-    """Trials in all; a guess for stages that have not begun."""
     hours: float
     """Guess of the whole study's duration."""
-    variants: Mapping[tuple[int, Variant], TrialNeeds] = field(default_factory=dict)
-    """What trials need that do not run as the space says."""
-    cells: Mapping[str, CellPlan] = field(default_factory=dict)
-    """What the trials of named cells need."""
+
+    @property
+    def num_trials(self) -> int:
+        """Trials in all; a guess for stages that have not begun."""
+        return sum(each.num_trials for each in self.kinds)
 
     def needs(self, request: TrialRequest) -> TrialNeeds:
         """Return what a trial needs."""
-        if (cell := self.cells.get(request.name or "")) is not None:
-            return cell.needs
-        return self.variants.get((request.num_env_runners, request.variant)) or self.scale(request.num_env_runners)
+        scale, known = request.num_env_runners, self._by_request
+        return known.get((request.name, scale, request.variant)) or known[None, scale, request.variant]
 
-    def scale(self, num_env_runners: int) -> TrialNeeds:
-        """Return what the trials of one scale need."""
-        return next(scale for scale in self.scales if scale.num_env_runners == num_env_runners)
+    @cached_property
+    def _by_request(self) -> dict[Hashable, TrialNeeds]:
+        return {(each.cell and each.cell.name, each.num_env_runners, each.variant): each for each in self.kinds}
 
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
         """Return what trials have in common that can go on in each other's processes; None where each needs its own.
@@ -113,34 +128,41 @@ class Plan:
         Of cells these are trials of as many runners and learners, one after another: between them the runner processes
         get new environments and a new policy, which takes a second instead of a start.
         """
-        if request.name in self.cells:
+        if self.needs(request).cell is not None:
             return request.num_env_runners, request.num_learners
         return "study" if self.reuses_processes and request.variant == "study" else None
 
-    @property
+    @cached_property
     def reuses_processes(self) -> bool:
         """Whether a trial's process goes on with the next trial: where all are of one process and reserve the same.
 
         It saves each trial the seconds of importing RLlib and torch. Elsewhere a process kept for a trial of another
         size would hold CPUs that admission takes for free.
         """
-        alone = all(scale.execution == "emulated" and len(scale.processes) == 1 for scale in self.scales)
-        return bool(self.scales) and alone and len({scale.num_cpus for scale in self.scales}) == 1
+        own = [each for each in self.kinds if each.variant == "study"]
+        alone = all(each.execution == "emulated" and len(each.processes) == 1 for each in own)
+        return alone and len({each.num_cpus for each in own}) == 1
 
 
-def total_hours(needs: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
+def hours_of(kinds: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
     """Return a guess of how long all trials take, as many at a time as have cores."""
-    held = ((each, cluster.capacity if each.alone else min(each.num_cpus, cluster.capacity)) for each in needs)
+    held = ((each, cluster.capacity if each.alone else min(each.num_cpus, cluster.capacity)) for each in kinds)
     return sum(cpus * each.hours * each.num_trials for each, cpus in held) / cluster.capacity
 
 
-def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int]) -> None:
+def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
+    """Return the CPUs that a Ray must hand out, so that a trial of each kind can run on it."""
+    ways = ((each, execution_of(each.spec, each.num_env_runners, cluster)) for each in kinds)
+    return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
+
+
+def check_objective(spec: StudySpec, cluster: ClusterShape) -> None:
     """Refuse to choose by a clock that is none, or by two different ones.
 
     Raises:
         ClusterError: Trials that the objective compares would be emulated, or some of them and others not.
     """
-    ways = {scale: execution_of(spec, scale, cluster) for scale in scales}
+    ways = {scale: execution_of(spec, scale, cluster) for scale in spec.scales}
     emulated = [scale for scale, way in ways.items() if way == "emulated"]
     objective = spec.search.objective
     mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(ways)
@@ -149,6 +171,9 @@ def check_objective(spec: StudySpec, cluster: ClusterShape, scales: Iterable[int
         rule = f"{objective} {need}, and {emulated} runners would be emulated here"
         fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
         raise ClusterError(where="search.objective", rule=rule, fix=fix)
+
+
+# --- what a person should know first ---------------------------------------------------------------------------------
 
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
@@ -170,7 +195,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
 
 def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield which trials have no clock that counts, and which nodes disturb the clocks."""
-    needed = {scale.num_env_runners: scale for scale in (*plan.scales, *(cell.needs for cell in plan.cells.values()))}
+    needed = {each.num_env_runners: each for each in plan.kinds if each.variant == "study"}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":
         yield (

@@ -148,7 +148,13 @@ def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) ->
     config.sync_filters_on_rollout_workers_timeout_s = spec.resources.sample_timeout_s
     if batched:  # its connectors have no states: merging and broadcasting would be two more calls an iteration
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
-    config.evaluation(evaluation_interval=None, evaluation_num_env_runners=0, evaluation_parallel_to_training=False)
+    config.evaluation(
+        evaluation_interval=None,
+        evaluation_num_env_runners=0,
+        evaluation_parallel_to_training=False,
+        # RLlib takes "auto" beside a training alone, and evaluates nothing itself.
+        evaluation_duration=10 if config.evaluation_duration == "auto" else config.evaluation_duration,
+    )
     if way_to_measure(config.algo_class) is not Whole:  # an iteration is one step
         config.reporting(
             min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0, min_sample_timesteps_per_iteration=0

@@ -40,7 +40,6 @@ from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
-from study.trial.engine.learning.asynchronous_learner import CountingAPPOLearner, CountingIMPALALearner
 from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, StudyCatalog
 from study.trial.failures import described
 from study.trial.parts import learner_obstacle, names, runner_obstacle, same
@@ -168,6 +167,17 @@ def make_environment(config: AlgorithmConfig, environments: Mapping[str, Any] = 
     return gymnasium.make(name, **dict(context))
 
 
+@dataclass(frozen=True, slots=True)
+class OfGymnasium:
+    """Makes an environment that a script registered with Gymnasium, wherever it is unpickled."""
+
+    spec: Any
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        """Return a new environment with the arguments in `env_config`."""
+        return gymnasium.make(self.spec, **dict(context))
+
+
 def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a configuration with the spaces of its environment, which is made where nobody has said them."""
     if config.observation_space is not None or config.is_multi_agent:
@@ -217,9 +227,9 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
 def _algorithm(name: str) -> AlgorithmConfig:
     """Return RLlib's configuration of an algorithm, with what the algorithm is defined by."""
     if name == "APPO":
-        return APPOConfig().learners(learner_class=CountingAPPOLearner)
+        return APPOConfig()
     if name == "IMPALA":
-        return IMPALAConfig().learners(learner_class=CountingIMPALALearner)
+        return IMPALAConfig()
     config = PPOConfig()
     if name == "A2C":
         config.optimizer = "rmsprop"

@@ -158,8 +158,7 @@ def _of_any(config: AlgorithmConfig) -> Iterator[str]:
     known = _ANYWHERE | _OF_A_LEARNER | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
-        ours = name == "_learner_class" and isinstance(value, type) and issubclass(value, CountingLearner)
-        if name not in known and not ours and not same(value, defaults.get(name, _ABSENT)):
+        if name not in known and not same(value, defaults.get(name, _ABSENT)):
             yield f"{name.lstrip('_')} is set"
     yield from _of_module(config)
 

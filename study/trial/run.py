@@ -12,7 +12,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.errors import TrialError
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.budget import evaluation_due, trial_budget
+from study.planning.guess import evaluation_due, progress_of
 from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.trial.built import read_built
 from study.trial.configuration import apply
@@ -56,7 +56,6 @@ class TrialRun:
         except BaseException:
             self.close()
             raise
-        self._budget = trial_budget(self._spec.budget, asked.iterations)
         self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
         self._watch = Watch()
 
@@ -120,7 +119,9 @@ class TrialRun:
 
     def _progress_now(self) -> float:
         """Return the progress with the iteration that is running, by its clock so far."""
-        return self._budget.progress(
+        return progress_of(
+            self._spec.budget,
+            self._asked.iterations,
             env_steps=self._env_steps + self._last_step.env_steps,
             iterations=self._iteration + 1,
             time_s=self._wall_time_s + self._watch.elapsed_s(),

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from study.adopted.reading import read_script
+from study.adopted.loading import read_script
 from study.errors import SpaceError
 from study.space.script import ScriptFacts
 from tests.adopted import forked_readings

@@ -119,12 +119,9 @@ def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
     except ClusterError as error:
         return {"refused": type(error).__name__}
     needs: dict[str, str] = {}
-    for key, each in [
-        *((f"scale {scale.num_env_runners}", scale) for scale in plan.scales),
-        *((f"scale {scale} {variant}", found) for (scale, variant), found in plan.variants.items()),
-        *((f"cell {name}", cell.needs) for name, cell in plan.cells.items()),
-    ]:
-        needs[key] = (
+    for each in plan.kinds:
+        key = f"cell {each.cell.name}" if each.cell else f"scale {each.num_env_runners}"
+        needs[key if each.variant == "study" else f"{key} {each.variant}"] = (
             f"runners={each.num_env_runners} trials={each.num_trials} {each.execution} processes={len(each.processes)} "
             f"cpus={each.num_cpus} memory_mb={each.memory_mb} hours={each.hours:.6g} {each.label.timing}"
             f"{' alone' if each.alone else ''}"

@@ -14,13 +14,13 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune.registry import register_env
 
-from study.adopted.answering import OfGymnasium
 from study.errors import TrialError
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed, noise_seed
 from study.trial.engine.sampling.runner import NonFiniteError
+from study.trial.experiment import OfGymnasium
 from study.trial.measured import check_runner
 from tests.integration.trials import built_config
 from tests.spaces import spec

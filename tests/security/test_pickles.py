@@ -31,8 +31,9 @@ ALLOWED = {
     "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
     "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
     "study/trial/policy.py": {"pickle"},  # writes; `weights` reads
-    "study/adopted/finding.py": {"compile", "exec"},  # runs the script that a person names
-    "study/adopted/answering.py": {"cloudpickle"},  # tries which part of its configuration cannot be pickled
+    "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers
+    "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
+    "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled
     "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
     "study/trial/engine/sampling/hosted_runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
 }

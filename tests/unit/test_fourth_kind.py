@@ -13,8 +13,7 @@ from study.cli.status import show
 from study.designs import registry
 from study.designs.base import Design
 from study.errors import Fault, SpaceError
-from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, check_objective, total_hours, trial_needs
+from study.planning.plan import TrialKind
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.parsing import RULES
@@ -48,13 +47,9 @@ class Repeat(Design):
             TrialRequest(num_env_runners=scale, seed=seed, setting=setting, name="again") for seed in spec.search.seeds
         )
 
-    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-        """Return the trials, which all need the same."""
-        check_objective(spec, cluster, spec.scales)
-        requests = self.requests(spec)
-        scales = (trial_needs(spec, spec.scales[0], cluster, num_trials=len(requests)),)
-        hours = total_hours(scales, cluster)
-        return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
+    def kinds(self, spec: StudySpec) -> list[TrialKind]:
+        """Return one kind of trial: all need the same."""
+        return [TrialKind(spec=spec, num_env_runners=spec.scales[0], num_trials=len(spec.search.seeds))]
 
 
 def one_setting(spec: StudySpec) -> Iterator[Fault]:

@@ -69,7 +69,7 @@ HOMES = {
     "ray": {
         *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
         "study/driver/losses.py",
-        *(f"study/adopted/{name}.py" for name in ("finding", "interception", "choices", "describing", "answering")),
+        *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
         *("study/doctor/asking.py", "study/ray_private.py"),
     },
     "torch": {
@@ -79,7 +79,7 @@ HOMES = {
     "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/search", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
-    "jax": {"study/jax_private.py", "study/trial", "study/adopted/answering.py", "study/driver/run.py"},
+    "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
 }
 
 

@@ -146,7 +146,7 @@ def test_the_plan_reckons_with_it():
         make_plan(spec(execution="real"), CLUSTER),
         make_plan(spec(execution="real", exclusive=True), CLUSTER),
     )
-    assert alone.hours == pytest.approx(sum(scale.hours * scale.num_trials for scale in alone.scales))
+    assert alone.hours == pytest.approx(sum(each.hours * each.num_trials for each in alone.kinds))
     assert alone.hours > shared.hours
 
 

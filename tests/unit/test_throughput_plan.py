@@ -73,7 +73,7 @@ def test_a_block_holds_every_point_once_and_keeps_keys_together(keys, seed):
 
 def test_environments_that_wait_are_measured_provisionally_on_few_cores():
     plan = make_plan(throughput_spec(), machine(2))
-    labels = {name: each.needs.label for name, each in plan.cells.items()}
+    labels = {each.cell.name: each.label for each in plan.kinds}
     assert {label.timing for label in labels.values()} == {"measured"}
     assert not labels["n=1 k=1 B=400 m=100 E=4"].provisional
     assert labels["n=4 k=1 B=400 m=100 E=4"].provisional
@@ -83,9 +83,9 @@ def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
     busy = {"environment__step_wait_ms": 0}
     with pytest.raises(ClusterError, match="5 cells would share cores, got 2 runners with 3 CPUs reserved, 2 cores"):
         make_plan(throughput_spec(**busy), machine(2))
-    assert all(each.needs.execution == "real" for each in make_plan(throughput_spec(**busy), machine(8)).cells.values())
+    assert all(each.execution == "real" for each in make_plan(throughput_spec(**busy), machine(8)).kinds)
     asked = make_plan(throughput_spec(**busy, execution="real"), machine(2))
-    labels = Counter(each.needs.label.timing for each in asked.cells.values())
+    labels = Counter(each.label.timing for each in asked.kinds)
     assert labels == {"oversubscribed": 5, "measured": 4}
     emulated = make_plan(throughput_spec(**busy, execution="emulated"), machine(2))
-    assert {each.needs.label.timing for each in emulated.cells.values()} == {"emulated"}
+    assert {each.label.timing for each in emulated.kinds} == {"emulated"}

@@ -4,7 +4,6 @@
 The decisions are functions of the records, in `stages.py`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +19,7 @@ from study.designs.holdup.stages import (
     requests_of,
 )
 from study.errors import RecordError
-from study.machine.shape import ClusterShape
-from study.planning.needs import execution_of, num_cpus
-from study.planning.plan import Plan, TrialNeeds, check_objective, total_hours, trial_needs
+from study.planning.plan import TrialKind
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialStarted
@@ -45,38 +42,24 @@ class HoldUp(Design):
         """Return the trials that the stages have asked for so far."""
         return numbered(requests_of(spec, decisions))
 
-    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-        """Return the trials so far, and what all of them need: their sizes are known before their settings are."""
-        check_objective(spec, cluster, spec.scales)
+    def kinds(self, spec: StudySpec) -> tuple[TrialKind, ...]:
+        """Return the trials of each scale and variant: their sizes are known before their settings are."""
         expected = expected_trials(spec)
-        counts = Counter({scale: 0 for scale in (*spec.scales, *holdup_of(spec).unseen_scales)})
-        counts.update({scale: number for (scale, variant), number in expected.items() if variant == "study"})
-        scales = tuple(trial_needs(spec, scale, cluster, num_trials=number) for scale, number in sorted(counts.items()))
-        others: dict[tuple[int, Variant], TrialNeeds] = {
-            (scale, variant): trial_needs(spec_of(spec, variant), scale, cluster, num_trials=number)
-            for (scale, variant), number in expected.items()
-            if variant != "study"
-        }
-        return Plan(
-            requests=self.requests(spec, decisions),
-            scales=scales,
-            variants=others,
-            cluster=cluster,
-            num_trials=expected.total(),
-            hours=total_hours([*scales, *others.values()], cluster),
+        own: set[tuple[int, Variant]] = {(scale, "study") for scale in (*spec.scales, *holdup_of(spec).unseen_scales)}
+        wanted = sorted({*own, *expected}, key=lambda each: (each[1] != "study", each[0]))
+        return tuple(
+            TrialKind(
+                spec=spec_of(spec, variant),
+                num_env_runners=scale,
+                num_trials=expected[scale, variant],
+                variant=variant,
+            )
+            for scale, variant in wanted
         )
 
     def course(self, spec: StudySpec, ledger: Ledger, append: Callable[[Record], Any], **options: Any) -> "StageKeeper":
         """Return what takes and records the decisions of the stages."""
         return StageKeeper(spec, ledger, append, **options)
-
-    def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
-        """Return the CPUs of the largest trial of any stage."""
-        wanted = {(scale, "study") for scale in (*spec.scales, *holdup_of(spec).unseen_scales)} | {
-            *expected_trials(spec)
-        }
-        specs = ((spec_of(spec, variant), scale) for scale, variant in wanted)
-        return max(num_cpus(own, scale, execution_of(own, scale, cluster)) for own, scale in specs)
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that move every set of seeds by as much, so that they stay apart."""

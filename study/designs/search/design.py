@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from study.designs.base import Design
-from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, check_objective, total_hours, trial_needs
+from study.planning.plan import TrialKind
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.domains import Choices, Range
@@ -36,14 +35,10 @@ class Search(Design):
             return numbered(_grid(spec))
         return numbered(itertools.islice(itertools.chain(_baselines(spec), _blocks(spec)), spec.search.num_trials))
 
-    def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-        """Return the trials, and what those of each scale need."""
-        check_objective(spec, cluster, spec.scales)
-        requests = self.requests(spec)
-        trials = Counter(request.num_env_runners for request in requests)
-        scales = tuple(trial_needs(spec, scale, cluster, num_trials=trials[scale]) for scale in spec.scales)
-        hours = total_hours(scales, cluster)
-        return Plan(requests=requests, scales=scales, cluster=cluster, num_trials=len(requests), hours=hours)
+    def kinds(self, spec: StudySpec) -> tuple[TrialKind, ...]:
+        """Return one kind of trial for each scale."""
+        trials = Counter(request.num_env_runners for request in self.requests(spec))
+        return tuple(TrialKind(spec=spec, num_env_runners=scale, num_trials=trials[scale]) for scale in spec.scales)
 
 
 def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:

@@ -15,15 +15,13 @@ from study.designs.base import Design
 from study.errors import ClusterError
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.guess import guess_iteration_seconds, guess_start_seconds
-from study.planning.needs import execution_of, num_cpus
-from study.planning.plan import CellPlan, Plan, trial_needs
+from study.planning.plan import Plan, TrialKind, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
 from study.space.settings import THROUGHPUT
 from study.space.spec import StudySpec
-from study.space.throughput import BASE_CELL, Cell, cells_of, spec_of_cell
+from study.space.throughput import BASE_CELL, cells_of, spec_of_cell
 from study.text import count
 
 Point = TypeVar("Point")
@@ -62,25 +60,32 @@ class Throughput(Design):
                 requests.append(request)
         return numbered(requests)
 
+    def kinds(self, spec: StudySpec) -> tuple[TrialKind, ...]:
+        """Return one kind of trial for each cell."""
+        section = spec.throughput
+        assert section is not None  # the schema wants it
+        return tuple(
+            TrialKind(
+                spec=spec_of_cell(spec, cell),
+                num_env_runners=cell.num_env_runners,
+                num_trials=section.blocks * (2 if cell.name == BASE_CELL else 1),
+                cell=cell,
+                iterations=WARMUP_ITERATIONS + section.iterations,
+            )
+            for cell in cells_of(spec)
+        )
+
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-        """Return the trials, and what those of each cell need."""
-        cells, requests = {cell.name: _cell_plan(spec, cell, cluster) for cell in cells_of(spec)}, self.requests(spec)
+        """Return the trials, and what those of each cell need; trials that share processes start once."""
+        plan = super().plan(spec, cluster, decisions)
         if spec.execution == "auto":
-            _check_clock(cells.values())
-        plan = Plan(requests=requests, scales=(), cluster=cluster, num_trials=len(requests), hours=0.0, cells=cells)
+            _check_clock(plan.kinds)
         seconds, last = 0.0, None
-        for request in requests:
-            planned, kept = cells[request.name or ""], plan.processes_kept_for(request)
-            alone, way = spec_of_cell(spec, planned.cell), planned.needs.execution
-            start = guess_start_seconds(alone, planned.cell.num_env_runners, cluster, execution=way)
-            seconds += planned.needs.hours * 3600 + (RENEWAL_S if kept == last else start)
+        for request in plan.requests:
+            guess, kept = plan.needs(request).guess, plan.processes_kept_for(request)
+            seconds += guess.training_s + (RENEWAL_S if kept == last else guess.start_s)
             last = kept
         return replace(plan, hours=seconds / 3600)
-
-    def num_cpus(self, spec: StudySpec, cluster: ClusterShape) -> int:
-        """Return the CPUs of the largest cell."""
-        alone = ((spec_of_cell(spec, cell), cell.num_env_runners) for cell in cells_of(spec))
-        return max(num_cpus(own, scale, execution_of(own, scale, cluster)) for own, scale in alone)
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
@@ -109,29 +114,19 @@ def in_block(
     return [base, *order, base]
 
 
-def _cell_plan(spec: StudySpec, cell: Cell, cluster: ClusterShape) -> CellPlan:
-    assert spec.throughput is not None  # the schema wants it
-    alone, scale = spec_of_cell(spec, cell), cell.num_env_runners
-    iterations = WARMUP_ITERATIONS + spec.throughput.iterations
-    runs = spec.throughput.blocks * (2 if cell.name == BASE_CELL else 1)
-    needs = trial_needs(alone, scale, cluster, num_trials=runs, iterations=iterations)
-    seconds = iterations * guess_iteration_seconds(alone, scale, cluster, execution=needs.execution)
-    return CellPlan(cell=cell, needs=replace(needs, hours=seconds / 3600))
-
-
-def _check_clock(plans: Iterable[CellPlan]) -> None:
+def _check_clock(kinds: Iterable[TrialNeeds]) -> None:
     """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`.
 
     Raises:
         ClusterError: Names the first of them and the ways out.
     """
-    if sharing := [plan for plan in plans if plan.needs.label.timing != "measured"]:
-        first = min(sharing, key=lambda plan: plan.needs.num_cpus)
+    if sharing := [each for each in kinds if each.label.timing != "measured"]:
+        first = min(sharing, key=lambda each: each.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
             where="execution",
             rule=f"auto times only processes with a core each, and {cells} would share cores",
-            got=f"{first.cell.num_env_runners} runners with {first.needs.label.reason}",
+            got=f"{first.num_env_runners} runners with {first.label.reason}",
             fix="Run where the CPUs are (--address), list fewer runners, or set environment.step_wait_ms; "
             "execution: real times them all the same, labelled oversubscribed; execution: emulated runs them "
             "without a clock.",

@@ -1,0 +1,315 @@
+"""What a study plans: its trials, what each of them needs, whether it runs real or emulated, how long it takes."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.adopted.loading import load_space
+from study.designs.registry import make_plan, private_shape
+from study.errors import ClusterError
+from study.machine.shape import Speeds
+from study.planning.guess import evaluation_due, guess_trial, progress_of
+from study.planning.needs import Process, execution_of, fits, memory_mb, network_of, num_cpus, processes
+from study.space.sections import BudgetSpec
+from tests.spaces import cluster, requests_of, spec
+
+# --- the trials of a search ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(3, 60), st.integers(0, 40), st.integers(0, 5))
+def test_scales_and_seeds_are_dealt_evenly_and_a_longer_plan_begins_with_the_shorter_one(number, more, sampler_seed):
+    requests = requests_of(spec(search__num_trials=number, search__sampler_seed=sampler_seed))
+    assert [request.trial for request in requests] == list(range(number))
+    counts = Counter(request.num_env_runners for request in requests)
+    assert set(counts) == {1, 2, 4}
+    assert max(counts.values()) - min(counts.values()) <= 1
+    for scale in counts:
+        seeds = Counter(request.seed for request in requests if request.num_env_runners == scale)
+        assert abs(seeds[1] - seeds[2]) <= 1
+    assert requests_of(spec(search__num_trials=number + more, search__sampler_seed=sampler_seed))[:number] == requests
+
+
+def test_the_order_of_scales_differs_between_blocks():
+    requests = requests_of(spec(search__num_trials=60))
+    assert len({tuple(request.num_env_runners for request in requests[at : at + 3]) for at in range(0, 60, 3)}) > 3
+
+
+def test_a_baseline_without_a_scale_is_run_at_every_scale_first():
+    baselines = [{"name": "a", "parameters": {"lr": 0.001}}, {"name": "b", "parameters": {"num_env_runners": 4}}]
+    requests = requests_of(spec(search__baselines=baselines, search__num_trials=9))
+    first = [(request.name, request.num_env_runners) for request in requests[:5]]
+    assert first[:4] == [("a", 1), ("a", 2), ("a", 4), ("b", 4)]
+    assert first[4][0] is None
+    assert all(request.given == {"lr": 0.001} for request in requests[:3])
+
+
+def test_a_grid_has_every_cell_on_every_seed_and_stays_inside_its_range():
+    grid = {"search__sampler": "grid", "search__num_trials": None}
+    steps = {"low": 0.1, "high": 0.3, "step": 0.1}
+    requests = requests_of(spec(**grid, parameters__train_batch_size=[200, 400], parameters__lr=steps))
+    cells = {(each.num_env_runners, each.seed, *sorted(each.given.items())) for each in requests}
+    assert len(requests) == len(cells) == 3 * 2 * 2 * 3
+    assert max(request.given["lr"] for request in requests) == 0.3
+
+
+# --- what a trial needs ----------------------------------------------------------------------------------------------
+
+
+def machine(cores, *, num_cpus=0, memory_mb=64_000):
+    return cluster(local=(max(cores, num_cpus), cores), memory_mb=memory_mb)
+
+
+def bundles(space, scale, execution):
+    return [process.bundle for process in processes(space, scale, execution)]
+
+
+def test_a_real_trial_reserves_for_the_main_process_every_runner_and_every_learner():
+    sizes = {"num_cpus_per_env_runner": 2, "num_cpus_for_main_process": 3, "num_learners": 2}
+    sizes |= {"num_cpus_per_learner": 5, "num_gpus_per_learner": 0.5}
+    space = spec(**{f"resources__{name}": value for name, value in sizes.items()})
+    assert bundles(space, 2, "real") == [{"CPU": 3}, *[{"CPU": 2}] * 2, *[{"CPU": 5, "GPU": 0.5}] * 2]
+    assert num_cpus(space, 4, "real") == 3 + 8 + 10
+    assert memory_mb(space, 4, "real") == 3 * 700 + 4 * 300
+    # Without learner processes the GPU is the main process's.
+    assert bundles(spec(resources__num_gpus_per_learner=1), 1, "real") == [{"CPU": 1, "GPU": 1}, {"CPU": 1}]
+
+
+@pytest.mark.parametrize(("wanted", "scale", "expected"), [(1, 4, 0), (3, 4, 3), (3, 2, 2), (3, 1, 0)])
+def test_an_emulated_trial_reserves_for_the_processes_that_step_lanes_not_for_runners(wanted, scale, expected):
+    space = spec(resources__emulation_processes=wanted, resources__num_cpus_per_env_runner=2)
+    assert bundles(space, scale, "emulated") == [{"CPU": 1}] + [{"CPU": 2}] * expected
+
+
+def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
+    assert memory_mb(spec(), 1, "emulated") == 901  # two lanes for each runner
+    assert memory_mb(spec(), 1000, "emulated") == 1500
+    assert memory_mb(spec(learner="rllib"), 1000, "emulated") == 1300  # without JAX
+    assert memory_mb(spec(resources__emulation_processes=2), 1000, "emulated") == 900 + 2 * (300 + 300)
+    apart = spec(resources__num_learners=1)  # the program is where the learner is
+    assert [process.memory_mb for process in processes(apart, 1, "real")] == [700, 300, 900]
+
+
+def test_a_network_is_counted_by_hand_and_one_that_no_machine_holds_is_refused():
+    two = spec(model__fcnet_hiddens=[100, 50])
+    assert network_of(two, (10,)) == (2 * 6_000, 6_000, 2 * 6_000)
+    assert network_of(spec(model__fcnet_hiddens=[100, 50], model__vf_share_layers=True), (10,)).weights == 6_000
+    filters = spec(model__conv_filters=[[16, 4, 2]], model__fcnet_hiddens=[10], model__vf_share_layers=True)
+    convolution, dense = 4 * 4 * 3 * 16, 21 * 21 * 16 * 10
+    assert network_of(filters, (42, 42, 3)) == (convolution + dense, *[21 * 21 * convolution + dense] * 2)
+    grown = memory_mb(spec(model__fcnet_hiddens=[8, 2**20]), 1, "real") - memory_mb(spec(), 1, "real")
+    # Two networks of 8 Mi weights of 4 bytes: five times in the main process, once in the runner.
+    assert grown == pytest.approx(6 * 2 * 8 * 4, abs=2)
+    with pytest.raises(ClusterError, match=r"model\.fcnet_hiddens"):
+        make_plan(spec(model__fcnet_hiddens=[1_000_000_000]), machine(8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores", "execution"),
+    [
+        ({}, 5, "real"),
+        ({}, 4, "emulated"),
+        ({"execution": "real"}, 2, "real"),
+        ({"execution": "emulated"}, 64, "emulated"),
+        ({"runner": "stock"}, 2, "emulated"),
+        ({"algorithm": "IMPALA", "parameters__minibatch_size": None}, 2, "real"),  # its policy lag needs a clock
+        ({"environment__step_wait_ms": 1}, 2, "real"),
+        ({"resources__num_cpus_per_env_runner": 2}, 8, "emulated"),
+        ({"resources__num_cpus_per_env_runner": 2}, 9, "real"),
+        ({"resources__num_learners": 1}, 5, "emulated"),
+        ({"resources__memory_per_env_runner_mb": 20_000}, 8, "emulated"),
+    ],
+)
+def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(changes, cores, execution):
+    assert execution_of(spec(**changes), 4, machine(cores)) == execution
+
+
+@pytest.mark.parametrize(
+    ("scales", "cores", "real"), [([1, 2, 4], 2, []), ([1, 2, 4], 3, [1, 2]), ([1, 2, 4], 5, [1, 2, 4]), ([1], 2, [1])]
+)
+def test_one_scale_of_several_is_not_real_alone(scales, cores, real):
+    space = spec(parameters__num_env_runners=scales)
+    assert [scale for scale in scales if execution_of(space, scale, machine(cores)) == "real"] == real
+
+
+@given(st.integers(1, 12), st.integers(0, 12))
+def test_execution_depends_on_cores_never_on_the_cpus_that_ray_hands_out(cores, more):
+    known, promised = machine(cores), machine(cores, num_cpus=cores + more)
+    assert all(execution_of(spec(), scale, known) == execution_of(spec(), scale, promised) for scale in spec().scales)
+
+
+def placeable(cpus, nodes, *, spread=False, memory_mb=1):
+    wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
+    return fits(wanted, [(number, 10, 0) for number in nodes], spread=spread)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "nodes", "pack", "spread"),
+    [
+        ((1, 1, 1, 1), (2, 2), True, True),
+        ((1, 1, 1, 1), (0, 4), True, True),  # a head without CPUs
+        ((2, 2, 1), (3, 1), False, False),
+        ((1, 2, 2, 2, 3), (4, 5, 1), True, True),  # first fit, in the nodes' order, finds no place for the last one
+        # Both could be placed, and wait for ever: the process of three CPUs goes to the node of four.
+        ((2, 3, 2), (4, 3), False, False),
+        ((1, 3, 2, 2), (4, 3, 1), False, False),
+        ((3, 1, 1), (4, 1), True, True),
+        ((2, 3, 2, 3), (4, 6), True, False),  # spread: 3 and 3 on different nodes, which leaves 1 and 3
+    ],
+)
+def test_a_trial_fits_where_ray_would_place_it(cpus, nodes, pack, spread):
+    assert placeable(cpus, nodes) == pack
+    assert placeable(cpus, nodes, spread=True) == spread
+
+
+def test_memory_and_gpus_take_part_in_it():
+    assert [placeable((1, 1), (2,), memory_mb=each) for each in (5, 6)] == [True, False]
+    assert placeable((1, 1), (2, 2), memory_mb=6)
+    learner, runner = Process(num_cpus=1, memory_mb=1, num_gpus=1), Process(num_cpus=1, memory_mb=1)
+    for rooms in ([(1, 0), (1, 1)], [(1, 1), (1, 0)]):
+        assert fits([runner, learner], [(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
+
+
+# --- what is refused, and what is planned -----------------------------------------------------------------------------
+
+REAL = {"execution": "real"}
+WIDE = {"parameters__num_env_runners": [1], "resources__num_cpus_per_env_runner": 3, "search__num_trials": 1, **REAL}
+GPUS = {"resources__num_gpus_per_learner": 1, "resources__num_learners": 2}
+IMPALA = {"algorithm": "IMPALA", "parameters__minibatch_size": None, "parameters__train_batch_size": 500}
+SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size": 400, "budget__time_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "words", "enough"),
+    [
+        (REAL, {"n0": 4}, "4 runners need 5 CPUs.*, got n0 with 4 CPUs", {"n0": 5}),
+        (REAL, {"n0": 8, "memory_mb": 1300}, "2 runners need 3 CPUs, 1500 MB", {"n0": 8, "memory_mb": 2400}),
+        (REAL, {"n0": 2, "n1": 2}, "4 runners need 5 CPUs", {"n0": 3, "n1": 2}),
+        # 3 GB in all, but only one node has CPUs
+        (REAL, {"n0": 8, "n1": 0, "memory_mb": 1500}, "on one node", {"n0": 4, "n1": 4, "memory_mb": 1500}),
+        (WIDE, {"n0": 2, "n1": 2}, "on one node", {"n0": 1, "n1": 3}),
+        (GPUS, {"n0": 8}, "3 CPUs, 2 GPUs", {"n0": 8, "num_gpus": 2}),
+        ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runners need 3 CPUs", {"n0": 3}),
+        (IMPALA, {"n0": 2}, "2 runners need 3 CPUs", {"n0": 5}),  # never emulated
+        (SECONDS, {"n0": 2}, r"budget.time_s: .*1 runners would be emulated", {"n0": 47}),
+    ],
+)
+def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes, words, enough):
+    with pytest.raises(ClusterError, match=words) as caught:
+        make_plan(spec(**changes), cluster(**nodes))
+    assert ("or set execution: emulated" in str(caught.value)) == (changes in (REAL, WIDE))
+    make_plan(spec(**changes), cluster(**enough))
+    if changes == REAL:
+        make_plan(spec(), cluster(**nodes))
+
+
+def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_one():
+    scaling = load_space("scaling")
+
+    def largest(**nodes):
+        return next(each for each in make_plan(scaling, cluster(**nodes)).kinds if each.num_env_runners == 46)
+
+    here, there = largest(local=2), largest(local=48)
+    assert (here.execution, here.num_cpus, here.label.timing) == ("emulated", 1, "emulated")
+    assert (there.execution, there.num_cpus, there.label.timing) == ("real", 47, "measured")
+    assert here.memory_mb < 1000 < there.memory_mb
+    sizes = [({"n0": 24, "n1": 24}, "real"), ({"n0": (94, 47)}, "real"), ({"n0": (94, 46)}, "emulated")]
+    assert [largest(**nodes).execution for nodes, _ in sizes] == [way for _, way in sizes]
+
+
+def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
+    def reuses(cores=2, **changes):
+        return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
+
+    assert reuses(execution="emulated")
+    assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
+    assert not reuses(execution="real")
+    assert reuses(execution="auto")  # one scale of three would have room: all are emulated
+    assert not reuses(cores=3, execution="auto")  # one runner and two are real
+
+
+def test_more_processes_than_cores_is_planned_and_said():
+    labels = [(each.num_env_runners, each.label.timing) for each in make_plan(spec(**REAL), cluster(n0=3, n1=2)).kinds]
+    assert labels == [(1, "measured"), (2, "measured"), (4, "measured")]
+    plan = make_plan(spec(**REAL), cluster(n0=(3, 2), n1=2))
+    shared = ("oversubscribed", "n0: Ray hands out 3 CPUs, 2 cores")
+    assert {(each.label.timing, each.label.reason) for each in plan.kinds[:2]} == {shared}
+    assert plan.hours > 0
+
+
+def test_a_private_ray_hands_out_what_the_largest_trial_needs_as_it_will_run(monkeypatch):
+    monkeypatch.setattr("study.designs.registry.this_node", lambda cpus=0: machine(3, num_cpus=cpus).nodes[0])
+    found = [private_shape(spec(execution=each)).num_cpus for each in ("auto", "real")]
+    assert found == [3, 5]  # one runner and two are real, four are emulated
+
+
+# --- how long it takes ------------------------------------------------------------------------------------------------
+
+
+def test_the_first_limit_reached_ends_a_trial_and_limits_that_are_not_given_do_not_count():
+    def used(limit=20, **done):
+        share = {"env_steps": 500, "iterations": 2, "time_s": 1.0, **done}
+        return progress_of(BudgetSpec(env_steps=1000, time_s=100.0), limit, **share)
+
+    assert (used(), used(iterations=12), used(time_s=70.0)) == (0.5, 0.6, 0.7)
+    assert used(time_s=100.0) == used(env_steps=1300) == 1
+    assert used(limit=None, iterations=10**9) == 0.5
+
+
+@given(num=st.integers(1, 20), iterations=st.integers(1, 60))
+def test_evaluations_are_evenly_spaced_and_the_last_is_at_the_end(num, iterations):
+    budget = BudgetSpec(iterations=iterations)
+    shares = [progress_of(budget, iterations, env_steps=0, iterations=i, time_s=0) for i in range(iterations + 1)]
+    due = [i for i in range(1, iterations + 1) if evaluation_due(shares[i - 1], shares[i], num)]
+    assert due[-1] == iterations
+    assert len(due) == min(num, iterations)
+    if iterations % num == 0:
+        assert due == list(range(iterations // num, iterations + 1, iterations // num))
+
+
+def test_guesses_follow_what_costs_time():
+    def seconds(scale=4, execution="real", cores=8, **changes):
+        space = spec(budget__env_steps=1_000_000, parameters__num_epochs=1, **changes)
+        return sum(guess_trial(space, scale, machine(cores), execution=execution))
+
+    assert seconds(scale=1) > seconds(scale=4)
+    assert seconds(runner="stock") > 2 * seconds()
+    assert seconds(learner="rllib") > seconds()
+    assert seconds(execution="emulated") == pytest.approx(seconds(execution="emulated", cores=1))
+    assert seconds(execution="emulated", resources__emulation_processes=4) < seconds(execution="emulated")
+    # Ten more milliseconds for each of a million steps, four runners side by side.
+    assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
+    assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")
+    # Unlike waiting, working needs cores: two of them here.
+    assert seconds(environment__step_cpu_ms=10, cores=2) - seconds(cores=2) == pytest.approx(1_000_000 * 0.010 / 2)
+    # Every step is seen once by the policy and once, in one epoch, by policy and critic: 2.4 million products each.
+    dense = seconds(model__fcnet_hiddens=[1024, 1024, 1024], execution="emulated") - seconds(execution="emulated")
+    assert dense == pytest.approx(1_000_000 * 2.1e6 * (2.5e-11 + 2 * 8e-11), rel=0.02)
+    # As measured for pictures of 64 x 64: 0.2 and 0.65 ms of `nature`, 1.9 and 3.7 ms of `impala`.
+    for name, measured_s in (("nature", 850), ("impala", 5600)):
+        net = {"model__conv_net": name, "model__vf_share_layers": True, "execution": "emulated"}
+        assert 1 / 3 < (seconds(**net) - seconds(learner="rllib", execution="emulated")) / measured_s < 3
+
+
+def test_what_was_measured_of_the_environment_counts_in_steps_and_evaluations():
+    space = spec(
+        evaluation__episodes=10,
+        evaluation__num_evaluations=5,
+        budget__env_steps=100_000,
+        parameters__num_epochs=2,
+        model__vf_share_layers=True,
+    )
+
+    def seconds(**changes) -> float:
+        speeds = Speeds(**{"seconds": 1.0, "step_s": 13e-6, "episode_steps": 100.0, "limit": None} | changes)
+        return sum(guess_trial(space, 1, replace(machine(2), speeds=speeds), execution="emulated"))
+
+    plain, steps = seconds(), 100_000 + 5 * 10 * 100
+    assert seconds(step_s=2e-3) - plain == pytest.approx(steps * (2e-3 - 13e-6))
+    assert seconds(limit=400) > plain, "a policy may play for longer than random actions do"
+    assert seconds(episode_steps=None) - plain == pytest.approx(5 * 10 * (10_000 - 100) * 33e-6)
+    # 2.1 million products for each row: 2 epochs over all steps, 80 picoseconds each, and once forwards for a step.
+    image = seconds(observation_shape=(42, 42, 1)) - plain
+    assert image == pytest.approx(2.1e6 * (100_000 * 2 * 8e-11 + steps * 2.5e-11), rel=0.02)
