@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.frame import estimate_of
+from analysis.fingerprint import BATCH, differing, text_of
 from analysis.opened import Study
 from analysis.quantity import QUANTITIES, unknown
 from analysis.scaling.blocks import in_frame, product_of
-from analysis.scaling.fingerprint import BATCH, differing, text_of
 from study.errors import AnalysisError
 
 MOST_NAMED = 4
@@ -71,7 +71,7 @@ class Comparison:
             AnalysisError: There is no such quantity, or no cell that two studies have in common.
         """
         if quantity not in QUANTITIES:
-            raise unknown("quantity", quantity, QUANTITIES)
+            raise unknown("quantity", quantity, {each.name: each.label for each in QUANTITIES.values()})
         first = _alone(_known(self.studies[0], quantity))
         found: list[dict[str, object]] = []
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):

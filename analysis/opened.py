@@ -1,20 +1,27 @@
-"""A study for Python and notebooks: frames, estimates, answer, tables, figures, report. Imports no engine.
+"""A study for Python and notebooks: frames, estimates, answer, tables, figures, report.
 
 The file is not called `study.py`: in a notebook beside it that would hide the package `study`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.estimates import Results, select
-from analysis.estimates.settings import Setting
+from analysis.estimates import frame_of, select
+from analysis.estimates.certificate import certificate_of, certificate_rows
+from analysis.estimates.settings import Setting, setting_rows, settings_of, small_scale
+from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.quantity import unknown
+from analysis.models.study import Models, model_rows, rows_at
+from analysis.quantity import Part, Row
+from analysis.scaling.clock import Names, cells, phases, prices_of, scaling
+from analysis.scaling.selection import select as selection_of
+from study.engine import engines_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,40 +29,6 @@ if TYPE_CHECKING:
     from analysis.answers import Answer, Fact
     from analysis.figures import Figure
     from analysis.tables.table import Table
-
-T = TypeVar("T")
-
-
-class Views(Mapping[str, T]):
-    """The tables or the figures of a study by name, each made when it is first asked for and kept."""
-
-    def __init__(self, what: str, names: Iterable[str], make: Callable[[str], T]) -> None:
-        """Take what they are, such as `table`, their names, and what makes one by its name."""
-        self._what, self._names, self._make = what, tuple(names), cache(make)
-
-    def __getitem__(self, name: str) -> T:
-        """Return one by its name.
-
-        Raises:
-            AnalysisError: There is none of that name.
-        """
-        if name not in self._names:
-            raise unknown(self._what, name, self._names)
-        return self._make(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __repr__(self) -> str:
-        return f"{self._what}s: {', '.join(self._names)}"
-
-    _ipython_key_completions_ = __iter__
 
 
 class Study:
@@ -65,33 +38,16 @@ class Study:
 
     Attributes:
         data: What was read.
-        results: The results that estimates and tables rest on.
+        name: Of the study.
+        kind: `search`, `holdup` or `throughput`.
+        problems: Plain sentences: what is missing or unfinished.
     """
 
     def __init__(self, data: StudyData) -> None:
         """Take what was read; nothing is computed yet."""
-        self.data = data
-        self.results = Results(data)
+        self.data, self.name, self.kind, self.problems = data, data.name, data.kind, data.problems
 
-    @property
-    def name(self) -> str:
-        """Of the study."""
-        return self.data.name
-
-    @property
-    def kind(self) -> str:
-        """The kind: search, holdup or throughput."""
-        return self.data.kind
-
-    @property
-    def engine(self) -> str:
-        """Runner and learner that ran, such as `batched+fused`."""
-        return self.results.engine
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Plain sentences: what is missing or unfinished."""
-        return self.data.problems
+    # --- frames -------------------------------------------------------------------------------------------------
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -118,7 +74,7 @@ class Study:
         Raises:
             AnalysisError: There is no such quantity or column.
         """
-        return select(self.results.frame, quantity, **selection)
+        return select(self.frame, quantity, **selection)
 
     def predict(self, num_env_runners: int) -> pd.DataFrame:
         """Return throughput and prices of a number of runners that nobody ran, as estimates.
@@ -128,17 +84,9 @@ class Study:
         Raises:
             AnalysisError: The runs allow no prediction there.
         """
-        return self.results.predict(num_env_runners)
+        return self._framed(rows_at(self.models, self.measured, self.names, num_env_runners))
 
-    @property
-    def settings(self) -> list[Setting]:
-        """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
-        return self.results.settings
-
-    @property
-    def certificate(self) -> dict[str, Any] | str:
-        """The certificate of a hold-up study as JSON values; else why there is none."""
-        return self.results.certificate
+    # --- what it says -------------------------------------------------------------------------------------------
 
     @cached_property
     def findings(self) -> "tuple[Fact, ...]":
@@ -156,17 +104,24 @@ class Study:
         return answer_of(self, price_per_cpu_hour=price_per_cpu_hour)
 
     def table(self, name: str) -> "Table":
-        """Return a table of the report by name, such as `strong_scaling`; it prints, and knows Markdown, LaTeX, HTML.
+        """Return a table by name; it prints, and knows Markdown, LaTeX, HTML, CSV.
+
+        Args:
+            name: `strong_scaling`, `weak_scaling`, `phases`, `steps_to_target`, `certificate` or `trials`.
 
         Raises:
             AnalysisError: There is no table of that name.
         """
         from analysis.tables.catalogue import table_of
 
-        return table_of(name, self.results)
+        return table_of(name, self)
 
     def plot(self, name: str, ax: "Axes | None" = None) -> "Figure":
-        """Return a figure of the report by name, such as `efficiency`, and draw it on `ax` where that is given.
+        """Return a figure by name, and draw it on `ax` where that is given.
+
+        Args:
+            name: `efficiency`, `phases`, `score`, `return_steps`, `steps_to_target` or `front`.
+            ax: Axes of one's own; their figure makes room for all that is drawn, unless it has a layout already.
 
         Raises:
             AnalysisError: There is no figure of that name, or nothing to draw.
@@ -179,19 +134,18 @@ class Study:
         return figure
 
     @cached_property
-    def figures(self) -> "Views[Figure]":
-        """The figures of the report by name; one that cannot be drawn says why."""
-        from analysis.figures import FIGURES, OF_TIMES, figure_of
+    def tables(self) -> "dict[str, Table]":
+        """The tables of the report by name; one without rows says why."""
+        from analysis.tables.catalogue import TABLES
 
-        names = OF_TIMES if self.kind == "throughput" else FIGURES
-        return Views("figure", names, lambda name: figure_of(self, name))
+        return {name: self.table(name) for name in TABLES}
 
     @cached_property
-    def tables(self) -> "Views[Table]":
-        """The tables of the report by name; one without rows says why."""
-        from analysis.tables.catalogue import TABLES, table_of
+    def figures(self) -> "dict[str, Figure]":
+        """The figures of the report by name; one that cannot be drawn says why."""
+        from analysis.figures import FIGURES, OF_TIMES
 
-        return Views("table", TABLES, lambda name: table_of(name, self.results))
+        return {name: self.plot(name) for name in (OF_TIMES if self.kind == "throughput" else FIGURES)}
 
     def report(self, out: str | Path) -> Path:
         """Write the report, with every table and figure as files, and return its page.
@@ -202,6 +156,82 @@ class Study:
         from analysis.report import make_report, write
 
         return write(make_report(self), Path(out))[0]
+
+    # --- the parts of the frame of estimates --------------------------------------------------------------------
+
+    @property
+    def engine(self) -> str:
+        """Runner and learner that ran, such as `batched+fused`, or several of them."""
+        return engines_in_words(self.data.runs["engine"].dropna())
+
+    @property
+    def num_failed(self) -> int:
+        """Failed trials of the study."""
+        return int((self.data.runs["status"] == "failed").sum())
+
+    @cached_property
+    def measured(self) -> pd.DataFrame:
+        """The runs whose times may be used (`analysis.scaling.selection`)."""
+        return selection_of(self.data.runs).runs
+
+    @cached_property
+    def names(self) -> Names:
+        """What workloads are called."""
+        return Names(self.measured)
+
+    @cached_property
+    def strong(self) -> Part:
+        """Strong scaling, batch fixed."""
+        return scaling(self.data.runs, "strong", self.names, space=self.data.space_file)
+
+    @cached_property
+    def weak(self) -> Part:
+        """Weak scaling, steps per runner fixed."""
+        return scaling(self.data.runs, "weak", self.names, space=self.data.space_file)
+
+    @cached_property
+    def phases(self) -> Part:
+        """Phases of an iteration."""
+        return phases(self.data.runs, self.names)
+
+    @cached_property
+    def targets(self) -> Part:
+        """Steps, time and cost to target, as well as the evaluations know them."""
+        budget = self.data.spec.budget.env_steps if self.data.spec else None
+        part = targets_of(self.settings, self.measured, num_trials=len(self.data.runs), budget=budget)
+        return replace(part, n_failed=self.num_failed)
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
+        runs, spec = self.data.runs, self.data.spec
+        if runs["env_steps_to_target"].notna().any():
+            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+        return settings_of(runs, small=small_scale(self.data))
+
+    @cached_property
+    def models(self) -> Models:
+        """What the models say; its properties raise where the runs do not allow them."""
+        return Models(self.data.runs)
+
+    @cached_property
+    def certificate(self) -> dict[str, Any] | str:
+        """The certificate of a hold-up study as JSON values; else why there is none."""
+        return certificate_of(self.data)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The long frame: every estimate of the study. `estimates` returns copies of it."""
+        rates = [*cells(self.measured, self.names), *model_rows(self.models, self.measured, self.names)]
+        parts = (self.strong, self.weak, self.phases, self.targets)
+        rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
+        rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
+        return self._framed(
+            [*rows, *setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
+        )
+
+    def _framed(self, rows: Iterable[Row]) -> pd.DataFrame:
+        return frame_of(rows, kind=self.kind, engine=self.engine)
 
     def __repr__(self) -> str:
         counts = self.data.runs["status"].value_counts()

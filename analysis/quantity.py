@@ -7,7 +7,7 @@ None where the quantity does not exist there. `rows_of` turns all quantities of 
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -113,10 +113,21 @@ class Part:
     refusals: tuple[Any, ...] = ()
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> AnalysisError:
-    """Return the error for a name that does not exist, with what was probably meant."""
-    choices = list(known)
-    near = [each for each in choices if str(name) and each.startswith(str(name))]
-    near += difflib.get_close_matches(str(name), choices, n=1)
-    fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(choices)}."
+def unknown(what: str, name: object, known: Mapping[str, str]) -> AnalysisError:
+    """Return the error for a name that does not exist, with what was probably meant.
+
+    Args:
+        what: What it is the name of.
+        name: What was asked for.
+        known: Name -> what people call it.
+    """
+    asked = _letters(str(name))
+    near = [each for each, label in known.items() if asked and asked in _letters(f"{each} {label}")]
+    near = near or difflib.get_close_matches(str(name), known, n=1)
+    fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(known)}."
     return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix)
+
+
+def _letters(text: str) -> str:
+    """Return a text without what people write otherwise: `speedup` is `speed-up` and `speed_up`."""
+    return text.lower().translate(dict.fromkeys(map(ord, " -_")))

@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import threading
 import time
 from typing import Any, ClassVar
@@ -352,3 +353,12 @@ class Unseeded(Plain):
 class EndsItsProcess(Plain):
     def reward(self, action: Any) -> float:
         os._exit(3)
+
+
+class LeavesAThread(Plain):
+    """Leaves a thread in its process that does not end, and writes to its standard output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        sys.stdout.write("simulator: licence found\n")

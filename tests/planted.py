@@ -340,13 +340,3 @@ def _ended(run: _Run, records: list[Record], space: StudySpec) -> TrialEnded:
         timing="tainted" if run.failed else "measured",
         timing_reason="planted",
     )
-
-
-def sham(runs: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the runs with their scales permuted within every block and workload: then no scale has an effect."""
-    result = runs.copy()
-    for _, index in result.groupby(["seed", "fingerprint"], observed=True).groups.items():
-        order = rng.permutation(len(index))
-        for name in ("num_env_runners", "num_cpus"):
-            result.loc[index, name] = runs.loc[index, name].to_numpy()[order]
-    return result

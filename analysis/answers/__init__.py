@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.answers.answer import Answer
-from analysis.answers.facts import Fact, clocks, percent
+from analysis.answers.facts import Fact, clocks, cpu_hours
 from analysis.answers.holdup import holdup_answer
 from analysis.answers.search import search_answer
 from analysis.answers.throughput import main_workload, price_list, throughput_answer
 from analysis.estimates.settings import runs_per_setting
+from analysis.tables.numbers import number, percent
 from study.text import count
 
 if TYPE_CHECKING:
@@ -41,13 +42,17 @@ def answer_of(study: "Study", price_per_cpu_hour: float | None = None) -> Answer
 
     Args:
         study: As `analysis.open` returns it.
-        price_per_cpu_hour: What a CPU-hour costs, in any currency; without it costs are CPU-hours.
+        price_per_cpu_hour: What a CPU-hour costs, in any currency: then the study has a cost too, and so has each
+            number of runners whose clock was measured. Without it costs are CPU-hours.
     """
     make = {"throughput": throughput_answer, "holdup": holdup_answer}.get(study.data.kind, search_answer)
     answer, workload = make(study), main_workload(study.estimates())
     prices = None if workload is None else price_list(workload, price_per_cpu_hour)
-    limits = (Fact(role="limit", text=text) for text in _limits(study))
-    return replace(answer, findings=(*answer.findings, *limits), rows=answer.rows or prices, prices=prices)
+    findings = [*answer.findings, *(Fact(role="limit", text=text) for text in _limits(study))]
+    if price_per_cpu_hour and (hours := cpu_hours(study.data)):
+        text = f"At {price_per_cpu_hour:g} for a CPU-hour its trials cost {number(hours * price_per_cpu_hour)}."
+        findings.append(Fact(role="support", text=text))
+    return replace(answer, findings=tuple(findings), rows=answer.rows or prices, prices=prices)
 
 
 def _limits(study: "Study") -> Iterator[str]:

@@ -79,7 +79,7 @@ class Answer:
         return "\n\n".join(parts) + "\n"
 
     def to_markdown(self) -> str:
-        """Return the answer as Markdown: a note in MLflow, a cell of a notebook, the head of report.md."""
+        """Return the answer as Markdown: a note in MLflow, a cell of a notebook."""
         parts = [f"**{markdown(one_line(self.sentence))}**"]
         parts += [f"`{self.setting}`"] if self.setting else []
         parts += [markdown(one_line(" ".join(self.facts)))] if self.facts else []

@@ -1,7 +1,7 @@
 """What a study says, fact by fact, and the words that all facts share. Pure.
 
 A fact is one sentence about one quantity in one place. Terminal, report, MLflow, notebook and the titles of figures
-print facts and phrase nothing themselves; numbers are written by `in_words` and `number`, as in tables.
+print facts and phrase nothing themselves; numbers are written as in tables (`analysis.tables.numbers`).
 """
 
 import shlex
@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from analysis.fingerprint import IN_WORDS, value_in_words
+from analysis.fingerprint import in_words as called
 from analysis.load.study_data import StudyData
-from analysis.scaling.fingerprint import IN_WORDS, value_in_words
-from analysis.scaling.fingerprint import in_words as called
-from analysis.tables import numbers
+from analysis.tables.numbers import number
 from study.statistics import Estimate
 from study.text import count, listed
 
@@ -53,23 +53,6 @@ class Fact:
 
 
 # --- words --------------------------------------------------------------------------------------------------------
-
-
-def number(value: float | Estimate) -> str:
-    """Return a number with three significant digits, an estimate with those of its table."""
-    if isinstance(value, Estimate):
-        return numbers.estimate(value.value, value.low, value.high)[0]
-    return numbers.significant(value)
-
-
-def in_words(value: Estimate) -> str:
-    """Return an estimate with its interval, `1.93 [1.90, 1.96]`, or with the reason why it has none."""
-    return f"{number(value)} (one run)" if value.n == 1 and not value.has_interval else numbers.in_words(value)
-
-
-def percent(share: float) -> str:
-    """Return a share of 1 as `96.9 %`."""
-    return f"{number(100 * share)} %"
 
 
 def runners(scale: int) -> str:
@@ -185,18 +168,28 @@ def clocks(runs: pd.DataFrame) -> str:
     return f"no run has a measured clock: {listed(others)}. Returns hold, times do not"
 
 
+def overlap(one: Estimate, two: Estimate) -> bool:
+    """Return whether both intervals are known and have a point in common: what a sentence may call equal."""
+    return one.has_interval and two.has_interval and one.low <= two.high and two.low <= one.high
+
+
+def cpu_hours(data: StudyData) -> float:
+    """Return the CPU-hours that the trials of a study reserved, attempts that were repeated included."""
+    spent = float(data.runs["cpu_s_reserved"].dropna().sum())
+    if data.ledger is not None:
+        spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
+    return spent / 3600
+
+
 def took(data: StudyData) -> str:
-    """Return what a study cost, attempts that were repeated included; empty where that is not known.
+    """Return what a study cost; empty where that is not known.
 
     What is counted is what trials reserved: of a node that was told to have more CPUs than cores that is too much.
     """
-    spent = float(data.runs["cpu_s_reserved"].dropna().sum())
-    more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
-    if data.ledger is not None:
-        spent += sum(row.cpu_s_reserved_lost for row in data.ledger.rows.values())
-    if not spent:
+    if not (spent := cpu_hours(data)):
         return ""
-    hours = f"{'more than ' if more else ''}{number(spent / 3600)} CPU-hours"
+    more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
+    hours = f"{'more than ' if more else ''}{number(spent)} CPU-hours"
     if (data.runs["timing"] == "oversubscribed").any():
         return f"The study reserved {hours}, partly of CPUs that several processes shared"
     return f"The study took {hours}"

@@ -13,8 +13,8 @@ from analysis.answers.facts import (
     capital,
     complete,
     cost_and_clocks,
-    in_words,
     nothing_yet,
+    overlap,
     progress,
     run_again,
     runners,
@@ -22,10 +22,11 @@ from analysis.answers.facts import (
     unfinished,
     values_in_words,
 )
-from analysis.answers.throughput import overlap, unmeasured
+from analysis.answers.throughput import unmeasured
 from analysis.estimates.frame import estimate_of
 from analysis.estimates.settings import learning_runs
 from analysis.load.study_data import StudyData
+from analysis.tables.numbers import in_words
 from analysis.tables.scaling import num_seeds
 from analysis.tables.table import Table, TableColumn, table_of
 from study.space.domains import Range
@@ -87,10 +88,10 @@ def candidates(study: "Study") -> pd.DataFrame:
 def search_answer(study: "Study") -> Answer:
     """Return what a search says: which setting learnt best at each scale."""
     data, found = study.data, candidates(study)
-    if _of_times(data) and study.results.measured.empty:
+    if _of_times(data) and study.measured.empty:
         return unmeasured(study)
     if found["final_return"].isna().all():
-        missing = "which setting learns best: no trial has ended with a return."
+        missing = "which setting learns best: no trial has finished with a return."
         return Answer(kind=data.kind, findings=nothing_yet(data, missing))
     best = found.iloc[0]
     return Answer(

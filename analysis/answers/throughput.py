@@ -14,10 +14,8 @@ from analysis.answers.facts import (
     capital,
     clocks,
     cost_and_clocks,
-    in_words,
     nothing_yet,
-    number,
-    percent,
+    overlap,
     run_again,
     runners,
     to_copy,
@@ -25,6 +23,7 @@ from analysis.answers.facts import (
     values_in_words,
 )
 from analysis.estimates.frame import estimate_of
+from analysis.tables.numbers import in_words, number, percent
 from analysis.tables.table import Table, TableColumn, table_of
 from study.engine import other_engine
 from study.space.parameters import SCALE
@@ -175,11 +174,6 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
     placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
     title = f"What each number of runners costs (engine {first['engine'] or 'unknown'}{batch}{placed})"
     return table_of("prices", title, PRICES, rows, title)
-
-
-def overlap(one: Estimate, two: Estimate) -> bool:
-    """Return whether both intervals are known and have a point in common: what a sentence may call equal."""
-    return one.has_interval and two.has_interval and one.low <= two.high and two.low <= one.high
 
 
 def _gain(workload: Workload) -> Iterator[Fact]:

@@ -1,7 +1,6 @@
-"""Every estimate of a study as one long frame; tables, figures and sentences select from it. Imports no engine."""
+"""Every estimate of a study as one long frame; tables, figures and sentences select from it."""
 
 from analysis.estimates.frame import DTYPES, frame_of, select
-from analysis.estimates.results import Results
 from analysis.quantity import QUANTITIES, Quantity
 
-__all__ = ["DTYPES", "QUANTITIES", "Quantity", "Results", "frame_of", "select"]
+__all__ = ["DTYPES", "QUANTITIES", "Quantity", "frame_of", "select"]

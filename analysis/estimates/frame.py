@@ -101,11 +101,11 @@ def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **s
     names = [quantity] if isinstance(quantity, str) else [*(quantity or ())]
     for name in names:
         if name not in QUANTITIES:
-            raise unknown("quantity", name, QUANTITIES)
+            raise unknown("quantity", name, {each.name: each.label for each in QUANTITIES.values()})
     kept = frame if quantity is None else frame[frame["quantity"].isin(names)]
     for column, wanted in selection.items():
         if column not in DTYPES:
-            raise unknown("column", column, DTYPES)
+            raise unknown("column", column, {name: "" for name in DTYPES})
         several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
         kept = kept[kept[column].isin([*wanted] if several else [wanted])]
     return with_units(kept.reset_index(drop=True))

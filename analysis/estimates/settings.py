@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.fingerprint import fields, in_words, value_in_words
 from analysis.load import StudyData
 from analysis.quantity import Basis, Row, quantity, rows_of
-from analysis.scaling.fingerprint import fields, in_words, value_in_words
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK

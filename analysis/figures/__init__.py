@@ -17,7 +17,7 @@ __all__ = ["FIGURES", "Figure", "absent", "figure_of"]
 
 FIGURES: "Mapping[str, tuple[Callable[[Study, str], Figure], str, tuple[str, ...]]]" = MappingProxyType(
     {
-        "efficiency": (efficiency, "Efficiency against the number of runners", ("speed_up",)),
+        "efficiency": (efficiency, "Efficiency: the speed-up against the number of runners", ("speed_up",)),
         "phases": (phases, "Where the time of one iteration goes", ("share_sample",)),
         "score": (score, "Score of the settings", ("score", "final_return")),
         "return_steps": (return_steps, "Return against environment steps", ()),
@@ -37,7 +37,7 @@ def figure_of(study: "Study", key: str) -> Figure:
         AnalysisError: There is no such figure.
     """
     if key not in FIGURES:
-        raise unknown("figure", key, FIGURES)
+        raise unknown("figure", key, {each: subject for each, (_, subject, _) in FIGURES.items()})
     make, subject, quantities = FIGURES[key]
     facts = {fact.quantity: fact.text for fact in reversed(study.findings) if fact.role != "unknown"}
     said = (facts[each] for each in quantities if each in facts)

@@ -5,14 +5,16 @@ A page prints title and caption beside the picture; a picture that stands alone 
 
 import io
 import textwrap
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.transforms import ScaledTranslation
 
 from analysis.tables.table import with_command
 from study.errors import AnalysisError
@@ -30,10 +32,11 @@ WIDTH_IN, HEIGHT_IN = 4.6, 3.0
 """Small on purpose: at the width of a phone the letters are still as large as they are here."""
 LONGEST_TITLE, LONGEST_LABEL = 54, 26
 """Characters of one line."""
-BELOW = -0.2
-"""Where a legend begins, in heights of the axes."""
+BELOW_IN = -0.48
+"""Where a legend begins, in inches above the axis."""
 DPI = 200
-TITLE_LINE_IN = 0.18
+TITLE_LINE_IN, LETTER_IN = 0.18, 0.09
+"""A line and a letter of a title."""
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
@@ -97,7 +100,8 @@ class Figure:
 
         Args:
             ax: Axes.
-            titled: Whether the title is written above.
+            titled: Whether the title is written above. Then the figure makes room for all that is drawn, unless it has
+                a layout of its own.
 
         Raises:
             AnalysisError: There is nothing to draw.
@@ -110,8 +114,12 @@ class Figure:
                 fix="Ask `drawn` before.",
             )
         if titled:
-            ax.set_title(wrapped(self.title, LONGEST_TITLE), loc="left")
-        # seaborn computes with NumPy's types, not with pandas' nullable ones.
+            canvas: Any = ax.get_figure(root=True)
+            letters = int(ax.get_window_extent().width / canvas.dpi / LETTER_IN)
+            ax.set_title(wrapped(self.title, max(letters, 1)), loc="left", fontsize=9.5, fontweight="bold")
+            if canvas.get_layout_engine() is None:
+                canvas.set_layout_engine("constrained")
+        # Matplotlib draws NumPy's types, not pandas' nullable ones.
         numbers = self.frame.select_dtypes(["Float64", "Int64", "boolean"])
         self.paint(ax, self.frame.astype(dict.fromkeys(numbers, "float64")))
 
@@ -180,31 +188,48 @@ def sentences(texts: Iterable[str]) -> str:
     return " ".join(each[0].upper() + each[1:] + ("" if each[-1] in ".!?" else ".") for each in said if each)
 
 
-def put(plot: Any, ax: Axes, frame: pd.DataFrame, series: str = "") -> None:
-    """Draw seaborn's plot on axes, its legend below them rather than beside the figure.
+def lines_of(
+    ax: Axes, frame: pd.DataFrame, x: str, y: str, draw: Callable[[pd.DataFrame, Mapping[str, Any]], object]
+) -> None:
+    """Draw each of the frame's `series` as a line with marks, over what `draw` adds; a legend below names several.
 
     Args:
-        plot: Of seaborn.
         ax: Axes.
-        frame: What is drawn.
-        series: Column that colours and marks tell apart; where it has more values than there are marks, the number of
-            runners does it by a scale of colours. One value needs no legend.
+        frame: Its rows in the order of the legend; a line is in the order of its rows.
+        x: Column.
+        y: Column.
+        draw: Adds what belongs to a line, such as its interval, given its rows and its colour.
     """
-    import seaborn.objects as so
+    names = list(dict.fromkeys(frame["series"]))
+    for place, (name, look) in enumerate(zip(names, looks(names, frame["num_env_runners"].nunique()), strict=True)):
+        rows = frame[frame["series"] == name]
+        draw(rows, {"color": look["color"]})
+        ax.plot(rows[x], rows[y], label=wrapped(name), zorder=3 + place / 100, **look)
+    if len(names) > 1:
+        legend(ax, names)
 
-    names = list(dict.fromkeys(frame[series])) if series else []
-    if 1 <= len(names) <= MAX_SERIES:
-        places = {"order": names}
-        marks = so.Nominal(list(MARKS[: len(names)]), **places)
-        plot = plot.scale(color=so.Nominal(list(COLOURS[: len(names)]), **places), marker=marks)
-    elif names:
-        plot = plot.scale(color=so.Continuous("viridis_r", trans="log"), marker=so.Nominal(["o"] * len(names)))
-    before = len(ax.figure.legends)
-    plot.on(ax).plot()
-    for each in ax.figure.legends[before:]:
-        ax.figure.legends.remove(each)
-        labels = [wrapped(text.get_text()) for text in each.get_texts()]
-        handles: list[Any] = each.legend_handles
-        if len(names) > 1 or not series:
-            columns = 1 if max(map(len, labels)) > LONGEST_LABEL - 2 else 2
-            ax.legend(handles, labels, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.4, BELOW))
+
+def legend(ax: Axes, names: Collection[str]) -> None:
+    """Put a legend below the label of the x axis, in two columns unless names are long."""
+    columns = 1 if max(map(len, names)) > LONGEST_LABEL - 2 else 2
+    canvas: Any = ax.get_figure(root=True)
+    below = ax.transAxes + ScaledTranslation(0, BELOW_IN, canvas.dpi_scale_trans)
+    ax.legend(
+        frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.4, 0), bbox_transform=below, borderaxespad=0
+    )
+
+
+def looks(names: Sequence[str], num_scales: int) -> list[dict[str, Any]]:
+    """Return colour and mark of each series: light to dark where they are numbers of runners, else hues apart."""
+    if 1 < len(names) == num_scales:
+        shades = colormaps["viridis_r"](np.linspace(0.25, 1.0, len(names)))
+        return [{"color": shade, "marker": MARKS[place % len(MARKS)]} for place, shade in enumerate(shades)]
+    return [{"color": COLOURS[n % MAX_SERIES], "marker": MARKS[n % MAX_SERIES]} for n in range(len(names))]
+
+
+def legend_lines(names: Collection[str]) -> int:
+    """Return the lines of text of a legend below the axes."""
+    if len(names) < 2:
+        return 0
+    lines = [wrapped(name).count("\n") + 1 for name in names]
+    return sum(lines) if max(map(len, names)) > LONGEST_LABEL - 2 else -(-len(lines) // 2)

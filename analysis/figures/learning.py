@@ -1,5 +1,6 @@
 """Figures of what was learnt: settings side by side, learning curves, return against cost. Select; no statistics."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.answers.facts import in_words, runners
+from analysis.answers.facts import runners
 from analysis.estimates.curves import learning_curves
 from analysis.estimates.frame import estimate_of
 from analysis.estimates.settings import ARMS, Setting, learning_runs
-from analysis.figures.figure import COLOURS, GREY, MAX_SERIES, Figure, absent, put, sentences, wrapped
+from analysis.figures.figure import COLOURS, GREY, Figure, absent, legend_lines, lines_of, sentences, wrapped
+from analysis.tables.numbers import in_words
 from study.space.settings import WINNER
 from study.text import count
 
@@ -109,24 +111,22 @@ def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str
 
 def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     """Draw rows; the axis holds every run, and an interval as far as its end is known."""
-    import seaborn.objects as so
-
     names = list(dict.fromkeys(frame["row"]))
-    here = frame.replace([np.inf, -np.inf], np.nan)
+    here = frame.replace([np.inf, -np.inf], np.nan).assign(y=frame["row"].map(names.index))
     means, runs, lost = (here[here["kind"] == kind] for kind in ("estimate", "run", "not reached"))
     low, high = here["value"].min(), here["value"].max()
     span = (high - low) or 0.1 * abs(high) or 1.0
-    far = low - span / 2, high + span / 2  # an interval of few runs may be far wider than they lie apart
-    ends = means.assign(low=means["low"].clip(lower=far[0]), high=means["high"].clip(upper=far[1]))
-    plot = so.Plot(here, x="value", y="row")
-    plot = plot.add(so.Dots(color=GREY, alpha=0.5), so.Jitter(0.4, seed=1), data=runs, orient="y")
-    plot = plot.add(so.Dots(color=GREY, marker=">"), data=lost, orient="y")
-    plot = plot.add(so.Range(color=COLOURS[0], linewidth=1.8), data=ends, xmin="low", xmax="high", orient="y")
-    plot = plot.add(so.Dot(color=COLOURS[0], pointsize=7), data=means, orient="y")
-    put(plot.scale(y=so.Nominal(order=names)), ax, here)
-    low, high = min([low, *ends["low"].dropna()]), max([high, *ends["high"].dropna()])
+    # An interval of few runs may be far wider than they lie apart.
+    ends = means.assign(low=means["low"].clip(lower=low - span / 2), high=means["high"].clip(upper=high + span / 2))
+    ends = ends.dropna(subset=["low", "high"])
+    apart = np.random.default_rng(1).uniform(-0.2, 0.2, len(runs))
+    ax.scatter(runs["value"], runs["y"] + apart, s=16, color=GREY, alpha=0.5, linewidths=0)
+    ax.scatter(lost["value"], lost["y"], s=16, color=GREY, marker=">")
+    ax.hlines(ends["y"], ends["low"], ends["high"], color=COLOURS[0], linewidth=1.8)
+    ax.scatter(means["value"], means["y"], s=42, color=COLOURS[0], zorder=3)
+    low, high = min([low, *ends["low"]]), max([high, *ends["high"]])
     ax.set_yticks(range(len(names)), [wrapped(name) for name in names])
-    ax.set(xlim=(low - 0.06 * span, high + 0.06 * span), ylim=(len(names) - 0.4, -0.6), xlabel=label, ylabel="")
+    ax.set(xlim=(low - 0.06 * span, high + 0.06 * span), ylim=(len(names) - 0.4, -0.6), xlabel=label)
     ax.locator_params(axis="x", nbins=5)
     ax.xaxis.set_major_formatter("{x:,.10g}")
     ax.grid(visible=False, axis="y")
@@ -159,7 +159,6 @@ def return_steps(study: "Study", title: str) -> Figure:
     )
     reading += "one run has none"
     dotted = "" if goal is None else f"Dotted: the target, {goal:g}"
-    lines = sum(wrapped(str(name)).count("\n") + 1 for name in ends.index) if len(ends) <= MAX_SERIES else 3
     return Figure(
         key=key,
         title=title,
@@ -170,22 +169,21 @@ def return_steps(study: "Study", title: str) -> Figure:
         caption=sentences([reading, dotted, *failures, _seeds(study), f"Engine: {study.engine}"]),
         frame=frame,
         paint=partial(_curves, target=goal),
-        height_in=2.7 + 0.17 * lines,
+        height_in=2.7 + 0.17 * legend_lines([*ends.index]),
     )
 
 
 def _curves(ax: Axes, frame: pd.DataFrame, *, target: float | None) -> None:
-    import seaborn.objects as so
-
     low, high = frame["value"].min(), frame["value"].max()
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     thousands = frame["at"].max() >= 3_000
     here = frame.assign(at=frame["at"] / (1_000 if thousands else 1))
     here[["low", "high"]] = here[["low", "high"]].clip(low - room, high + room)  # bands of few runs are far wider
-    colour = "series" if here["series"].nunique() <= MAX_SERIES else "num_env_runners"
-    plot = so.Plot(here, x="at", y="value", color=colour, group="series")
-    plot = plot.add(so.Band(alpha=0.14), ymin="low", ymax="high", legend=False)
-    put(plot.add(so.Line(pointsize=3), marker="series" if colour == "series" else None), ax, here, "series")
+
+    def band(rows: pd.DataFrame, look: Mapping[str, Any]) -> None:
+        ax.fill_between(rows["at"], rows["low"], rows["high"], alpha=0.14, linewidth=0, **look)
+
+    lines_of(ax, here, "at", "value", band)
     if target is not None and low - room <= target <= high + room:
         ax.axhline(target, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set(ylim=(low - room, high + room), ylabel="evaluation return")
@@ -218,17 +216,16 @@ def front(study: "Study", title: str) -> Figure:
         caption=sentences([f"{reading}runners beats in both", f"Engine: {study.engine}"]),
         frame=frame,
         paint=_front,
+        height_in=2.7 + 0.17 * legend_lines([*tops.index]),
     )
 
 
 def _front(ax: Axes, frame: pd.DataFrame) -> None:
-    import seaborn.objects as so
+    def dots(rows: pd.DataFrame, look: Mapping[str, Any]) -> None:
+        every = frame[frame["series"].isin(rows["series"])]
+        ax.scatter(every["cpu_s_spent"], every["final_return"], s=16, alpha=0.6, linewidths=0, **look)
 
-    colour = "series" if frame["series"].nunique() <= MAX_SERIES else "num_env_runners"
-    marker = "series" if colour == "series" else None
-    plot = so.Plot(frame, x="cpu_s_spent", y="final_return", color=colour, group="series")
-    plot = plot.add(so.Dots(alpha=0.6), marker=marker).add(so.Line(marker=""), data=frame[frame["on_front"] > 0])
-    put(plot, ax, frame, "series")
+    lines_of(ax, frame[frame["on_front"] > 0], "cpu_s_spent", "final_return", dots)
     if frame["cpu_s_spent"].max() > 3 * frame["cpu_s_spent"].min() > 0:
         ax.set_xscale("log")
     ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")

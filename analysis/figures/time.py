@@ -1,14 +1,17 @@
 """Figures of time: efficiency against the number of runners, and the phases of an iteration. Select; no statistics."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.answers.facts import in_words, number, percent, runners
+from analysis.answers.facts import runners
 from analysis.estimates.frame import estimate_of
-from analysis.figures.figure import GREY, MAX_SERIES, Figure, absent, put, sentences, wrapped
+from analysis.figures.figure import GREY, MAX_SERIES, Figure, absent, legend, legend_lines, lines_of, sentences, wrapped
+from analysis.tables.numbers import in_words, number, percent
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ def efficiency(study: "Study", title: str) -> Figure:
         ),
         frame=frame,
         paint=_lines,
-        height_in=2.7 + 0.18 * (len(ends) if len(ends) > 1 else 0),
+        height_in=2.7 + 0.17 * legend_lines([*frame["series"].unique()]),
     )
 
 
@@ -75,16 +78,20 @@ def told_apart(workloads: list[str]) -> list[str]:
 
 
 def _lines(ax: Axes, frame: pd.DataFrame) -> None:
-    import seaborn.objects as so
-
     ticks: list[int] = []
     scales = sorted({int(each) for each in frame["num_env_runners"]}, reverse=True)
     for scale in scales:  # the largest is always named
         if not ticks or math.log2(ticks[-1] / scale) >= APART * math.log2(scales[0] / scales[-1]):
             ticks.append(scale)
-    plot = so.Plot(frame, x="num_env_runners", y="value", color="series", marker="series")
-    plot = plot.add(so.Line()).add(so.Range(), ymin="low", ymax="high")
-    put(plot.scale(x=so.Continuous(trans="log2").tick(at=ticks).label(like="{x:g}")), ax, frame, "series")
+
+    def bars(rows: pd.DataFrame, look: Mapping[str, Any]) -> None:
+        known = rows.dropna(subset=["low", "high"])
+        ax.vlines(known["num_env_runners"], known["low"], known["high"], **look)
+
+    ax.set_xscale("log", base=2)
+    ax.minorticks_off()
+    lines_of(ax, frame, "num_env_runners", "value", bars)
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.axhline(1, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     low, high = min(frame[["value", "low"]].min()), max(1.0, *frame[["value", "high"]].max())
     span = max(high - low, FINEST)
@@ -135,14 +142,17 @@ def phases(study: "Study", title: str) -> Figure:
 
 
 def _stacked(ax: Axes, frame: pd.DataFrame) -> None:
-    import seaborn.objects as so
-
-    here, bars = frame.assign(percent=100 * frame["value"]), list(dict.fromkeys(frame["bar"]))
-    plot = so.Plot(here, x="percent", y="bar", color="phase").add(so.Bar(alpha=1, edgewidth=0), so.Stack(), orient="y")
-    names, colours = zip(*PARTS.values(), strict=True)
-    put(plot.scale(color=so.Nominal(list(colours), order=list(names)), y=so.Nominal(order=bars)), ax, here)
-    seconds = here.groupby("bar")["seconds"].first()
+    bars = list(dict.fromkeys(frame["bar"]))
+    shares = (100 * frame["value"]).groupby([frame["bar"], frame["phase"]]).first().unstack().loc[bars]
+    left = np.zeros(len(bars))
+    for name, colour in PARTS.values():
+        if name in shares:
+            ax.barh(range(len(bars)), shares[name], left=left, color=colour, label=name)
+            left += shares[name].to_numpy()
+    seconds = frame.groupby("bar")["seconds"].first()
     labels = [wrapped(bar) + ("" if pd.isna(seconds[bar]) else f"\n{number(float(seconds[bar]))} s") for bar in bars]
-    ax.set(xlim=(0, 100), xlabel="share of the iteration [%]", ylabel="")
     ax.set_yticks(range(len(bars)), labels)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 100), xlabel="share of the iteration [%]")
     ax.grid(visible=False)
+    legend(ax, [name for name, _ in PARTS.values()])

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
+from analysis.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
-from analysis.load.fingerprint import effective_part, fingerprint, fingerprints
 from study.errors import RecordError
 from study.metrics import METRICS
 from study.records.folder import StudyIdentity

@@ -1,4 +1,4 @@
-"""Laws of n runners at a fixed batch: Amdahl's, and Gunther's with its peak, fitted by SciPy's `curve_fit`.
+"""Laws of n runners at a fixed batch: Amdahl's and Gunther's, fitted by SciPy's `curve_fit`.
 
 Errors are relative: the logarithm of the throughput is fitted, within blocks, so that what a block does to all of its
 runs cancels. Intervals are asymptotic (Student's t); how often they hold the truth: `study/statistics/README.md`.
@@ -12,14 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from analysis.scaling.blocks import LEVEL, exponential
+from analysis.scaling.blocks import LEVEL
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, t_estimate
 
-LEAST_SCALES = 6
-"""Distinct scales below which the unknowns of the USL count as unidentified."""
-MOST_OFF = 0.1
-"""Median relative error on its own runs above which a model does not describe them."""
 METHOD = "asymptotic, Student's t"
 Law = Callable[..., FloatArray]
 """n and its unknowns -> throughput relative to one runner."""
@@ -46,61 +42,28 @@ class LawFit:
     """A law fitted to runs at a fixed batch.
 
     Attributes:
-        law: What was fitted.
         single: Throughput of one runner, env steps per second.
         unknowns: Of the law, shape (unknowns,).
-        covariance: Of these, shape (unknowns, unknowns); infinite where the runs do not tell.
+        errors: Standard errors of these, shape (unknowns,); infinite where the runs do not tell.
         n: Blocks behind them.
-        num_scales: Distinct numbers of runners.
         degrees: Runs beyond the unknowns and the blocks.
-        off: Median over the runs of |predicted - observed| / observed throughput.
     """
 
-    law: Law
     single: float
     unknowns: FloatArray
-    covariance: FloatArray
+    errors: FloatArray
     n: int
-    num_scales: int
     degrees: int
-    off: float
-
-    def throughput(self, num_env_runners: npt.ArrayLike) -> FloatArray:
-        """Return env steps per second, in the shape of `num_env_runners`."""
-        return self.single * self.law(np.asarray(num_env_runners, dtype=np.float64), *self.unknowns)
 
     def unknown(self, place: int, *, most: float = np.inf) -> Estimate:
         """Return one of the unknowns, which lie in [0, most]."""
-        found = self._estimate(float(self.unknowns[place]), np.eye(self.unknowns.size)[place])
+        value, error = float(self.unknowns[place]), float(self.errors[place])
+        known = bool(np.isfinite(error))
+        spread, degrees = (error**2, self.degrees) if known else (0.0, 0)
+        found = t_estimate(value, spread, degrees, n=self.n, level=LEVEL, method=METHOD)
         if not found.has_interval:
             return found
-        value = found.value
         return replace(found, low=min(max(found.low, 0.0), value), high=max(min(found.high, most), value))
-
-    @property
-    def peak(self) -> Estimate | None:
-        """Of the USL, the n of the highest throughput, sqrt((1 - a) / b), by the delta method; None where `no_peak`."""
-        if self.no_peak:
-            return None
-        a, b = self.unknowns
-        return exponential(self._estimate(0.5 * float(np.log((1 - a) / b)), np.array([-0.5 / (1 - a), -0.5 / b])))
-
-    @property
-    def no_peak(self) -> str:
-        """Why no peak can be told; empty where one can."""
-        if self.num_scales < LEAST_SCALES:
-            return f"{self.num_scales} distinct numbers of runners, fewer than {LEAST_SCALES}"
-        if self.off > MOST_OFF:
-            return f"the law does not describe these runs, off by {self.off:.0%} at their median"
-        if self.unknowns[0] >= 1:
-            return "the contention leaves no growth"
-        return "" if self.unknown(1).low > 0 else "the interval of b holds 0: the runs show no retrograde part"
-
-    def _estimate(self, value: float, slope: FloatArray) -> Estimate:
-        """Return a combination of the unknowns, given its value and its derivatives."""
-        known = np.isfinite(self.covariance).all()
-        spread = max(float(slope @ self.covariance @ slope), 0.0) if known else 0.0
-        return t_estimate(value, spread, self.degrees if known else 0, n=self.n, level=LEVEL, method=METHOD)
 
 
 def fit_law(
@@ -155,17 +118,14 @@ def fit_law(
             gtol=1e-14,
             max_nfev=2_000,
         )
-    relative = np.log(law(scales, *unknowns))
     residuals = logs - means(logs)[block] - within(scales, *unknowns)
     degrees = scales.size - len(start) - sizes.size
-    level = float(means(logs - relative).mean())  # of the average block
+    variances = np.diag(covariance) * float(residuals @ residuals) / max(degrees, 1)
+    level = float(means(logs - np.log(law(scales, *unknowns))).mean())  # of the average block
     return LawFit(
-        law=law,
         single=float(np.exp(level)),
         unknowns=np.asarray(unknowns, dtype=np.float64),
-        covariance=np.asarray(covariance) * float(residuals @ residuals) / max(degrees, 1),
+        errors=np.sqrt(np.maximum(variances, 0.0)),
         n=len(number),
-        num_scales=distinct,
         degrees=degrees,
-        off=float(np.median(np.abs(np.exp(level + relative - logs) - 1))),
     )

@@ -5,11 +5,9 @@ A row is a run; its columns are `CELL` (where it ran), `TIMES` (mean seconds of 
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analysis.scaling.selection import select
@@ -80,9 +78,3 @@ def _workload(fingerprint: str) -> tuple[str, float]:
 def column(frame: pd.DataFrame, name: str) -> FloatArray:
     """Return a column as an array, shape (rows,)."""
     return np.asarray(frame[name].to_numpy(dtype=np.float64))
-
-
-def numbered(frame: pd.DataFrame, names: Sequence[str] = SETTING) -> npt.NDArray[np.int64]:
-    """Return the number of each row's group, from 0: rows that agree in all columns are one group."""
-    table = frame[list(names)].to_numpy(dtype=np.float64)
-    return np.asarray(np.unique(table, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
-from analysis.models.laws import MOST_OFF, Law, LawFit, amdahl, fit_law, usl
-from analysis.models.runs import CELL, column, from_runs, numbered
+from analysis.models.laws import Law, LawFit, amdahl, fit_law, usl
+from analysis.models.runs import CELL, SETTING, column, from_runs
 from analysis.quantity import Basis, Row, declare, quantity, row
 from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import Names, engine_in, prices_of
@@ -22,6 +22,8 @@ from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, without_interval
 
 T = TypeVar("T")
+MOST_OFF = 0.1
+"""Median relative error on its own runs above which a model does not describe them."""
 MOST_EXTRAPOLATED = 2
 """Times the largest measured scale up to which a number of runners has a prediction."""
 ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -57,10 +59,10 @@ class Models:
     @cached_property
     def setting(self) -> pd.DataFrame:
         """Of these, the runs of the setting that ran at most scales; on a tie that with most runs."""
-        grouped = self.runs.groupby(numbered(self.runs), sort=True)["num_env_runners"]
+        grouped = self.runs.groupby(list(SETTING), sort=True)["num_env_runners"]
         weights = pd.DataFrame({"scales": grouped.nunique(), "runs": grouped.size()})
         most = weights.sort_values(["scales", "runs"], ascending=False, kind="stable").index[0]
-        mine: pd.DataFrame = self.runs[numbered(self.runs) == most]
+        mine: pd.DataFrame = self.runs[(self.runs[list(SETTING)] == list(most)).all(axis=1)]
         return mine
 
     @property
@@ -141,7 +143,6 @@ for _name, _label, _definition in (
     ("usl_coherency", "coherency", "b of the universal scalability law."),
 ):
     declare("law", _name, "1", _label, _definition)
-declare("law", "usl_peak_num_env_runners", "runners", "peak", "Runners of the highest throughput, by the USL.")
 
 
 class _Place:
@@ -187,15 +188,13 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         return
     place = _Place(found, measured, names)
     largest = max(place.scales)
-    unknowns: dict[str, Estimate | None] = {}
+    unknowns: dict[str, Estimate] = {}
     if not isinstance(one := attempt(lambda: found.amdahl), str):
         unknowns["amdahl_serial_fraction"] = one.unknown(0, most=1.0)
     if not isinstance(other := attempt(lambda: found.usl), str):
         unknowns |= {"usl_contention": other.unknown(0), "usl_coherency": other.unknown(1)}
-        unknowns["usl_peak_num_env_runners"] = other.peak
     for name, estimate in unknowns.items():
-        if estimate is not None:
-            yield row(name, estimate, place.at(largest, "predicted"))
+        yield row(name, estimate, place.at(largest, "predicted"))
     if isinstance(attempt(lambda: found.described), str):
         return
     most = MOST_EXTRAPOLATED * largest

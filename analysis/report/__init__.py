@@ -2,7 +2,6 @@
 
 from analysis.report.clip import Clip, find_clip
 from analysis.report.content import Report, make_report
-from analysis.report.pages import to_html, to_markdown
-from analysis.report.writing import Format, parse_formats, write
+from analysis.report.writing import PAGE, Format, parse_formats, to_html, write
 
-__all__ = ["Clip", "Format", "Report", "find_clip", "make_report", "parse_formats", "to_html", "to_markdown", "write"]
+__all__ = ["PAGE", "Clip", "Format", "Report", "find_clip", "make_report", "parse_formats", "to_html", "write"]

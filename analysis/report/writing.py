@@ -1,26 +1,31 @@
 """A report as files: the page, the tables and the figures. Touches the folder that it is given and nothing else."""
 
-from collections.abc import Iterator, Sequence
+import base64
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from analysis.figures import FIGURES
 from analysis.figures.figure import Form
 from analysis.report.content import Report
-from analysis.report.pages import CLIP, to_html, to_markdown
 from analysis.tables.table import Table
-from analysis.tables.writers import frame_to_csv
+from analysis.tables.writers import frame_to_csv, prose
+from analysis.tables.writers import to_html as table_to_html
 from study.errors import AnalysisError
 from study.harmless import printable
 from study.records.files import below, write_below
 
-Format = Literal["html", "md", "csv", "tex"]
-PAGE, TEXT = "report.html", "report.md"
-WRITERS = {"md": Table.to_markdown, "csv": Table.to_csv, "tex": Table.to_latex}
+Format = Literal["html", "csv", "tex"]
+PAGE = "report.html"
+WRITERS = {"csv": Table.to_csv, "tex": Table.to_latex}
+_SVG = "data:image/svg+xml;base64,"
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
-    """Return the formats named in "html,md", each once, in the order of `Format`.
+    """Return the formats named in "html,csv", each once, in the order of `Format`.
 
     Raises:
         AnalysisError: One is unknown, or none is named.
@@ -34,11 +39,34 @@ def parse_formats(text: str) -> tuple[Format, ...]:
     return tuple(each for each in known if each in words)
 
 
-def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "md", "csv")) -> tuple[Path, ...]:
+def to_html(report: Report, pictures: Mapping[str, bytes] | None = None) -> str:
+    """Return one self-contained page: no script, no request, figures inside. Names and reasons may hold anything.
+
+    Args:
+        report: The report.
+        pictures: Key of a figure -> its SVG without the title; None: they are drawn now.
+    """
+    if pictures is None:
+        pictures = {each.key: each.pictures(["inline"])["inline"] for each in report.figures if each.drawn}
+    environment = Environment(
+        loader=PackageLoader("analysis.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = lambda text: Markup(prose(text))
+    environment.filters["table"] = lambda table: Markup(table_to_html(table, alone=False))
+    environment.filters["uri"] = lambda figure: f"{_SVG}{base64.b64encode(pictures[figure.key]).decode()}"
+    environment.filters["answer"] = lambda answer, figure: Markup(answer.to_html(str(figure)))
+    return environment.get_template("page.html.j2").render(report=report)
+
+
+def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")) -> tuple[Path, ...]:
     """Write a report and return its files, the page first.
 
-    `out/report.html`, `out/report.md`, `out/tables/T2.{md,csv,tex}`, `out/figures/efficiency.{svg,png}`, with their
-    numbers as .csv and, for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
+    `out/report.html`, `out/tables/T2.{csv,tex}`, `out/figures/efficiency.{svg,png}`, with their numbers as .csv and,
+    for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
 
     Args:
         report: The report.
@@ -75,10 +103,6 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
     pictures = {figure.key: figure.pictures(forms) for figure in drawn if forms}
     if "html" in formats:
         yield PAGE, to_html(report, {key: forms.pop("inline") for key, forms in pictures.items()})
-    if "md" in formats:
-        yield TEXT, to_markdown(report)
-    if "md" in formats and report.clip is not None and report.clip.film:
-        yield f"figures/{CLIP}{report.clip.suffix}", report.clip.film
     for table in report.tables:
         yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:
@@ -89,9 +113,7 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
 
 def _stale(report: Report) -> Iterator[str]:
     """Yield the files that an earlier report may have left and whose table or figure this one does not have."""
-    shown = [f"tables/{each.key}" for each in report.tables]
-    shown += [f"figures/{each.key}" for each in report.figures if each.drawn]
-    shown += [f"figures/{CLIP}"] if report.clip is not None and report.clip.film else []
-    known = ("tables/answer", "tables/prices", f"figures/{CLIP}", *(f"figures/{key}" for key in FIGURES))
-    for name in {*known} - {*shown}:
-        yield from (f"{name}.{form}" for form in ("md", "csv", "tex", "svg", "png", "pdf", "mp4", "gif"))
+    shown = {f"tables/{each.key}" for each in report.tables}
+    shown |= {f"figures/{each.key}" for each in report.figures if each.drawn}
+    for name in {"tables/answer", "tables/prices", *(f"figures/{key}" for key in FIGURES)} - shown:
+        yield from (f"{name}.{form}" for form in ("csv", "tex", "svg", "png", "pdf"))

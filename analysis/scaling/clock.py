@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from analysis.fingerprint import BATCH, ENGINE, fields, labels, replaced
 from analysis.quantity import Compute, Part, Row, declare, quantity, rows_of
 from analysis.scaling import guard
 from analysis.scaling.blocks import (
@@ -27,7 +28,6 @@ from analysis.scaling.blocks import (
     ratio_of_totals,
     scaled,
 )
-from analysis.scaling.fingerprint import BATCH, ENGINE, fields, labels, replaced
 from analysis.scaling.selection import as_int, select
 from study.statistics import Estimate, FloatArray
 from study.text import count
@@ -307,18 +307,6 @@ def weak_efficiency(at: Place) -> Estimate | None:
 def weak_efficiency_per_cpu(at: Place) -> Estimate | None:
     """Scaled speed-up over the growth of the CPUs."""
     return None if at.waits else over_growth(weak_speed_up(at), at.num_cpus, at.reference.num_cpus)
-
-
-@quantity("weak", "1", "marginal efficiency", to="before")
-def weak_marginal_efficiency(at: Place) -> Estimate | None:
-    """Growth d ln X / d ln P, the env steps per runner fixed."""
-    return marginal_efficiency(at)
-
-
-@quantity("weak", "1", "work of a runner", to="base")
-def weak_work_ratio(at: Place) -> Estimate:
-    """Env steps of an iteration and runner over those at the reference."""
-    return scaled(work_ratio(at), at.reference.num_env_runners / at.num_env_runners)
 
 
 # --- phases of an iteration ---------------------------------------------------------------------------------------

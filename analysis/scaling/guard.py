@@ -15,12 +15,12 @@ from typing import Any, Literal
 import orjson
 import pandas as pd
 
+from analysis.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.quantity import Row, declare, row
 from analysis.scaling.blocks import block_means, contrast, exponential
-from analysis.scaling.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.scaling.selection import as_text, blocks, texts
 from study.space.parameters import ALGORITHMS, SCALE
-from study.space.sections import AXES, LEARNERS
+from study.space.sections import AXES
 from study.statistics import Estimate
 from study.text import count
 
@@ -121,24 +121,20 @@ class Rerun:
         """Return the command that runs these cells as a study `<name>_missing`; empty where no command can.
 
         A throughput study has a grid for each workload. A search has one grid for all of them where they differ in no
-        more than the scale and one parameter; else, or where the learners differ, a command for each workload. The
-        cells that exist run anew: then all of them have common seeds and may be paired.
+        more than the scale and one parameter; else a command for each workload. The cells that exist run anew: then all
+        of them have common seeds and may be paired.
         """
-        scales = sorted({cell.num_env_runners for cell in cells})
-        contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
-        varied = [name for name in SETTINGS if len({repr(content.get(name)) for content in contents}) > 1]
         if self.space is None or self.stage not in (None, "throughput"):
             return ""
+        scales = sorted({cell.num_env_runners for cell in cells})
+        contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
         if self.stage == "throughput":
             grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
             lines = {"": [f"throughput.grids={_json(grids)}"]}
-        elif len(varied) <= 1 and LEARNERS not in varied:
+        elif sum(len({repr(content.get(name)) for content in contents}) > 1 for name in SETTINGS) <= 1:
             lines = {"": _grid(contents, scales)}
         else:
             lines = {f"_{at}": _grid([content], scales) for at, content in enumerate(contents, 1)}
-            if LEARNERS in varied:
-                for line, content in zip(lines.values(), contents, strict=True):
-                    line.append(f"resources.{LEARNERS}={content[LEARNERS]}")
         start = ["python", "run_study.py", "--space", self.space, "--name"]
         return "\n".join(
             shlex.join([*start, f"{self.study}_missing{suffix}", *(word for each in line for word in ("--set", each))])

@@ -4,13 +4,12 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.frame import frame_of
-from analysis.estimates.results import Results
 from analysis.estimates.settings import ARMS, arm_in_words
 from analysis.load import RUN_COLUMNS
 from analysis.quantity import Part
@@ -23,6 +22,9 @@ from study.space.parameters import PARAMETERS, SCALE
 from study.statistics.estimate import without_interval
 from study.text import count
 
+if TYPE_CHECKING:
+    from analysis.opened import Study
+
 CENSORED = (
     "A run that did not get to the target, or failed, is censored, never left out. The target is looked for in "
     "evaluations: the value is the step of the first one at it, and intervals reach down to the one before. A cell of "
@@ -32,8 +34,6 @@ HOLDS_UP = (
     "A setting holds up if, on seeds that nothing was chosen by, its mean score is not lower than the small scale's "
     "best by more than the tolerance (lower 95 % bound), and enough of its runs end at the target."
 )
-MOST_NAMED = 6
-"""Rows that a sentence names; of the rest, how many there are."""
 MOST_TRIALS = 60
 """Trials that a page shows; the CSV has all."""
 
@@ -41,14 +41,14 @@ MOST_TRIALS = 60
 # --- steps to the target ------------------------------------------------------------------------------------------
 
 
-def steps_to_target(results: Results) -> Table:
+def steps_to_target(study: "Study") -> Table:
     """T8: steps, time and cost to the target against the batch."""
-    part, key, title = results.targets, "T8", "Steps, time and cost to the target against the batch"
+    part, key, title = study.targets, "T8", "Steps, time and cost to the target against the batch"
     if not part.rows:
         why = "No steps to target: no setting has several ended runs of which one reached a target."
         return nothing(part, key, title, why, "python run_study.py --space cartpole_ppo.yaml")
     names = "steps_to_target time_to_target_s cpu_hours_to_target"
-    wide = pivot(results.frame, names)
+    wide = pivot(study.frame, names)
     wide["arm"] = wide["arm"].where(wide["arm"] != "", wide["workload"])
     return table_of_pivot(
         wide,
@@ -84,13 +84,11 @@ def _least(wide: pd.DataFrame, name: str) -> str:
     high = wide[f"{name}_high"].astype(float).fillna(math.inf).where(wide["n_censored"] == 0, math.inf)
     at = wide.index.get_loc(best.name)
     same = (low <= high.iloc[at]) & (low.iloc[at] <= high) & (wide.index != best.name)
-    rivals = [_where(wide, row) for _, row in wide[same].iterrows()]
-    reached = f"reached by {best['n'] - best['n_censored']} of {best['n']} runs"
+    rivals, reached = int(same.sum()), f"reached by {best['n'] - best['n_censored']} of {best['n']} runs"
     said = f"{told(best, name)} at {_where(wide, best)}, {reached}"
-    if len(wide) > 2 and len(rivals) == len(wide) - 1:
-        return f"{said}; cannot be told from any of the other {len(rivals)} rows"
-    more = f"; and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
-    return f"{said}; cannot be told from {'; '.join(rivals[:MOST_NAMED])}{more}" if rivals else said
+    if rivals == 1:
+        return f"{said}; cannot be told from {_where(wide, wide[same].iloc[0])}"
+    return f"{said}; cannot be told from {rivals} of the other {len(wide) - 1} rows" if rivals else said
 
 
 def _where(wide: pd.DataFrame, row: Any) -> str:
@@ -141,21 +139,21 @@ def rule_in_words(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
     return f"{must}: {found}".format(**facts)
 
 
-def certificate(results: Results) -> Table:
+def certificate(study: "Study") -> Table:
     """T11: the settings of the confirmation, the rules of the verdict as notes, or what is missing."""
-    content, key, title = results.certificate, "T11", "Hold-up certificate: the settings on test seeds"
-    part = Part(n_failed=results.num_failed)
+    content, key, title = study.certificate, "T11", "Hold-up certificate: the settings on test seeds"
+    part = Part(n_failed=study.num_failed)
     if isinstance(content, str):
         return nothing(part, key, title, content)
     try:
-        return _certificate(content, results, key, title)
+        return _certificate(content, study, key, title)
     except DAMAGE as error:
-        fix = f"python -m study certificate write {shlex.quote(results.data.source)}"
+        fix = f"python -m study certificate write {shlex.quote(study.data.source)}"
         got = f"a damaged file ({type(error).__name__}: {error})"
         return nothing(part, key, title, f"No certificate. certificate.json must be one, got {got}. Fix: {fix}")
 
 
-def _certificate(content: Mapping[str, Any], results: Results, key: str, title: str) -> Table:
+def _certificate(content: Mapping[str, Any], study: "Study", key: str, title: str) -> Table:
     arms: list[Mapping[str, Any]] = list(content["arms"].values())
     small, target, verdict = content["scales"]["small"], content["scales"]["target"], content["verdict"]
     rows = []
@@ -169,12 +167,12 @@ def _certificate(content: Mapping[str, Any], results: Results, key: str, title: 
             elif (value := estimate_of(value)) is None:
                 continue
             rows.append({**place, "quantity": name, "estimate": value})
-    wide = pivot(frame_of(rows, kind="holdup", engine=results.engine), " ".join(JUDGED))
+    wide = pivot(frame_of(rows, kind="holdup", engine=study.engine), " ".join(JUDGED))
     wide["n"], n = [arm["n"] for arm in arms], sum(arm["n"] for arm in arms)
     wide["timing"] = [", ".join(f"{number} {label}" for label, number in arm["timing"].items()) for arm in arms]
     kept = estimate_of(verdict["checks"].get(f"score_kept@{target}", {}).get("value"))
     lead = f" Its mean score less that of the best of {small} runners: {in_words(kept)}." if kept is not None else ""
-    excluded = {"of other stages than the confirmation": len(results.data.runs) - n}
+    excluded = {"of other stages than the confirmation": len(study.data.runs) - n}
     return table_of_pivot(
         wide,
         key,
@@ -222,9 +220,9 @@ OF_A_TRIAL = ("trial", SCALE, *OUTCOME[:2], *(name for name in PARAMETERS if nam
               *OUTCOME[2:], "status", "timing", "reason")  # fmt: skip
 
 
-def every_trial(results: Results) -> Table:
+def every_trial(study: "Study") -> Table:
     """The trials: setting, seed, what came out, and what its clock is worth."""
-    data, runs = results.data, at_their_scale(results.data.runs)
+    data, runs = study.data, at_their_scale(study.data.runs)
     if runs.empty:
         return without_rows("trials", "Every trial", "No trial has started.")
     timed = data.kind == "throughput"
@@ -243,7 +241,7 @@ def every_trial(results: Results) -> Table:
             TableColumn(name, units[name], LABELS.get(name, ""), RUN_COLUMNS[name].meaning) for name in names
         ),
         n=len(runs),
-        n_failed=results.num_failed,
+        n_failed=study.num_failed,
         conclusion=f"{counts}; {'by runners' if timed else 'the best return first'}.",
         most_rows=MOST_TRIALS,
     )

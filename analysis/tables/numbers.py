@@ -1,4 +1,4 @@
-"""Numbers as people read them, in tables, sentences and figures: significant digits that fit the interval. Pure."""
+"""Numbers as people read them, in tables, sentences and figures: significant digits that fit the interval."""
 
 import math
 from typing import Any
@@ -18,6 +18,27 @@ TINY = 1e-5
 """What is smaller is written with an exponent."""
 
 
+def number(value: float | Estimate) -> str:
+    """Return a number with three significant digits, an estimate with those of its table."""
+    return estimate(value.value, value.low, value.high)[0] if isinstance(value, Estimate) else significant(value)
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as `96.9 %`."""
+    return f"{number(100 * share)} %"
+
+
+def in_words(value: Estimate) -> str:
+    """Return an estimate as it stands in a sentence: `1.93 [1.90, 1.96]`, or with the reason why it has no interval."""
+    shown, interval = estimate(value.value, value.low, value.high)
+    return f"{shown} {interval or no_interval(value.n)}"
+
+
+def no_interval(n: int) -> str:
+    """Return why an estimate has no interval, in brackets."""
+    return "(one run)" if n == 1 else f"(n={n}, no interval)"
+
+
 def estimate(value: float, low: Any, high: Any) -> tuple[str, str]:
     """Return the value and its interval with equal decimals; the interval is empty where both ends are missing.
 
@@ -35,12 +56,6 @@ def estimate(value: float, low: Any, high: Any) -> tuple[str, str]:
             break
     opening, closing = ("[" if math.isfinite(low) else "("), ("]" if math.isfinite(high) else ")")
     return fixed(value, decimals), f"{opening}{fixed(low, decimals)}, {fixed(high, decimals)}{closing}"
-
-
-def in_words(value: Estimate) -> str:
-    """Return an estimate as it stands in a sentence: `1.93 [1.90, 1.96]`, or with the reason why it has no interval."""
-    shown, interval = estimate(value.value, value.low, value.high)
-    return f"{shown} {interval or f'(n={value.n}, no interval)'}"
 
 
 def decimals_of(value: float) -> int:
@@ -73,8 +88,6 @@ def significant(value: float) -> str:
 
 def plain(value: Any) -> str:
     """Return a value that is no estimate: integers in full, other numbers to their significant digits, words as is."""
-    if isinstance(value, bool) or type(value).__name__ == "bool_":
-        return "yes" if value else "no"
     if isinstance(value, str) or not hasattr(value, "__float__"):
         return str(value)
     return f"{int(value):,}" if hasattr(value, "__index__") else significant(float(value))

@@ -13,8 +13,9 @@ import pandas as pd
 
 from analysis.scaling.blocks import in_frame
 from analysis.tables import writers
-from analysis.tables.numbers import estimate, is_missing, plain
+from analysis.tables.numbers import estimate, is_missing, no_interval, plain
 from study.statistics import Estimate
+from study.text import count
 
 MOST_ROWS = 300
 """Maximum rows rendered; the CSV has all."""
@@ -27,12 +28,19 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column, declared: its unit is `1` for a pure number and empty for text."""
+    """A column, declared.
+
+    Attributes:
+        name: In the frame.
+        unit: `1` for a pure number, empty for text.
+        label: What people see in the head; by default the name with spaces.
+        meaning: In a sentence.
+        estimate: Whether its values are estimates.
+    """
 
     name: str
     unit: str
     label: str = ""
-    """What people see in the head; by default the name with spaces."""
     meaning: str = ""
     estimate: bool = False
 
@@ -63,43 +71,53 @@ class TableColumn:
         own = f"{self.name}_n"
         runs = row.get(own, row.get("n"))
         unknown = "(by definition)" if own in row else "(no interval)"
-        return shown, interval or (unknown if is_missing(runs) else f"(n={int(runs)}, no interval)")
+        return shown, interval or (unknown if is_missing(runs) else no_interval(int(runs)))
 
 
 class Shown(NamedTuple):
-    """The cells of a table as people see them."""
+    """The cells of a table as people see them, each a value and its interval.
+
+    `above` tells the columns that have one value in all rows, in a sentence; it is empty where there are none.
+    """
 
     columns: list[TableColumn]
     rows: list[list[tuple[str, str]]]
-    """Value and interval of each cell."""
     above: str
-    """The columns that have one value in all rows, in a sentence; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Table:
-    """A table with everything that must be read with it; one without rows says why in its conclusion."""
+    """A table with everything that must be read with it; one without rows says why in its conclusion.
+
+    Attributes:
+        key: Such as `T2`.
+        title: Of the table.
+        frame: All rows.
+        columns: What people see of the frame.
+        conclusion: One plain sentence with its interval, or why there is none.
+        definitions: What must be known to read it, beside the meaning of each column.
+        notes: What else must be said.
+        n: Runs that the rows rest on.
+        n_failed: Failed runs.
+        excluded: Reason -> runs that were left out for it; the failed ones are counted apart.
+        command: What to run for a table with rows; empty where it has some, or where no command helps.
+        engine: Of the runs, see `study.engine`; empty where the rows are of no run.
+        most_rows: Rows that people are shown.
+    """
 
     key: str
-    """Such as `T2`."""
     title: str
     frame: pd.DataFrame
     columns: tuple[TableColumn, ...]
     conclusion: str
-    """One plain sentence with its interval, or why there is none."""
     definitions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     n: int = 0
-    """Runs that the rows rest on."""
     n_failed: int = 0
     excluded: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Reason -> runs that were left out for it; the failed ones are counted apart."""
     command: str = ""
-    """What to run for a table with rows; empty where it has some, or where no command of this project helps."""
     engine: str = ""
-    """Of the runs, see `study.engine`; empty where the rows are of no run."""
     most_rows: int = MOST_ROWS
-    """Rows that people are shown."""
 
     @property
     def empty(self) -> bool:
@@ -121,11 +139,11 @@ class Table:
     @property
     def counts(self) -> str:
         """What the table rests on and what it leaves out, and the rows that people are not shown, in sentences."""
-        runs = "1 run" if self.n == 1 else f"{self.n:,} runs"
-        reasons = [f"{count:,} ({reason})" for reason, count in self.excluded.items() if count and reason != FAILED]
+        reasons = [f"{number:,} ({reason})" for reason, number in self.excluded.items() if number and reason != FAILED]
         more = len(self.frame) - self.most_rows
         hidden = f"… and {more:,} more rows; the CSV has all of them. " if more > 0 else ""
-        return f"{hidden}n = {runs}, {self.n_failed:,} failed; left out: {', '.join(reasons) or 'none'}."
+        left_out = ", ".join(reasons) or "none"
+        return f"{hidden}n = {count(self.n, 'run')}, {self.n_failed:,} failed; left out: {left_out}."
 
     def shown(self) -> Shown:
         """Return what people see: where all rows have one value of a column, that stands above them."""

@@ -1,9 +1,9 @@
-"""A table as CSV, Markdown, LaTeX, HTML and text. Pure; every character of the data is escaped for its place."""
+"""A table as CSV, Markdown, LaTeX, HTML and text; every character of the data is escaped for its place."""
 
 import csv
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -24,28 +24,27 @@ LATEX = {letter: f"\\{letter}" for letter in "{}$&%#_"} | {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "∞": r"$\infty$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
 }
 """Characters that LaTeX reads otherwise, or that its default fonts lack."""
 NARROWEST = 12
 """Letters to which a column of a text table is narrowed, at least."""
 
 
-def _prose(table: "Table", *, alone: bool) -> dict[str, list[str]]:
+def _below(table: "Table", *, alone: bool) -> dict[str, list[str]]:
     """Return what stands below a table by its heading, sentence for sentence; definitions only where it is alone."""
     below = {"Notes": [*table.notes]}
     if alone:
         columns = [f"{each.heading}: {each.meaning}" for each in table.columns if each.meaning]
-        below |= {"Definitions": [*table.definitions], "Columns": [] if table.empty else columns}
+        below |= {"Definitions": [*table.definitions], "Columns": columns}
     return {head: texts for head, texts in below.items() if texts}
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
 
 
 def to_csv(table: "Table") -> str:
     """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-    said = [table.heading, table.said, table.counts]
-    said += [f"engine: {table.engine}"] if table.engine else []
-    said += [*table.notes, *table.definitions]
+    said = [table.heading, table.said, table.counts, *table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
     head = "".join(f"# {csv_cell(one_line(text))}\n" for text in said)
     return head + frame_to_csv(table.frame) if len(table.frame.columns) else head
@@ -64,17 +63,12 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
     return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
-def to_markdown(table: "Table", *, alone: bool = True) -> str:
-    """Return title, conclusion, the table in pipes, counts and notes.
-
-    Args:
-        table: The table.
-        alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
-    """
-    parts = [f"### {_in_pipes(table.heading)}", one_line(table.said if alone else table.conclusion)]
+def to_markdown(table: "Table") -> str:
+    """Return title, conclusion, the table in pipes, counts and notes."""
+    parts = [f"### {_in_pipes(table.heading)}", one_line(table.said)]
     parts += [] if table.empty else [one_line(table.shown().above), pipes(table)]
     parts += [one_line(table.counts)]
-    for head, texts in _prose(table, alone=alone).items():
+    for head, texts in _below(table, alone=True).items():
         parts.append("\n".join([f"{head}:", "", *(f"- {one_line(text)}" for text in texts)]))
     return markdown("\n\n".join(part for part in parts if part)) + "\n"
 
@@ -92,27 +86,25 @@ def _in_pipes(text: str) -> str:
 
 
 def to_latex(table: "Table") -> str:
-    """Return a `table` environment for booktabs and graphicx; a table wider than the page is shrunk to it."""
+    """Return a `table` environment for booktabs, with the conclusion, the counts and the notes as its caption."""
     columns, rows, above = table.shown()
-    small = latex(" ".join([above, table.counts, *table.notes, *table.definitions]).strip())
-    tabular = ""
-    if not table.empty:
-        # The braces keep a cell that begins with a bracket from being read as an option of the line before.
-        cells = [[f"{{{latex(' '.join(cell).strip())}}}" for cell in row] for row in rows]
-        frame = pd.DataFrame(cells, columns=[f"{{{latex(each.heading)}}}" for each in columns])
-        aligned_ = "".join("r" if each.is_number else "l" for each in columns)
-        tabular = frame.to_latex(index=False, escape=False, column_format=aligned_).rstrip()
-        tabular = f"\\resizebox{{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}}{{!}}{{%\n{tabular}}}\n"
-    return (
-        "% \\usepackage[T1]{fontenc}\n% \\usepackage{booktabs,graphicx}\n\\begin{table}[htbp]\n\\centering\n"
-        f"\\caption{{{latex(f'{table.title}. {table.said}')}}}\n\\label{{tab:{table.key}}}\n{tabular}"
-        f"\\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {small}\\end{{minipage}}\n\\end{{table}}\n"
-    )
+    caption = latex(" ".join([f"{table.title}. {table.said}", above, table.counts, *table.notes]))
+    label = f"\\label{{tab:{table.key}}}"
+    if table.empty:
+        return f"\\begin{{table}}\n\\caption{{{caption}}}\n{label}\n\\end{{table}}\n"
+    # The braces keep a cell that begins with a bracket from being read as an option of the line before.
+    cells = [[f"{{{latex(' '.join(cell).strip())}}}" for cell in row] for row in rows]
+    frame = pd.DataFrame(cells, columns=[f"{{{latex(each.heading)}}}" for each in columns])
+    aligned = "".join("r" if each.is_number else "l" for each in columns)
+    return str(frame.to_latex(index=False, column_format=aligned, caption=caption, label=f"tab:{table.key}"))
 
 
 def latex(text: str) -> str:
     """Return `text` on one line, such that LaTeX prints it."""
     return "".join(LATEX.get(letter, letter) for letter in one_line(text))
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
 
 
 def to_html(table: "Table", *, alone: bool = True) -> str:
@@ -128,7 +120,7 @@ def to_html(table: "Table", *, alone: bool = True) -> str:
     parts.append(f'<p class="conclusion">{prose(table.said if alone else table.conclusion)}</p>')
     parts += [] if table.empty else html_table(table)
     parts.append(f'<p class="counts">{escape(table.counts)}</p>')
-    for head, texts in _prose(table, alone=alone).items():
+    for head, texts in _below(table, alone=alone).items():
         listed = f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>"
         fold = f"<details><summary>{head} of {key}</summary>{listed}</details>"
         parts.append(f'<div class="notes">{listed}</div>' if head == "Notes" else fold)
@@ -169,6 +161,9 @@ def prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)).replace(" %", "&nbsp;%")
 
 
+# --- a terminal -----------------------------------------------------------------------------------------------------
+
+
 def to_text(table: "Table", width: int = 100) -> str:
     """Return the table for a terminal: title, conclusion, aligned columns, counts, `width` letters wide at most."""
     head, conclusion, counts = (wrapped(part, width) for part in (table.heading, table.said, table.counts))
@@ -187,9 +182,9 @@ def text_table(table: "Table", width: int) -> str:
     columns, rows, above = table.shown()
     heads, room = [each.heading for each in columns], width - 2 * len(columns)
     texts = [heads, *([" ".join(cell).strip() for cell in row] for row in rows)]
-    if sum(map(_widest, zip(*texts, strict=True))) > room:
+    if sum(_widths(texts)) > room:
         texts = [heads, *([value for value, _ in row] for row in rows)]
-    widths = [_widest(column) for column in zip(*texts, strict=True)]
+    widths = _widths(texts)
     while sum(widths) > room and max(widths) > NARROWEST:
         widths[widths.index(max(widths))] -= 1
     lines = [wrapped(above, width - 2)] if above else []
@@ -201,5 +196,5 @@ def text_table(table: "Table", width: int) -> str:
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
-def _widest(texts: Iterable[str]) -> int:
-    return max(map(len, texts))
+def _widths(texts: list[list[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*texts, strict=True)]

@@ -8,8 +8,7 @@ import typer
 
 from analysis.load import open_study
 from analysis.opened import Study
-from analysis.report import find_clip, make_report, parse_formats, write
-from analysis.report.writing import PAGE
+from analysis.report import PAGE, find_clip, make_report, parse_formats, write
 from study.cli.display import print_answer
 from study.console import say, terminal
 from study.options import command_app, examples
@@ -34,8 +33,8 @@ def report(
         typer.Argument(help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://…."),
     ],
     format_: Annotated[
-        str, typer.Option("--format", help="Some of html, md, csv, tex; tex gives LaTeX tables and PDF figures.")
-    ] = "html,md,csv",
+        str, typer.Option("--format", help="Some of html, csv, tex; tex gives LaTeX tables and PDF figures.")
+    ] = "html,csv",
     out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
     name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
     price_per_cpu_hour: Annotated[

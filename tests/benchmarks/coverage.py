@@ -208,7 +208,6 @@ def prediction(rng: Rng, n: int) -> tuple[Estimate, float]:
     return found, 4000 / float(truth)
 
 
-PEAK = float(np.sqrt((1 - USL[0]) / USL[1]))
 ROWS = (
     Row("mean score, no run fails", "T11, score figure, `evaluate`", mean(0.0)),
     Row("mean score, 10 % of runs fail", "the same", mean(0.1)),
@@ -223,15 +222,14 @@ ROWS = (
     Row("ratio of times to target, 20 % never reach it", "the same", censored_ratio(0.2), 1000),
     Row("steps to target, 20 % never reach it", "T8", censored_mean(0.2), 1000),
     Row("time to the target, 10 % never reach it", "T8", time_to_target, 1000),
-    Row("speed-up, paired by block", "T2, T3, T7, efficiencies, Karp-Flatt", speed_up),
+    Row("speed-up, paired by block", "T2, T3, efficiencies, Karp-Flatt", speed_up),
     Row("ratio without a common block", "the same", unpaired),
-    Row("part of a decomposed ratio", "T7", decomposed),
+    Row("part of a decomposed ratio", "notes of T2", decomposed),
     Row("throughput, total over total", "T2, T4, T8", rate),
     Row("share of a phase, most that runners can give", "T5", share),
     Row("Amdahl, serial fraction", "`estimates`", amdahl(lambda fit: fit.unknown(0, most=1.0), 0.1), 500),
     Row("USL, contention", "the same", usl(lambda fit: fit.unknown(0), USL[0]), 500),
     Row("USL, coherency", "the same", usl(lambda fit: fit.unknown(1), USL[1]), 500),
-    Row("USL, place of the peak", "the same", usl(lambda fit: fit.peak, PEAK), 500),
     Row("model, iteration time at 46 runners", "price list", prediction, 200),
 )
 

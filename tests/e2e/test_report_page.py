@@ -60,17 +60,6 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 
 
-def test_a_sync_brings_the_files_to_the_study_in_mlflow(folder, uri, reported):
-    from mlflow import MlflowClient
-
-    sync_mlflow(folder, tracking_uri=uri)
-    client = MlflowClient(uri)
-    (number,) = [each.experiment_id for each in client.search_experiments() if each.name == "planted"]
-    (parent,) = client.search_runs([number], "tags.`study.role` = 'study'")
-    names = {each.path for each in client.list_artifacts(parent.info.run_id, "report")}
-    assert {"report/report.html", "report/report.md", "report/tables", "report/figures"} <= names
-
-
 def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path):
     report(uri, name="planted", format_="html", out=tmp_path)
     assert "T2. Strong scaling" in (tmp_path / "report.html").read_text()

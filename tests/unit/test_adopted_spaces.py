@@ -1,6 +1,5 @@
 """A space written around a script says what the script says, and the loader reads it back."""
 
-
 import pytest
 from typer.testing import CliRunner
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from analysis import load
-from analysis.estimates.results import Results
+from analysis.opened import Study
 from analysis.status import StatusReader
 from analysis.tables.learning import certificate as hold_up
 from study.cli.commands import app
@@ -373,7 +373,7 @@ def test_a_certificate_with_anything_damaged_is_not_verified(certified, tmp_path
         not_certified = {"created", "tracking_uri", "space"} if name == "study.json" else set()
         now, then = json.loads(after), json.loads(before)
         assert {key for key in {*now, *then} if now.get(key) != then.get(key)} <= not_certified
-    told(lambda: hold_up(Results(load.from_folder(target))).title)
+    told(lambda: hold_up(Study(load.from_folder(target))).title)
 
 
 # --- packed studies, and the commands themselves ---------------------------------------------------------------------

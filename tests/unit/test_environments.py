@@ -1,6 +1,7 @@
 import importlib.util
 import pickle
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,24 @@ def test_the_environment_of_the_evaluation_is_tried_too(env_id: str, kwargs: dic
     with pytest.raises(SpaceError, match=r"my\.yaml: 1 problem\n  evaluation\.kwargs: ") as raised:
         probe_study(spec(environment__id=env_id, evaluation__kwargs=kwargs), "my.yaml")
     assert words in str(raised.value)
+
+
+def test_an_environment_that_ends_its_process_is_refused_and_the_check_goes_on() -> None:
+    with pytest.raises(SpaceError, match=r"process that makes, .* must go on, got exit code 3"):
+        probe_study(spec(environment__id="tests.environments:EndsItsProcess"), "my.yaml")
+    assert speeds_of(spec(environment__id="tests.environments:EndsItsProcess").environment) is None
+
+
+def test_threads_and_words_of_an_environment_stay_out_of_the_process_that_tries_it(capfd) -> None:
+    before = threading.active_count()
+    assert probe_study(spec(environment__id="tests.environments:LeavesAThread"), "my.yaml").observation_space.shape
+    assert speeds_of(spec(environment__id="tests.environments:LeavesAThread").environment) is not None
+    assert (threading.active_count(), "licence" in "".join(capfd.readouterr())) == (before, False)
+
+
+def test_what_an_environment_raises_in_the_check_has_file_and_line() -> None:
+    with pytest.raises(SpaceError, match=r"ZeroDivisionError: planted fault.*environments\.py, line \d+"):
+        probe_study(spec(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 1}), "my.yaml")
 
 
 def test_a_network_must_suit_the_environment_and_the_evaluation_may_differ() -> None:

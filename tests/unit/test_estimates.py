@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from analysis.estimates.frame import DTYPES
 from analysis.estimates.settings import runs_per_setting
 from analysis.load.folder import failures
 from analysis.opened import Study
-from analysis.scaling.clock import hours_per_million_steps, price_of_an_hour
-from analysis.tables.catalogue import TABLES
+from analysis.scaling.clock import price_of_an_hour
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
@@ -123,17 +121,6 @@ def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhe
     assert not any("score" in problem for problem in failures(study.trials))
 
 
-def test_settings_are_named_by_what_tells_them_apart():
-    rows = [
-        tables_data.run(0, lr=1e-3, minibatch_size=128, final_return=1.0, score=0.1),
-        tables_data.run(1, lr=2e-3, minibatch_size=128, final_return=2.0, score=0.2),
-        tables_data.run(2, runners=4, lr=2e-3, minibatch_size=128, final_return=2.0, score=0.2),
-    ]
-    frame = Study(tables_data.study(rows, kind="search")).estimates("final_return")
-    assert sorted(set(frame["arm"])) == ["learning rate 0.001", "learning rate 0.002"]
-    assert frame["low"].isna().all()  # one run has no interval
-
-
 @pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
 def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
     rows = [tables_data.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
@@ -161,12 +148,6 @@ def test_an_hour_saved_costs_more_cpu_hours_over_fewer_hours(gain, before, after
     assert price_of_an_hour(estimate(1.0, 0.9, 1.1), before, after) is None  # no hour is saved
 
 
-def test_hours_are_the_inverse_of_the_rate_with_its_ends_exchanged():
-    hours = hours_per_million_steps((estimate(1000.0, 500.0, 2000.0), None))
-    assert (hours.value, hours.low, hours.high) == pytest.approx((0.2777778, 0.1388889, 0.5555556))
-    assert math.isinf(hours_per_million_steps((estimate(1000.0), None)).high)
-
-
 def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
     study = studies["example_throughput"]
     rates = study.estimates("env_steps_per_s")
@@ -189,82 +170,21 @@ def test_a_prediction_has_its_cpus_and_prices(studies):
     assert set(found["basis"]) == {"predicted"}
 
 
-def timed(num_learners: int, minibatch: int, *, scales: tuple[int, ...], each: int = 1, first: int = 0) -> list:
-    """Return runs in three blocks whose learners take a minibatch together."""
-    cells = [(seed, n) for seed in (1, 2, 3) for n in scales for _ in range(each)]
-    return [
-        tables_data.run(
-            trial,
-            runners=n,
-            seed=seed,
-            iteration_time_s=tables_data.NOISE[seed - 1] * (0.2 + 3 / n),
-            num_learners=num_learners,
-            num_cpus=1 + n + num_learners,
-            minibatch_size=minibatch,
-            workload={"num_learners": num_learners, "minibatch_times_learners": minibatch},
-        )
-        for trial, (seed, n) in enumerate(cells, start=first)
-    ]
-
-
-def test_predictions_are_of_the_workload_whose_runs_the_models_are_fitted_to():
-    chosen = timed(1, 128, scales=(1, 2, 4, 8))
-    # With two learners at one scale alone, but more runs; their batch and minibatch are the same.
-    others = timed(2, 128, scales=(8,), each=5, first=len(chosen))
-    study = Study(tables_data.study([*chosen, *others], kind="throughput"))
-    law = one(study, "amdahl_serial_fraction")
-    assert (law["workload"], law["num_cpus"]) == ("learners 1", 10)
-
-
 @pytest.mark.parametrize(
     ("ask", "problem", "fix"),
     [
         (lambda study: study.estimates("efficiency"), "quantity: .*'efficiency'", "'efficiency_per_runner'"),
         (lambda study: study.estimates(scale=8), "column: .*'scale'", "'value'"),
-        (lambda study: study.tables["strong"], "table: .*'strong'", "'strong_scaling'"),
+        (lambda study: study.table("strong"), "table: .*'strong'", "'strong_scaling'"),
+        (lambda study: study.plot("speedup"), "figure: .*'speedup'", "'efficiency'"),
+        (lambda study: study.estimates("throughput"), "quantity: .*'throughput'", "'env_steps_per_s'"),
         (lambda study: analysis.compare([study]), "compare: needs two studies or more", "in a list"),
     ],
-    ids=["quantity", "column", "table", "one study"],
+    ids=["quantity", "column", "table", "figure", "label", "one study"],
 )
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
         ask(studies["example_throughput"])
-
-
-def test_a_study_is_one_value(studies):
-    from matplotlib.figure import Figure
-
-    study = studies["example_throughput"]
-    assert len(study.trials) == 39
-    assert set(study.curves["trial"]) <= set(study.trials["trial"])
-    assert study.evaluations.empty
-    assert {study.table(name).key for name in ("strong_scaling", "T2")} == {"T2"}
-    assert list(study.tables) == list(TABLES) and study.tables["strong_scaling"].key == "T2"
-    assert "efficiency" in study.figures and "strong" not in study.tables
-    ax = Figure().add_subplot()
-    assert study.plot("efficiency", ax=ax).drawn
-    assert ax.lines or ax.collections
-    assert len(repr(study).splitlines()[0]) < 120
-    frame = study.trials
-    frame["status"] = "changed"
-    assert set(study.trials["status"]) == {"finished"}
-
-
-def test_returns_of_trainings_of_other_or_unknown_length_are_refused(studies):
-    one = studies["example_table"]
-
-    def budgeted(budget):
-        return Study(replace(one.data, sheet={**one.data.sheet, "budget": budget}, runs=one.data.runs.head(24)))
-
-    longer = budgeted({"env_steps": 10**6})
-    assert set(analysis.compare([one, one]).ratios("score")["ratio"].round(9)) == {1.0}
-    for pair, why in (
-        ((one, longer), r"budget.env_steps .* and 1,000,000 differ"),
-        ((budgeted(None), budgeted(None)), "is not known"),
-    ):
-        with pytest.raises(AnalysisError, match=why):
-            analysis.compare(pair).ratios("score")
-    assert "budget" not in " ".join(analysis.compare([one, longer]).refusals("env_steps_per_s"))
 
 
 def judged(*, target: float, steps: int) -> Study:
@@ -298,24 +218,6 @@ def test_speed_ups_over_other_scales_have_no_ratio():
     assert both.ratios("env_steps_per_s")["ratio"].tolist() == pytest.approx([1.0] * 3)
     assert both.ratios("gain")["num_env_runners"].tolist() == [4, 8]  # over 2 and over 4 in both
     assert analysis.compare([whole, whole]).refusals("speed_up") == ()
-
-
-def test_a_cell_that_was_placed_in_several_ways_has_no_ratio():
-    def placed(*nodes: int) -> Study:
-        rows = [
-            tables_data.run(10 * number + seed, runners=4, seed=seed, iteration_time_s=float(count), num_nodes=count)
-            for number, count in enumerate(nodes)
-            for seed in (1, 2)
-        ]
-        alone = [tables_data.run(90 + seed, runners=2, seed=seed) for seed in (1, 2)]
-        return Study(tables_data.study([*rows, *alone], kind="throughput"))
-
-    for studies in ((placed(1), placed(1, 2)), (placed(1, 2), placed(2))):
-        both = analysis.compare(studies)
-        assert both.ratios()["num_env_runners"].tolist() == [2]
-        assert "at 4 runners, train_batch_size 3,200: its runs, or those of the first study, were placed" in str(
-            both.refusals()
-        )
 
 
 def test_equal_workloads_have_a_ratio_and_others_are_refused(studies, tmp_path):

@@ -11,10 +11,10 @@ from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from analysis.answers.facts import in_words, number
 from analysis.estimates.frame import estimate_of
 from analysis.figures import figure, figure_of
 from analysis.opened import Study
+from analysis.tables.numbers import number
 from study.errors import AnalysisError
 from tests.examples import example
 from tests.planted import Truth, planted_runs
@@ -79,20 +79,6 @@ def of(study_, quantity):
     return study_.estimates(quantity, basis="measured").sort_values("num_env_runners")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "n", "text"),
-    [
-        (1.9, 1.96, 5, "1.93 [1.90, 1.96]"),
-        (1.9, np.inf, 5, "1.93 [1.90, ∞)"),
-        (pd.NA, pd.NA, 1, "1.93 (one run)"),
-        (-np.inf, np.inf, 4, "1.93 (n=4, no interval)"),
-    ],
-)
-def test_a_value_never_stands_without_its_interval(low, high, n, text):
-    row = pd.Series({"value": 1.934, "low": low, "high": high, "n": n, "level": 0.95, "method": "t"})
-    assert in_words(estimate_of(row)) == text
-
-
 def test_a_figure_draws_the_estimates_and_its_title_is_the_answer(planted):
     drawn = figure_of(planted, "efficiency")
     for name in ("num_env_runners", "value", "low", "high", "n"):
@@ -124,21 +110,6 @@ def test_every_scale_that_has_data_is_drawn_however_many_there_are():
 def test_without_any_measured_clock_every_figure_of_time_says_so(runs):
     for each in throughput_study(runs.assign(timing="emulated")).figures.values():
         assert "measured clock" in each.missing
-
-
-def test_lines_without_room_are_told_and_one_scale_on_more_cpus_is_a_line_of_its_own():
-    truths = [Truth(cells=tuple((n, batch) for n in (2, 4, 8))) for batch in (128, 256, 512, 1024, 2048, 4096, 8192)]
-    parts = [planted_runs(truth, np.random.default_rng(place)) for place, truth in enumerate(truths)]
-    many = figure_of(throughput_study(joined(*parts)), "efficiency")
-    assert many.frame["series"].nunique() == figure.MAX_SERIES
-    assert "1 more workloads" in many.caption
-    wide = parts[0].assign(num_cpus=parts[0]["num_cpus"] + 10)
-    placed = throughput_study(joined(parts[0], wide))
-    assert "an added CPU gives" not in placed.answer().sentence, "more CPUs for as many runners are no more runners"
-    assert figure_of(placed, "efficiency").frame.groupby("series")["num_cpus"].apply(list).to_dict() == {
-        "placement 1": [3, 5, 9],
-        "placement 2": [13, 15, 19],
-    }
 
 
 def test_the_shares_of_an_iteration_add_up(planted):
@@ -182,3 +153,15 @@ def test_hostile_names_stay_text(planted):
     root = ElementTree.fromstring(replace(efficiency, title=title, frame=frame).to_svg())
     assert not [element for element in root.iter() if element.tag.endswith("script")]
     assert any("<script>" in (element.text or "") for element in root.iter())
+
+
+def test_a_figure_on_axes_of_ones_own_is_whole():
+    canvas = Canvas(figsize=(5, 3.5))
+    ax = canvas.add_subplot()
+    example("example_throughput").plot("efficiency", ax=ax)
+    renderer = FigureCanvasAgg(canvas).get_renderer()
+    canvas.draw(renderer)
+    width, height = canvas.bbox.size
+    for each in (ax.get_legend(), ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label):
+        box = each.get_window_extent(renderer)
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, each

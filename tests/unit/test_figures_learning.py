@@ -69,16 +69,6 @@ def test_a_failed_run_counts_at_the_floor_from_its_end_on():
     assert curves_of(runs, curves, floor=None)["n"].max() == 2
 
 
-def test_wall_clock_is_that_of_measured_runs_alone():
-    runs = [run(0), run(1, seed=2, timing="emulated")]
-    curves = [curve(0, (1.0, 2.0), seconds=30.0), curve(1, (1.0, 9.0), seconds=1.0)]
-    frame = curves_of(runs, curves, against="wall_time_s")
-    assert frame["at"].tolist() == [30.0, 60.0]
-    assert frame["n"].max() == 1
-    assert frame[["low", "high"]].isna().all(axis=None)
-    assert curves_of(runs[1:], curves[1:], against="wall_time_s").empty
-
-
 def test_runs_evaluated_at_other_moments_keep_their_last_value():
     runs = [run(0), run(1, seed=2)]
     frame = curves_of(runs, [curve(0, (10.0, 20.0), steps=100), curve(1, (0.0, 40.0), steps=150)])
@@ -192,12 +182,6 @@ def test_the_front_holds_the_measured_runs_that_no_other_beats():
         }
         assert set(some.loc[some["on_front"], "trial"]) == best
     assert not figure_of(of(others), "front").drawn
-
-
-def test_a_study_without_learning_says_so():
-    empty = of([run(0, stage="throughput", score=None, final_return=None, cpu_s_spent=None)], kind="search")
-    for key in ("score", "steps_to_target", "front"):
-        assert figure_of(empty, key).missing
 
 
 def test_without_a_scale_of_scores_returns_are_compared():

@@ -12,12 +12,11 @@ import pytest
 import analysis
 from analysis import load
 from study.errors import AnalysisError, RecordError
-from study.metrics import OF_ITERATIONS, OF_TRIALS, WARMUP_ITERATIONS
+from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
 from study.records.ledger import fold
-from study.records.packing import pack
 from study.records.records import Evaluation, Iteration, read_lines
-from study.records.table import table_row, write_table
+from study.records.table import table_row
 from study.space.parameters import PARAMETERS
 from tests import holdup, synthetic
 from tests.values import replace
@@ -117,28 +116,6 @@ def test_the_frame_is_what_the_ledger_says(which, request):
             assert_equal(line[name], value, name, exact=False)
 
 
-def test_the_table_of_trials_has_every_recorded_quantity(tmp_path):
-    folder = StudyFolder(EXAMPLE)
-    rows = fold((line.record, line.time) for line in read_lines(folder.records)).rows
-    write_table(tmp_path / "trials.csv", rows.values())
-    table, runs = pd.read_csv(tmp_path / "trials.csv"), load.from_folder(folder.path).runs
-    for name in OF_TRIALS:
-        got, wanted = table[name].astype("Float64"), runs[name].astype("Float64")
-        # The packed example keeps seven digits of an iteration, and a summary all of them.
-        pd.testing.assert_series_equal(got, wanted, check_index=False, rtol=1e-6)
-
-
-def test_episodes_that_were_cut_are_in_the_table(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
-    cut = [replace(synthetic.evaluation(0, number), num_cut=number) for number in (1, 2)]
-    synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0), *cut)
-    synthetic.append(folder, synthetic.started(1), synthetic.built(1))
-    runs = load.from_folder(folder.path).runs
-    seen, not_evaluated = runs[["num_evaluations", "num_eval_episodes", "num_cut"]].to_numpy().tolist()
-    assert seen == [2, 6, 3]
-    assert all(value is pd.NA for value in not_evaluated)
-
-
 def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):
     folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
     times, steps = [100.0, 1.0, 3.0, 2.0], [400, 400, 200, 300]
@@ -183,25 +160,6 @@ def test_iterations_and_evaluations_are_those_of_the_latest_attempts(study):
     assert iterations["entropy"].isna().all()
 
 
-def test_a_packed_study_is_the_same_study(staged, tmp_path):
-    packed = pack(staged, tmp_path / "packed")
-    assert packed.records.suffix == ".xz"
-    plain, other = load.from_folder(staged.path), load.from_folder(packed.path)
-    pd.testing.assert_frame_equal(plain.runs, other.runs, check_exact=True)
-    pd.testing.assert_frame_equal(plain.iterations(), other.iterations(), check_exact=True)
-
-
-def test_a_recorded_trial_with_the_lanes_of_more_runners_keeps_its_own_number(staged):
-    recorded = load.from_folder(EXAMPLE).runs
-    folded = recorded[recorded["variant"] == "stock"]
-    assert (folded["num_env_runners"].tolist(), folded["stands_for_runners"].tolist()) == ([1], [46])
-    assert recorded.loc[recorded["variant"] != "stock", "stands_for_runners"].isna().all()
-    data = load.from_folder(staged.path)
-    assert data.runs["stands_for_runners"].isna().all()
-    assert data.kind == "holdup"
-    assert set(data.runs["stage"]) == {"search", "race", "baselines", "confirm"}
-
-
 def test_the_sheet_tells_every_session_and_the_problems_what_is_unfinished_or_failed(study):
     data = load.from_folder(study.path)
     assert data.kind == "search"
@@ -213,22 +171,6 @@ def test_the_sheet_tells_every_session_and_the_problems_what_is_unfinished_or_fa
     problems = " ".join(data.problems)
     for said in ("still running", "2 of 5 trials failed", "because of failed", "No trial has a measured clock"):
         assert said in problems
-
-
-@pytest.mark.parametrize(
-    ("status", "reason", "said", "unsaid"),
-    [
-        ("failed", "complete", "All 2 trials failed", "not complete"),
-        ("finished", "stopped", "ended with 'stopped'", "failed"),
-    ],
-)
-def test_how_a_study_ended_is_said(tmp_path, status, reason, said, unsaid):
-    folder = synthetic.make_folder(tmp_path / "study")
-    trials = [each for trial in (0, 1) for each in synthetic.whole_trial(trial, status)]
-    synthetic.append(folder, synthetic.opened(), *trials, synthetic.closed(reason))
-    data = load.from_folder(folder.path)
-    assert len(data.runs) == 2
-    assert said in " ".join(data.problems) and unsaid not in " ".join(data.problems)
 
 
 def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
@@ -253,23 +195,6 @@ def test_a_study_without_a_trial_says_so_in_its_answer(tmp_path):
     assert not any("failed" in problem for problem in study.problems)
 
 
-def test_names_of_folders_are_suggested(study):
-    parent = study.path.parent
-    with pytest.raises(AnalysisError, match=r"Did you mean '.*/study'\?"):
-        load.from_folder(parent / "sutdy")
-    # By the name of its folder or its own; another one is not read in its place.
-    assert {load.open_study(study.path, study=name).name for name in ("study", "demo")} == {"demo"}
-    with pytest.raises(AnalysisError, match="must be the folder of a study, got none"):
-        load.open_study(study.path, study="other")
-
-
-def test_a_return_that_is_no_number_is_refused(study):
-    text = study.records.read_text()
-    study.records.write_text(text.replace('"returns":[10.0,20.0,60.0]', '"returns":[10.0,"x",60.0]', 1))
-    with pytest.raises(RecordError, match=r'records.jsonl: line \d+: .*"evalua.*`str`.*returns\[1\]'):
-        load.from_folder(study.path).evaluations()
-
-
 def test_a_torn_last_line_is_told_and_the_rest_shown(study):
     whole = load.from_folder(study.path)
     with study.records.open("ab") as file:
@@ -290,14 +215,6 @@ def test_a_damaged_line_is_refused_by_its_number(study):
     study.records.write_bytes(b"".join(lines))
     with pytest.raises(RecordError, match=r"line 5: .*trial 77, which has not started[^:]*Fix: [^:]*$"):
         load.from_folder(study.path)
-
-
-def test_a_cut_archive_is_refused(study, tmp_path):
-    packed = pack(study, tmp_path / "packed")
-    raw = packed.records.read_bytes()
-    packed.records.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(RecordError, match=r"records.jsonl.xz: must be a complete file.*Fix: .*copy it again"):
-        load.from_folder(packed.path)
 
 
 def test_a_space_of_another_version_is_shown_as_written(study):

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis import load
+from analysis.fingerprint import common, effective_part, fingerprint, node_types
 from analysis.load.columns import ITERATION_COLUMNS
-from analysis.load.fingerprint import asked, common, effective_part, fingerprint, node_types
 from analysis.load.frames import frame_of
 from study.errors import RecordError
 from study.space.settings import Variant, spec_of
@@ -98,28 +98,6 @@ def test_a_trial_that_never_came_up_belongs_to_the_workload_of_those_that_did(tm
     assert runs.loc[1, "learner_threads"] is pd.NA
 
 
-def test_hardware_and_versions_of_the_session_are_in_the_fingerprint():
-    setting = {"num_env_runners": 2, "minibatch_size": 64, "lr": 0.1}
-
-    def of(**provenance):
-        return fingerprint(common({}, provenance), asked(setting, execution="real", num_learners=0))
-
-    assert of(cpu_model="A", physical_cpus=8, logical_cpus=8) != of(cpu_model="B", physical_cpus=8, logical_cpus=8)
-    assert of(physical_cpus=8, logical_cpus=16) != of(physical_cpus=8, logical_cpus=8)
-    assert of(physical_cpus=8, logical_cpus=16) == of(physical_cpus=4, logical_cpus=8)
-    assert of(versions={"torch": "2.1"}) != of(versions={"torch": "2.2"})
-    assert of(versions={"mlflow": "3"}) == of(versions={"mlflow": "4"})  # it is in another process
-    assert json.loads(of())["minibatch_times_learners"] == 64
-
-
-def test_a_script_is_in_the_fingerprint_and_its_secrets_are_not():
-    def of(**settings):
-        return fingerprint(common({"script": {"settings": {"env_config": settings}}}, {}))
-
-    assert of(hf_token="one") == of(hf_token="another") == of(hf_token="***")
-    assert of(level=1) != of(level=2)
-
-
 def test_grid5000_clusters_are_told_apart():
     names = ["paravance-12.rennes.grid5000.fr", "paravance-3.rennes.grid5000.fr"]
     assert node_types(names, oar=False) == ["paravance"]
@@ -138,11 +116,3 @@ def test_absent_is_na_and_never_zero():
     assert frame["env_steps"].isna().all()
     with pytest.raises(RecordError, match=r"here: trial 1: kl must be a number, got True"):
         frame_of(lines | {"kl": [0.0, True]}, ITERATION_COLUMNS, where="here")
-
-
-def test_every_column_has_a_unit_and_a_meaning():
-    for columns in (load.RUN_COLUMNS, load.ITERATION_COLUMNS, load.EVALUATION_COLUMNS):
-        for name, column in columns.items():
-            assert name == column.name
-            assert column.meaning.endswith("."), name
-            assert bool(column.unit) == (column.dtype in ("Int64", "Float64")), name

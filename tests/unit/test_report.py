@@ -1,7 +1,6 @@
 """The report by value: the answer first, at most five tables and five figures, safe text, files that stand alone."""
 
 import csv
-import json
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -14,16 +13,15 @@ from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import Report, find_clip, make_report, parse_formats, to_html, to_markdown, write
+from analysis.report import Report, find_clip, make_report, to_html, write
 from analysis.report.clip import MAX_BYTES
 from analysis.report.content import GRID5000, MOST, acknowledgement
 from analysis.tables.table import Table, TableColumn, without_rows
-from analysis.tables.writers import prose
 from study.errors import AnalysisError
 from study.records.clip import FilmFacts, Shot
 from tests.examples import example
 from tests.planted import Truth, planted_folder
-from tests.unit.tables_data import run, study
+from tests.unit.tables_data import study
 from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
@@ -121,16 +119,14 @@ def test_the_answer_stands_before_the_evidence():
     words = ["Batch 64 learnt best.", "train_batch_size: 64", "It is a fact.", 'id="figure-front"', "Other seeds."]
     places = [page.index(each) for each in (*words, "Twice as fast.", 'id="limits"')]
     assert max(places[:-2]) < places[-2] < places[-1]
-    text = to_markdown(report)
-    assert text.index("Batch 64") < text.index("figures/front.png") < text.index("Twice as fast.")
     assert [each.key for each in report.shown_figures] == ["phases"]  # the one beside the answer is not shown twice
 
 
 def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty():
-    keys = ["T2", "T3", "T7", "T5"]
+    keys = ["T2", "T3", "T5"]
     tables = [table(key) for key in (*keys, "T8", "T1")]
     report = build([*tables[:1], empty("T3"), *tables[2:]], [picture(f"p{number}") for number in range(8)])
-    assert [each.key for each in report.shown_tables] == ["T2", "T7", "T5"]
+    assert [each.key for each in report.shown_tables] == ["T2", "T5"]
     assert len(report.shown_figures) == MOST
     full = build(tables, [PICTURE, *(picture(f"p{number}") for number in range(8))])
     assert [each.key for each in full.shown_tables] == keys
@@ -145,21 +141,6 @@ def test_the_page_of_an_example_is_short(name):
     assert 300 < len(words) <= MOST_WORDS
     assert 1 <= page.count("<table") <= MOST
     assert 1 <= page.count('class="picture"') <= MOST
-
-
-def test_limits_tell_what_is_missing_failed_and_single():
-    rows = [
-        run(0, stage="confirm", digest="aaa", final_return=1.0),
-        run(1, stage="confirm", digest="aaa", seed=2, timing="emulated", final_return=1.0),
-        run(2, stage="confirm", digest="bbb", timing="emulated", final_return=1.0),
-        run(3, stage="confirm", digest="ccc", status="failed", timing="tainted", reason="it broke"),
-    ]
-    found = Study(study(rows, problems=("It still runs.",))).answer().limits
-    assert found[0] == "It still runs."
-    assert found[1].endswith(": it broke")
-    assert "1 of 4 runs have a measured clock; 2 were emulated" in found[2]
-    assert found[3].startswith("2 of 3 settings at a number of runners were run once")
-    assert found[4].startswith("1 setting with 2 to 4 seeds")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +171,6 @@ def test_names_and_reasons_are_text_and_never_elements():
     assert all(named.get("class") == "picture" for tag, named in outline.seen if tag == "img")
     assert not any(name.startswith("on") for _, named in outline.seen for name in named)
     assert "&lt;script&gt;" in to_html(report)
-    assert "<script>" not in to_markdown(report)
 
 
 @pytest.fixture(scope="module")
@@ -227,40 +207,27 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
     (tmp_path / "tables").mkdir()
-    names = ("figures/efficiency.svg", "figures/clip.gif", "tables/prices.csv")
+    names = ("figures/efficiency.svg", "tables/prices.csv")
     stale = [tmp_path / name for name in names]
     for file in (*stale, tmp_path / "figures" / "mine.svg"):
         file.write_text("of an earlier report")
-    files = write(small, tmp_path, ("html", "md", "csv", "tex"))
+    files = write(small, tmp_path, ("html", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
     assert all(file.stat().st_size > 0 for file in files)
     names = {file.relative_to(tmp_path).as_posix() for file in files}
-    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("md", "csv", "tex")}
+    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("csv", "tex")}
     pictures = {f"figures/front.{form}" for form in ("svg", "png", "csv", "pdf")}
-    assert names == {"report.html", "report.md", *forms, *pictures}
+    assert names == {"report.html", *forms, *pictures}
     assert not any(file.exists() for file in stale)
     assert (tmp_path / "figures" / "mine.svg").exists()
     with (tmp_path / "tables" / "T2.csv").open() as lines:
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
-    assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", (tmp_path / "report.md").read_text()) == ["figures/front.png"]
 
 
 def test_a_folder_that_cannot_be_written_is_told(small, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AnalysisError, match=r"must be writable.*--out"):
-        write(small, tmp_path / "file", ("md",))
-
-
-def test_formats_are_named():
-    assert parse_formats(" tex, html,html") == ("html", "tex")
-    for text in ("html,doc", ","):
-        with pytest.raises(AnalysisError, match="--format: must be some of html, md, csv, tex"):
-            parse_formats(text)
-
-
-def test_names_between_backticks_are_code_and_everything_is_escaped():
-    assert prose("`measured` or <b>`x<y`</b>") == "<code>measured</code> or &lt;b&gt;<code>x&lt;y</code>&lt;/b&gt;"
-    assert prose("one ` alone") == "one ` alone"
+        write(small, tmp_path / "file", ("csv",))
 
 
 # --- the film in the report ---------------------------------------------------------------------------------------
@@ -296,18 +263,6 @@ def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
     outline = Outline(to_html(report))
     assert outline.faults == []
     assert [each[:22] for each in outline.asks if not each.startswith("#")] == ["data:image/gif;base64,"]
-    assert f"![{clip.caption}](figures/clip.gif)" in to_markdown(report)
-    assert {file.name for file in write(report, tmp_path / "out", ["md"])} >= {"clip.gif"}
-    write(build([table("T8")], []), tmp_path / "out", ["md"])
-    assert not (tmp_path / "out" / "figures" / "clip.gif").exists()
-
-
-def test_a_film_has_a_button_and_does_not_begin_by_itself(tmp_path):
-    put_clip(tmp_path, replace(FACTS, file="best.mp4"), b"\0\0\0\x20ftypisom")
-    page = to_html(build([table("T8")], [], clip=find_clip(tmp_path, "abc")))
-    assert 'src="data:video/mp4;base64,' in page
-    assert "media-src data:" in page
-    assert " controls" in page and " autoplay" not in page
 
 
 @pytest.mark.parametrize(
@@ -324,17 +279,6 @@ def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, fil
     report = build([table("T8")], [], clip=clip)
     assert why in to_html(report)
     assert "data:image/gif" not in to_html(report)
-    assert why in to_markdown(report)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "[" * 10**5, json.dumps({"shots": [{"episode": 1}], "file": "x.gif"})],
-)
-def test_damaged_facts_are_a_sentence(tmp_path, text):
-    put_clip(tmp_path)
-    (tmp_path / "clips" / "best.json").write_text(text)
-    assert "must say what a film shows, got a damaged file" in find_clip(tmp_path, "abc").missing
 
 
 def test_facts_lead_to_no_file_elsewhere_and_without_them_there_is_no_film(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from collections import Counter
 
 import numpy as np
@@ -14,14 +13,13 @@ from scipy import stats
 
 from analysis.estimates.settings import settings_of
 from analysis.estimates.targets import BEFORE, targets_of, watched
-from analysis.scaling.blocks import contrast, product_of, ratio_of_totals
-from analysis.scaling.clock import Names, cells, phases, scaling, serial_fraction
-from analysis.scaling.fingerprint import differing, labels
+from analysis.fingerprint import differing, labels
+from analysis.scaling.blocks import product_of, ratio_of_totals
+from analysis.scaling.clock import Names, cells, phases, scaling
 from analysis.scaling.selection import select
-from study.adopted.loading import load_space
 from study.errors import AnalysisError
 from study.statistics import Estimate, restricted_mean
-from tests.planted import Truth, as_frame, fingerprint, planted_runs, sham
+from tests.planted import Truth, as_frame, fingerprint, planted_runs
 from tests.unit import tables_data
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
@@ -114,13 +112,6 @@ def test_a_ratio_is_paired_by_block_and_its_interval_is_students():
     assert (karp_flatt.low, karp_flatt.high) == pytest.approx((2 / speed_up.high - 1, 2 / speed_up.low - 1))
 
 
-def test_repeated_runs_of_a_block_count_once():
-    found = strong(made(run(1, 8.0), run(1, 2.0), run(2, 2.0), run(1, 4.0, seed=2), run(2, 2.0, seed=2)))
-    # Within block 1, the mean of ln 8 and ln 2 is ln 4: both blocks say 2.
-    speed_up = one(found, "speed_up", num_env_runners=2)
-    assert (speed_up.value, speed_up.low, speed_up.high, speed_up.n) == pytest.approx((2, 2, 2, 2))
-
-
 def test_without_common_seeds_the_cells_are_independent_samples():
     ones, others = [10.0, 12.0, 11.0], [6.0, 5.0, 6.5, 5.5]
     rows = [run(1, s, seed=i) for i, s in enumerate(ones)] + [run(2, s, seed=10 + i) for i, s in enumerate(others)]
@@ -180,18 +171,6 @@ def test_every_other_run_is_counted_under_its_reason():
     assert values(result, "speed_up") == pytest.approx([1, 2])
 
 
-def test_trials_that_share_the_cpus_of_one_are_no_scale():
-    """The only runs of one runner are four side by side: a speed-up over them would be 4 where it is 2."""
-    alone = [run(2, 2.0), run(4, 1.0)]
-    beside = [run(1, 4.0, stage="measure", baseline="shared") for _ in range(4)]
-    result = strong(made(*alone, *beside))
-    assert result.excluded == {"ran beside other trials of its cell": 4}
-    assert [row["num_env_runners"] for row in every(result, "speed_up")] == [2, 4]
-    assert values(result, "speed_up") == [1.0, 2.0]
-    # A person's own cell may have the name: it is one of the measured stage alone that has this meaning.
-    assert len(every(strong(made(*alone, run(1, 4.0, baseline="shared"))), "speed_up")) == 3
-
-
 def test_a_gain_is_over_the_next_smaller_scale_on_as_many_nodes():
     """A node more makes each iteration twice as long: compared with a row of other nodes, eight would gain nothing."""
     cells_ = ((4, 1, 4.0), (4, 2, 8.0), (8, 1, 2.0), (8, 2, 4.0), (16, 3, 3.0))
@@ -221,13 +200,6 @@ def test_where_environments_wait_there_is_no_efficiency_per_cpu():
     found = strong(made(*rows))
     assert values(found, "efficiency_per_runner") == pytest.approx([1, 1, 1])
     assert not every(found, "efficiency_per_cpu") and not every(found, "marginal_efficiency")
-
-
-def test_karp_and_flatts_own_table():
-    # Karp and Flatt (1990), a program with a serial part of 0.1: S = 1 / (0.1 + 0.9 / p).
-    for p in (2, 4, 8, 16):
-        assert serial_fraction(1 / (0.1 + 0.9 / p), p) == pytest.approx(0.1)
-    assert serial_fraction(10.256, 20) == pytest.approx(0.05, abs=1e-4)  # Amdahl's textbook value
 
 
 def test_oversteps_of_the_batch_are_estimated():
@@ -262,30 +234,6 @@ def test_confounded_scales_are_refused_with_the_command_that_settles_it():
     assert refusal.command.startswith(
         "python run_study.py --space lunarlander_nodes.yaml --name planted_missing --set "
     )
-
-
-def commanded(lines):
-    """Return the spaces that commands run."""
-    for words in map(shlex.split, lines.splitlines()):
-        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
-        yield load_space(words[words.index("--space") + 1], overrides=changes)
-
-
-def test_with_several_settings_changed_there_is_a_command_for_each_workload():
-    rows = [
-        run(16, 1.0, batch=2000, fingerprint=fingerprint(2000, lr=5e-5)),
-        run(32, 1.0, batch=8000, fingerprint=fingerprint(8000, lr=1e-4)),
-    ]
-    (refusal,) = strong(made(*rows), space="lunarlander_nodes.yaml").refusals
-    specs = commanded(refusal.command)
-    found = [(list(spec.scales), spec.fixed["train_batch_size"], spec.fixed["lr"]) for spec in specs]
-    assert found == [([16, 32], 2000, 5e-5), ([16, 32], 8000, 1e-4)]
-    # One cell has its update in the main process, the other on two learners: not the runners' doing alone.
-    rows = [run(n, 4.0 / n, fingerprint=fingerprint(1000, num_learners=n - 2)) for n in (2, 4)]
-    (refusal,) = strong(made(*rows), space="waiting.yaml").refusals
-    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"num_learners": (0, 2)}
-    found = [(list(spec.scales), spec.resources.num_learners) for spec in commanded(refusal.command)]
-    assert found == [([2, 4], 0), ([2, 4], 2)]
 
 
 def test_a_decomposition_by_hand():
@@ -323,16 +271,6 @@ def test_hardware_is_named_and_not_decomposed():
     assert "same hardware" in refusal.reason
 
 
-def test_of_many_workloads_the_most_alike_pair_is_told():
-    rows = [
-        run(1, 1.0, fingerprint=fingerprint(1000, cpu_model="A")),
-        run(1, 1.0, fingerprint=fingerprint(1000, lr=1.0, num_epochs=3)),
-        run(2, 1.0, fingerprint=fingerprint(1000, lr=2.0, num_epochs=3)),
-    ]
-    (refusal,) = strong(made(*rows)).refusals
-    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"lr": (1.0, 2.0)}
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
@@ -355,18 +293,6 @@ def test_differing_fields_are_told_by_their_dotted_names():
     assert labels([one, two]) == ["environment A", "environment B, smt False"]
     with pytest.raises(AnalysisError, match="must be the JSON text of an object"):
         differing("[]", one)
-
-
-def test_the_general_contrast_has_satterthwaites_degrees():
-    cells = [{("a", i): v for i, v in enumerate(values)} for values in ([1.0, 1.2, 0.9], [2.0, 2.1], [0.5, 0.4, 0.6])]
-    cells = [{(k[0] + str(at), k[1]): v for k, v in cell.items()} for at, cell in enumerate(cells)]
-    weights = (1.0, -2.0, 0.5)
-    found = contrast(cells, weights)
-    samples = [np.array(list(cell.values())) for cell in cells]
-    parts = [w**2 * s.var(ddof=1) / s.size for w, s in zip(weights, samples, strict=True)]
-    degrees = sum(parts) ** 2 / sum(p**2 / (s.size - 1) for p, s in zip(parts, samples, strict=True))
-    assert found.value == pytest.approx(sum(w * s.mean() for w, s in zip(weights, samples, strict=True)))
-    assert found.high - found.value == pytest.approx(stats.t.ppf(0.975, degrees) * np.sqrt(sum(parts)))
 
 
 @settings(max_examples=8, deadline=None)
@@ -438,20 +364,6 @@ def test_intervals_cover_what_is_planted_in_a_few_repetitions():
     assert all(share >= 15 / 20 for share in shares.values()), shares
 
 
-def silent(truth, repetitions):
-    """Return the share of sham studies whose interval of ln S holds 0: scales permuted within the blocks."""
-    rng, quiet = np.random.default_rng(7), 0
-    for _ in range(repetitions):
-        found = strong(sham(planted_runs(truth, rng), rng))
-        speed_up = estimates(found, "speed_up")[-1]
-        quiet += speed_up.low <= 1 <= speed_up.high
-    return quiet / repetitions
-
-
-def test_a_sham_shows_no_effect_in_a_few_repetitions():
-    assert silent(Truth(cells=((2, 2048), (4, 2048), (8, 2048), (16, 2048)), blocks=5), 20) >= 13 / 20
-
-
 # --- phases -------------------------------------------------------------------------------------------------------
 
 
@@ -476,15 +388,6 @@ def test_no_number_of_runners_gives_more_than_the_bound():
     bound = one(found, "most_speed_up", basis="extrapolated")
     assert bound.value == pytest.approx(truth.iteration_s(4, 2048) / fixed)
     assert all(truth.rate(n, 2048) < bound.value * truth.rate(4, 2048) for n in (8, 64, 512))
-
-
-def test_a_run_without_phase_times_is_counted():
-    frame = planted(Truth(cells=((4, 2048), (8, 2048)), failed=1, **QUIET))
-    frame.loc[0, "learning_time_s"] = pd.NA
-    frame.loc[1, "timing"] = "oversubscribed"
-    found = phases(frame)
-    assert found.excluded == {"failed": 1, "oversubscribed": 1, "no phase times": 1} and found.n == 4
-    assert sum(row["n_failed"] for row in every(found, "load_balance")) == found.n_failed == 1
 
 
 # --- steps to the target ------------------------------------------------------------------------------------------
@@ -552,30 +455,6 @@ def test_only_measured_clocks_on_one_kind_of_hardware_give_times():
         steps, time = (one(found, name, num_env_runners=n) for name in ("steps_to_target", "time_to_target_s"))
         assert steps.n == 4
         assert time.value == pytest.approx(steps.value / Truth().rate(n, 1024))
-
-
-def test_what_gives_no_estimate_is_counted_and_no_zero():
-    never = targets(planted(Truth(cells=((2, 1024),), steps_min=1e9)))
-    assert never.rows == () and never.excluded == {"of a setting that no run of which reached the target": 3}
-    single = targets(planted(Truth(cells=((2, 1024),), blocks=1)))
-    assert single.rows == () and single.excluded == {"the only run of its setting": 1}
-    frame = planted(Truth(cells=((2, 1024), (2, 4096)), steps_min=5_000, steps_noise=0.0, budget_steps=20_000))
-    assert {row["train_batch_size"] for row in targets(frame).rows} == {1024}  # the other cell never got there
-
-
-def test_a_run_that_stands_for_more_runners_learns_at_their_scale():
-    frame = planted(Truth(cells=((1, 1024),), blocks=4, **QUIET))
-    frame = frame.assign(timing="emulated", stands_for_runners=pd.array([46] * 4, dtype="Int64"))
-    (row,) = targets(frame).rows
-    assert (row["num_env_runners"], row["basis"]) == (46, "emulated")
-
-
-def test_a_setting_of_a_hold_up_study_is_its_digest_and_variant():
-    frame = planted(Truth(cells=((2, 1024), (2, 2048)), blocks=2, **QUIET)).assign(seed=[1, 2, 3, 4])
-    assert [len(each.runs) for each in settings_of(frame)] == [2, 2]
-    assert [len(each.runs) for each in settings_of(frame.assign(digest="abc", variant="study"))] == [4]
-    own = ["study" if batch == 1024 else "stock" for batch in frame["train_batch_size"]]
-    assert [len(each.runs) for each in settings_of(frame.assign(digest="abc", variant=own))] == [2, 2]
 
 
 def test_trainings_of_two_lengths_are_not_pooled():

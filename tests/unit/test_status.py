@@ -16,7 +16,6 @@ from study.cli.commands import app
 from study.cli.status import show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records import lock
 from study.records.ledger import fold
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
@@ -65,17 +64,6 @@ def test_a_path_without_a_study_is_told_with_a_way_out(folder, name, fix):
     with pytest.raises(RecordError) as caught:
         read_status(folder.path.parent / name)
     assert str(caught.value).endswith(f"Fix: {fix.format(folder.path.parent)}")
-
-
-def test_before_the_first_trial_it_says_whether_a_driver_is_there(folder):
-    prepared = read_status(folder.path)
-    assert (prepared.driver, prepared.state) == ("gone", "not running: no trial was recorded")
-    assert (prepared.num_ended, prepared.silence_s, prepared.left) == (0, None, None)
-    synthetic.append(folder, synthetic.opened())
-    with FileLock(folder.path / ".lock"):
-        starting = read_status(folder.path)
-    assert (starting.driver, starting.state) == ("working", "starting: no trial yet")
-    assert not [advice for advice in starting.advice if advice.command]
 
 
 def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
@@ -163,23 +151,6 @@ def test_silence_far_beyond_the_pace_is_told(at_work):
     assert (quiet_after_s(None), quiet_after_s(0.1), quiet_after_s(100)) == (300.0, 60.0, 300.0)
 
 
-def test_pressure_is_foreign_only_where_every_process_has_a_core(at_work):
-    pressed = [synthetic.iteration(0, number, cpu_pressure=0.2) for number in (1, 2, 3)]
-    synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), *pressed)
-    own = read_status(at_work.path)
-    assert own.pressure == {0: pytest.approx(0.2)}
-    assert not any("other programs" in each.text for each in own.advice)
-    synthetic.append(
-        at_work,
-        synthetic.started(1),
-        replace(synthetic.built(1), timing="measured"),
-        *(replace(record, trial=1) for record in pressed),
-    )
-    advice = [each.text for each in read_status(at_work.path).advice if "other programs" in each.text]
-    assert len(advice) == 1
-    assert advice[0].startswith("Tasks of trial 1 waited for a CPU 20% of the time")
-
-
 def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
     ends = [line.end for line in read_lines(folder.records)]
@@ -226,14 +197,6 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
         synthetic.append(at_work, *records)
         assert reader.read(moment=5e9) == read_status(at_work.path, moment=5e9)
     assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
-
-
-def test_looking_at_a_lock_neither_makes_nor_takes_it(tmp_path):
-    assert not lock.at_work(tmp_path) and not [*tmp_path.iterdir()]
-    for _ in range(2):
-        with FileLock(tmp_path / ".lock").acquire(timeout=0):
-            assert lock.at_work(tmp_path)
-        assert not lock.at_work(tmp_path)
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):

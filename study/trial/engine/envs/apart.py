@@ -30,12 +30,14 @@ class OwnProcess:
     Its standard output goes to the standard error of this process, whose own output may be a protocol.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: bool = False) -> None:
+        """Start it; where `silent`, what it writes to its standard output is lost."""
         self._line, theirs = Pipe()
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
         fd = theirs.fileno()
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({fd})"]
-        self._process = subprocess.Popen(command, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, stdout=2)
+        output = subprocess.DEVNULL if silent else 2
+        self._process = subprocess.Popen(command, pass_fds=[fd], env=variables, stdin=subprocess.DEVNULL, stdout=output)
         theirs.close()
 
     def call(self, function: Callable[..., Any], *args: Any, limit_s: float | None = None) -> Any:
@@ -81,7 +83,10 @@ def serve(fd: int) -> None:
                 sent = _as_raised(error)
             line.send_bytes(sent)
     for env in _held:
-        env.close()
+        with contextlib.suppress(Exception):
+            env.close()
+    sys.stdout.flush()
+    os._exit(0)  # threads that an environment leaves behind would hold up the end of the process
 
 
 def _as_raised(error: BaseException) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from study.errors import SpaceError, StudyError
+from study.errors import SpaceError, StudyError, TrialError
 from study.machine.shape import Speeds
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
@@ -34,6 +34,8 @@ _OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
 """Words of what Python says where `reset` or `step` takes or returns something else."""
 PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
+_ANSWER_S = 60.0
+"""Seconds that a process of its own may take beyond what is done there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +52,24 @@ class Spaces:
     action_space: gymnasium.Space
 
 
-def probe(spec: EnvironmentSpec, source_name: str) -> Spaces:
+def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Spaces:
     """Make one environment, reset it, take one step and close it; messages name the file `source_name`.
+
+    Args:
+        spec: The environment.
+        source_name: The space file.
+        apart: Whether somebody's own environment is tried in a process of its own: it may end the process, leave
+            threads in it that never end, or write much to its standard output.
 
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
     trying = "Try it in Python: make the environment and reset it."
-    rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
-    slow = Unusable(where=ID, rule=rule, fix=trying)
     try:
-        return within(PROBE_TIMEOUT_S, lambda: _probe(spec), otherwise=slow)
+        return _called(spec, _probe, spec, limit_s=PROBE_TIMEOUT_S) if apart else _probe(spec)
+    except TrialError as error:
+        rule = f"the process that makes, resets and steps '{spec.id}' must go on"
+        raise SpaceError.of(source_name, where=ID, rule=rule, got=error.got, fix=trying) from error
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except gymnasium_error.DependencyNotInstalled as error:
@@ -80,13 +89,13 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     Raises:
         SpaceError: As of `probe` and `check_network`; or policies of the one could not play the other.
     """
-    spaces = probe(spec.environment, source_name)
+    spaces = probe(spec.environment, source_name, apart=True)
     check_network(spec.model, spaces, source_name)
     if not spec.evaluation.kwargs:
         return spaces
     place = "evaluation.kwargs"
     try:
-        judged = probe(spec.evaluated_environment, source_name)
+        judged = probe(spec.evaluated_environment, source_name, apart=True)
     except SpaceError as error:
         raise SpaceError(source_name, [replace(fault, where=place) for fault in error.faults]) from error
     trained_on, judged_on = (f"{each.observation_space.shape} and {each.action_space}" for each in (spaces, judged))
@@ -128,7 +137,25 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
         raise SpaceError.of(source_name, where=where, rule=rule, fix=fix)
 
 
+def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
+
+    Raises:
+        TrialError: That process ended, or did not answer within `limit_s` and a minute.
+    """
+    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
+        return function(*args)
+    with contextlib.closing(OwnProcess(silent=True)) as process:
+        return process.call(function, *args, limit_s=limit_s + _ANSWER_S)
+
+
 def _probe(spec: EnvironmentSpec) -> Spaces:
+    rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
+    slow = Unusable(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
+    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=slow)
+
+
+def _tried(spec: EnvironmentSpec) -> Spaces:
     env = make_env(spec)
     try:
         _check_action_space(getattr(env, "action_space", None))
@@ -186,9 +213,10 @@ PLAY_S, LONGEST_PLAY_S, MOST_STEPS = 0.5, 2.0, 50_000
 def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
     """Play the environment of a space; None where it fails, which whoever plays it next will report."""
     try:
-        return speeds(lambda: make_env(spec))
-    except Exception:  # noqa: BLE001 (whatever an environment raises)
+        found: Speeds = _called(spec, speeds, functools.partial(make_env, spec), limit_s=PROBE_TIMEOUT_S)
+    except (Exception, SystemExit):  # noqa: BLE001 (whatever an environment raises)
         return None
+    return found
 
 
 def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
@@ -249,8 +277,6 @@ STEPS = 200
 """Steps that are compared, over several episodes where they are short."""
 CHECK_S = 10.0
 """Seconds after which no further step is compared: a slow simulator is compared over fewer."""
-_ANSWER_S = 60.0
-"""Seconds that a play in a process of its own may take beyond."""
 _FIRST_SEED = 20_260
 _OWN_OF_GYMNASIUM = "gymnasium.envs."
 
