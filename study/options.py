@@ -226,18 +226,19 @@ def checked_stage(text: str, spec: StudySpec) -> str:
 
 
 def seconds(text: str, place: str) -> float:
-    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` (hours, minutes, seconds).
+    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`.
 
     Raises:
         SpaceError: It is something else, or zero.
     """
     number = r"(\d+(?:\.\d+)?)"
-    clock = re.fullmatch(r"(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
-    match = clock or re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
+    match = clock or re.fullmatch(rf"()(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(number, text.strip()) and float(text) > 0:
         raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=f"Write {text}s, {text}m or {text}h.")
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
         raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix)
-    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+    days, hours, minutes, rest = parts
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest

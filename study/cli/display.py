@@ -57,7 +57,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     say(console, f"Environment: {environment}" + (f". Stages: {', '.join(stages)}" if stages else ""))
     nodes = ", ".join(
         f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
-        f"{gigabytes(node.memory_mb)})"
+        f"{node.memory_mb / 1024:.0f} GB)"
         for node in plan.cluster.nodes
     )
     say(console, f"Cluster: {nodes}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
+from study.designs.registry import design_of
 from study.errors import Fault, RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import (
@@ -254,6 +255,12 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})
     return spec, ledger
+
+
+def nothing_left(spec: StudySpec, ledger: Ledger) -> bool:
+    """Return whether a study is complete, and asks for no further trial: then no Ray needs to start."""
+    planned = design_of(spec).requests(spec, ledger.decisions) if ledger.complete else ()
+    return ledger.complete and all(each.trial in ledger.rows and ledger.rows[each.trial].ended for each in planned)
 
 
 def continuing(spec: StudySpec, ledger: Ledger) -> str:

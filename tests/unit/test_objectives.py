@@ -3,9 +3,9 @@
 import pytest
 
 from study.designs.search.worth import merit
+from tests.driven import Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
-from tests.unit.test_conductor import Session
 
 
 def play(session, trial, *returns, cost=2.0):
