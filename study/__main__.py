@@ -9,9 +9,9 @@ from study.errors import ExitCode, in_one_line
 def main(command: str = "") -> NoReturn:
     """Run the command line, or one of its commands; where a package is not installed, say in one line which."""
     try:
-        from study.cli.commands import run
+        from study.cli.commands import main as guarded
 
-        run(command)
+        guarded(command)
     except ModuleNotFoundError as error:
         if (error.name or "study").partition(".")[0] in ("study", "analysis"):
             raise

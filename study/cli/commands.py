@@ -73,7 +73,7 @@ def _main(
     pass
 
 
-def run(command: str = "") -> NoReturn:
+def main(command: str = "") -> NoReturn:
     """Run the command line, or one of its commands, to its exit code; a person's mistake has no traceback.
 
     Raises:

@@ -34,7 +34,7 @@ def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, c
 
     monkeypatch.setattr(cli, "app", refuse)
     with pytest.raises(SystemExit) as ended:
-        cli.run()
+        cli.main()
     assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
 
 
