@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from study.designs.registry import design_of
-from study.errors import Fault, RecordError, SpaceError
+from study.errors import RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
@@ -24,7 +24,6 @@ from study.mirrors.tracking_uri import (
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
 from study.records.ledger import Ledger, ledger_of
-from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
 from study.text import count
@@ -143,11 +142,9 @@ def with_lasting_learner(
     elif learner == "auto" and not spec.fused_obstacle:
         learner = "rllib" if jax_obstacle else "fused"
         if jax_obstacle:
-            if faults := [
-                Fault(where=place, rule=f"{what}needs the fused learner, and {jax_obstacle}", fix="Remove it.")
-                for place, what in fused_alone(spec)
-            ]:
-                raise SpaceError(source, faults)
+            if spec.algorithm == "A2C":
+                rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
+                raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
             note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
     if learner == "fused" and find_spec("jax") is None:
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
