@@ -1,6 +1,6 @@
 """The only place that writes to a terminal: everything that a person sees passes through here and is cleaned.
 
-Needs rich. `tests/unit/test_console.py` checks that no other file prints.
+Needs rich. `tests/unit/test_layering.py` checks that no other file prints.
 """
 
 import json
