@@ -192,8 +192,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
             f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
         )
-    each = spec.search.num_trials // len(spec.scales)
-    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and each < FEW_TRIALS:
+    each = (spec.search.num_trials or 0) // len(spec.scales)
+    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and 0 < each < FEW_TRIALS:
         yield (
             f"Optuna: {count(each, 'trial')} for each number of runners. Its sampler draws the first {FEW_TRIALS}, "
             "neighbouring numbers included, at random, and learns little from so few. To change it: raise "

@@ -184,7 +184,7 @@ def refusal_of(call):
     """Return the refusal, which can be shown; or None: then the spec can be written down, and read by every reader."""
     begin = time.process_time()
     try:
-        result = call()
+        spec = call()
     except SpaceError as error:
         text = str(error)
         assert error.faults
@@ -193,9 +193,9 @@ def refusal_of(call):
         return error
     finally:
         assert time.process_time() - begin < LIMIT_S
-    content = result.to_json()
+    content = spec.to_json()
     assert orjson.loads(orjson.dumps(content)).keys() == content.keys()
-    assert read_again(result).digest() == result.digest()
+    assert read_again(spec).digest() == spec.digest()
     return None
 
 
