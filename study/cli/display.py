@@ -17,6 +17,7 @@ from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
+from study.planning.guess import is_evaluating
 from study.planning.plan import Plan
 from study.records.cautions import cautions
 from study.records.ledger import TrialRow
@@ -187,7 +188,7 @@ def headline(conductor: "Conductor") -> str:
     if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
         final, best = max(known, key=lambda pair: pair[0])
         parts.append(f"best return {significant(final)}{' (of episodes that did not end)' if best.all_cut else ''}")
-    parts += _at_work(running)
+    parts += _at_work(running, sum(is_evaluating(conductor.spec, row) for row in running))
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
     elif (left := time_left(rows, running, total, time.time())) is not None:
@@ -199,12 +200,12 @@ def _final_return(row: TrialRow) -> float | None:
     return row.summary.get("final_return") if row.status == "finished" else None
 
 
-def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
+def _at_work(running: Sequence[TrialRow], evaluating: int) -> Iterator[str]:
     """Yield what the running trials do; one that has no processes yet has no rate either."""
     training = [row for row in running if row.timing is not None]
     starting = [row for row in running if row.timing is None]
     if training:
-        yield f"{len(training)} running"
+        yield f"{len(training)} running" + (f" ({evaluating} evaluating)" if evaluating else "")
     if runners := sum(row.num_env_runners for row in starting if row.execution == "real"):
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:
