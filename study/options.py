@@ -119,8 +119,6 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     adopted = read_script(config, args=given, where="--config")
     facts, console = adopted.facts, terminal(error=True)
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
-    if facts.settings:
-        say(console, f"Beside the parameters of a study it sets {', '.join(facts.settings)}.")
     if adopted.variables:
         say(console, f"It sets {', '.join(adopted.variables)} in its environment: so do the trials.")
     for remark in not_varied(facts):

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples, wrong_option
+from study.options import AsJson, command_app, examples
 from study.text import count, significant
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ class WithFilm(TyperCommand):
 )
 def evaluate(
     path: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
-            metavar="STUDY|SPACE",
-            help="Folder of a study: its best policy. With --random a space or a study.",
+            metavar="STUDY|SPACE", help="Folder of a study: its best policy. With --random a space or a study."
         ),
-    ] = None,
+    ],
     trial: Annotated[
         int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
     ] = None,
@@ -87,20 +86,11 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    if path is None:
-        fix = "Name the folder of a study, such as studies/quickstart."
-        raise wrong_option("STUDY", rule="must be given", got="none", fix=fix)
     from study.evaluating.playing import EvaluationRequest, evaluate_policy
 
     console = terminal()
     request = EvaluationRequest(
-        path=path,
-        trial=trial,
-        episodes=episodes,
-        stochastic=stochastic,
-        random=random,
-        seed=seed,
-        video=video,
+        path=path, trial=trial, episodes=episodes, stochastic=stochastic, random=random, seed=seed, video=video
     )
     show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
     evaluated = evaluate_policy(request, on_numbers=show)
