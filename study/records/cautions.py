@@ -39,7 +39,7 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
             f"Nothing was learnt: no return of {count(len(shares), 'finished trial')} is further than "
             f"{AT_THE_FLOOR:.0%} of the way from the floor ({spec.environment.floor:g}) to the reference "
             f"({spec.environment.reference:g}), and to call one best means nothing. "
-            "Fix: raise the budget, widen lr and batch, or check the floor with `python -m study evaluate --random`."
+            "Fix: raise the budget, widen lr and batch, or check the floor: `python -m study evaluate SPACE --random`."
         )
 
 

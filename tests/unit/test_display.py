@@ -50,7 +50,7 @@ def test_the_plan_names_environment_and_stages_and_says_where_a_sampler_has_too_
     stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
     assert "Environment: CartPole-v1. Stages: search, race, baselines, confirm\n" in stages
     for number, few in ((27, True), (30, False)):  # of three numbers of runners
-        space = spec(search__num_trials=number)
+        space = spec(search__sampler="tpe", search__num_trials=number)
         said = [text for text in remarks(space, make_plan(space, SMALL)) if text.startswith("Optuna: ")]
         assert bool(said) == few, said
 
