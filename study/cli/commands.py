@@ -93,7 +93,9 @@ def main(command: str = "") -> NoReturn:
         raise
     except StudyError as error:
         say(terminal(error=True), str(error))
-        sys.exit(ExitCode.MISTAKE)
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+        resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
+        sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
     except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.status import time_left
+from analysis.status.cautions import cautions
 from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
 from study.planning.guess import is_evaluating
 from study.planning.plan import Plan
-from study.records.cautions import cautions
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
