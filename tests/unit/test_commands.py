@@ -48,8 +48,9 @@ def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, 
             disk.setattr("os.write", lambda *_: 0)
             log.append(synthetic.opened())
 
+    monkeypatch.setattr(cli, "app", full)
     with pytest.raises(SystemExit) as ended:
-        cli._guarded(full)
+        cli.main()
     assert ended.value.code == code
 
 
