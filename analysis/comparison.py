@@ -89,12 +89,10 @@ class Comparison:
         return pd.DataFrame(found)
 
     def refusals(self, quantity: str = "env_steps_per_s") -> tuple[str, ...]:
-        """Return, for each cell of another study that has no equal one in the first, the fields that differ least.
+        """Return why each cell of another study has no ratio: the fields that differ least, or its placement.
 
-        A cell that a study ran in several ways, such as on one node and on two, is left out of ratios too. A quantity
-        such as a speed-up is refused where it is relative to another number of runners than in the first study, and a
-        study as a whole whose trainings may be longer or shorter, or are judged by other returns, where the quantity
-        depends on that.
+        A study as a whole is refused whose trainings may be longer or shorter, or are judged by other returns, where
+        the quantity depends on that.
         """
         first, found = _known(self.studies[0], quantity), list[str]()
         for name, study in zip(self.names[1:], self.studies[1:], strict=True):
@@ -111,7 +109,7 @@ class Comparison:
         """
         if QUANTITIES[quantity].grain not in OF_A_WHOLE_TRAINING:
             return ""
-        one, two = (_terms(each, quantity) for each in (self.studies[0], study))
+        one, two = (_terms(each) for each in (self.studies[0], study))
         if not one or not two:
             return "the budget of one of the two is not known"
         fields = [name for name in {**one, **two} if one.get(name) != two.get(name)]
@@ -122,15 +120,11 @@ class Comparison:
         return f"Comparison of {', '.join(self.names)}: .estimates(), .ratios(), .refusals()"
 
 
-def _terms(study: Study, quantity: str) -> dict[str, object]:
+def _terms(study: Study) -> dict[str, object]:
     """Return how long the trainings of a study may be, and by which returns they are judged; empty if not known."""
     budget, environment = (study.data.sheet.get(name) or {} for name in ("budget", "environment"))
-    if not budget:
-        return {}
-    terms = {f"budget.{name}": value for name, value in budget.items()}
-    if quantity != "cpu_s_spent":
-        terms |= {f"environment.{name}": environment.get(name) for name in JUDGED_BY}
-    return terms
+    judged = {f"environment.{name}": environment.get(name) for name in JUDGED_BY}
+    return {f"budget.{name}": value for name, value in budget.items()} | judged if budget else {}
 
 
 def _known(study: Study, quantity: str) -> pd.DataFrame:

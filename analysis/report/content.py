@@ -11,7 +11,6 @@ from analysis.answers import Answer
 from analysis.answers.facts import complete, progress
 from analysis.figures import Figure
 from analysis.load.study_data import StudyData
-from analysis.report.clip import Clip
 from analysis.tables.table import Table
 from study.engine import engines_in_words
 from study.text import count
@@ -57,7 +56,6 @@ class Report:
         tables: Every table, the empty ones and those of the answer too; each is a file.
         figures: Every figure, those that are not drawn too; each that is drawn is a file.
         acknowledgement: What a testbed asks to be said; empty where there is none.
-        clip: The film of the best policy; None where nobody made one.
     """
 
     name: str
@@ -68,7 +66,6 @@ class Report:
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     acknowledgement: str = ""
-    clip: Clip | None = None
 
     @property
     def beside(self) -> Figure | None:
@@ -106,12 +103,11 @@ class Report:
         )
 
 
-def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour: float | None = None) -> Report:
+def make_report(study: "Study", *, price_per_cpu_hour: float | None = None) -> Report:
     """Return the report of a study.
 
     Args:
         study: As `analysis.open` returns it.
-        clip: The film of the study's best policy, if somebody made one.
         price_per_cpu_hour: What a CPU-hour costs, in any currency.
     """
     answer = study.answer(price_per_cpu_hour)
@@ -125,7 +121,6 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
         tables=(*answer.tables, *(table for table in study.tables.values() if table.key not in keys)),
         figures=tuple(study.figures.values()),
         acknowledgement=acknowledgement(study.data),
-        clip=clip,
     )
 
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from analysis.status.reader import time_left
+from analysis.status import time_left
 from study.console import terminal
 from study.harmless import one_line
 from study.records.ledger import TrialRow

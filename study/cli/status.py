@@ -17,7 +17,6 @@ from study.cli.tables import answer_of, print_answer
 from study.console import say, table, terminal, write_json
 from study.errors import StudyError
 from study.options import AsJson, command_app, examples, study_folders, wrong_option
-from study.records.timing import PRESSURE_LIMIT
 from study.text import MISSING, count, duration, number, plain
 
 MOST_RUNNING = 12
@@ -201,9 +200,6 @@ def _health(status: Status) -> Iterator[RenderableType]:
     yield Text(f"Engine: {status.engine}")
     labels = ", ".join(f"{n} {label}" for label, n in status.timings.items() if n)
     yield Text(f"Timings: {labels or 'none yet'}")
-    if status.pressure:
-        shares = ", ".join(f"trial {trial} {share:.0%}" for trial, share in [*status.pressure.items()][:MOST_RUNNING])
-        yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
     if status.mirror is not None:
         behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"
         yield Text(f"MLflow: {behind if status.mirror.begun or not status.mirror.behind else 'has got nothing yet'}")

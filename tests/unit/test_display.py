@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from analysis.status.reader import time_left
+from analysis.status import time_left
 from study.cli.display import LiveDisplay, PlainDisplay, headline
 from study.cli.run import print_end
 from study.cli.tables import answer_of, print_plan

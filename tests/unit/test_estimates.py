@@ -13,7 +13,6 @@ from analysis.estimates import QUANTITIES
 from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.frame import DTYPES
 from analysis.estimates.settings import runs_per_setting
-from analysis.load.folder import failures
 from analysis.opened import Study
 from analysis.scaling.clock import price_of_an_hour
 from study.errors import AnalysisError
@@ -118,7 +117,6 @@ def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhe
     study = Study(tables_data.study(rows))
     assert study.estimates("score").empty
     assert study.estimates("final_return")["value"].tolist() == [-150.0]
-    assert not any("score" in problem for problem in failures(study.trials))
 
 
 @pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
