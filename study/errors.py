@@ -91,7 +91,13 @@ class RecordError(StudyError, ValueError):
 
 
 class TrialError(StudyError, RuntimeError):
-    """A trial cannot go on; its row says why."""
+    """A trial cannot go on; its row says why.
+
+    Attributes:
+        place: The last line of a person's own code that the error came through; empty where there is none.
+    """
+
+    place = ""
 
 
 class TrialLostError(TrialError):

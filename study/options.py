@@ -280,13 +280,13 @@ def checked_stage(text: str, spec: StudySpec) -> str:
 
 
 def seconds(text: str, place: str) -> float:
-    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` (hours, minutes, seconds).
+    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`.
 
     Raises:
         SpaceError: It is something else, or zero.
     """
-    clock = re.fullmatch(r"(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
-    words = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
+    words = re.fullmatch(r"()(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
     match = clock or words
     parts = [float(part or 0) for part in match.groups()] if match else []
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
@@ -294,4 +294,5 @@ def seconds(text: str, place: str) -> float:
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
         raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix)
-    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+    days, hours, minutes, rest = parts
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest

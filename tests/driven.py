@@ -14,7 +14,9 @@ from study.records.ledger import TrialRow, fold
 from study.records.log import RecordLog
 from study.records.records import Record, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
+from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster
+from tests.spaces import spec as small_spec
 
 CLUSTER, ROOMY = cluster(local=(5, 2)), cluster(local=32)
 
@@ -62,6 +64,35 @@ class Driven:
                     return None
                 finish(one.trial)
                 ended += 1
+        closed = self.conductor.close()
+        self.log.close()
+        return closed
+
+
+class Session(Driven):
+    """A session whose trials have two iterations."""
+
+    def __init__(self, path: Path, space: StudySpec | None = None, **options: Any) -> None:
+        super().__init__(path, space or small_spec(execution="real"), **options)
+
+    def iterate(self, trial: int, number: int = 1, **metrics: float) -> None:
+        told = [built()] if number == 1 else []
+        report(self.conductor, trial, *told, iteration(number, cpu_time_s=1.0, **metrics), progress=number / 4)
+
+    def evaluate(self, trial: int, *returns: float, progress: float = 1.0) -> None:
+        report(self.conductor, trial, evaluation(iteration(2), *returns, progress=progress), progress=progress)
+
+    def finish(self, trial: int, final: float = 250.0, policy: bytes | None = None) -> None:
+        self.iterate(trial, 1)
+        self.iterate(trial, 2)
+        self.evaluate(trial, final)
+        self.conductor.finish(trial, policy)
+
+    def run_all(self) -> StudyClosed:
+        while not self.conductor.exhausted:
+            started = self.conductor.next_trial()
+            assert started is not None
+            self.finish(started.trial)
         closed = self.conductor.close()
         self.log.close()
         return closed

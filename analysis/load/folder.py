@@ -15,7 +15,7 @@ from study.records.folder import StudyFolder, StudyIdentity, meant_by
 from study.text import count
 
 _SPEC = (
-    *("description", "environment", "algorithm", "parameters", "model", "runner", "learner", "standardization"),
+    *("description", "environment", "algorithm", "parameters", "model", "runner", "learner"),
     *("execution", "budget", "search", "holdup", "throughput", "evaluation", "resources", "rllib"),
 )
 """Sections of a space that the sheet has."""

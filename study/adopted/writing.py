@@ -93,7 +93,7 @@ def _varied(
     if BATCH in values and facts.base_algorithm != "Algorithm":  # others have a training step of their own
         batch = int(values[BATCH])
         # A step of each environment; a batch from a replay buffer has no such limit.
-        lanes = most_runners * int(values.get("num_envs_per_env_runner", 1)) if facts.is_on_policy else 1
+        lanes = most_runners * int(values.get("num_envs_per_env_runner", 1)) if facts.traits.is_on_policy else 1
         least = max(batch // BATCH_FACTOR, int(values.get("minibatch_size", 1)), lanes)
         most = max(batch, min(batch * BATCH_FACTOR, (env_steps or batch * BATCH_FACTOR * 2) // 2))
         if least < most:

@@ -1,20 +1,32 @@
-"""What the doctor looks at: this machine, or every node of a live Ray, asked once. Imports Ray inside functions."""
+"""What the doctor looks at: this machine, or every node of a live Ray, asked once. Imports Ray inside functions.
+
+Memory is in MB (2**20 bytes). None stands for "the system does not tell".
+"""
 
 import contextlib
+import hashlib
 import io
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping
+import platform
+import re
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
 from study.machine.cluster import connected_ray, resolve_address
-from study.machine.facts import read_facts
-from study.machine.host import machine_key
+from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, num_cores, usable_cpus
+from study.machine.jobs import granted_cpus
+from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
+from study.machine.processes import open_ports
 from study.machine.shape import LOCAL, ClusterShape, NodeShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
@@ -25,41 +37,57 @@ SAMPLE_S = 1.0
 """How long the load is watched."""
 ANSWER_TIMEOUT_S = 60.0
 """How long a node may take: the first task there starts a process."""
+PROJECT = "this project"
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """What one node says of itself."""
 
-    address: str
+    address: str = LOCAL
     num_cpus: int
     """CPUs that Ray hands out there, or that a private Ray would."""
-    facts: dict[str, Any]
     num_gpus: float = 0
-    why_no_environment: str | None = None
-    """Why the space's environment cannot be made there; empty when it can, None when that was not asked."""
+    boot_id: str
+    versions: dict[str, str]
+    """Of every distribution, by its normalised name; of Python; a digest of this project's modules."""
+    machine_cpus: int
+    """Logical CPUs of the machine."""
+    allowed_cpus: int
+    """Those of the affinity."""
+    cpu_quota: float | None
+    """Of the tightest control group."""
+    cores: list[str]
+    """Physical cores behind the affinity, each by the list of its hyper-threads."""
+    num_cores: int
+    """Cores that a study can use."""
+    granted: tuple[int | None, str]
+    """CPUs that the batch system gave, and the variable that says so."""
+    memory_mb: tuple[int, int]
+    """All and available."""
+    shm_free_mb: int
+    token_mode: str | None
+    """`RAY_AUTH_MODE`."""
+    has_token: bool
+    readable_token: str
+    """File with Ray's token that others may read; empty: there is none."""
+    threads_variable: str | None
+    """`OMP_NUM_THREADS`."""
+    niceness: int
+    open_ports: list[str]
+    """Where Ray's servers listen beyond loopback."""
+    load: NodeLoad | None
+    why_no_environment: str = ""
+    """Why the space's environment cannot be made there; empty when it can, or there is no space."""
 
     def shape(self) -> NodeShape:
         """Return the node as a plan needs it."""
         return NodeShape(
             address=self.address,
             num_cpus=self.num_cpus,
-            physical_cpus=self.facts["cpus"]["num_cores"],
-            memory_mb=self.facts["memory_mb"][0],
+            physical_cpus=self.num_cores,
+            memory_mb=self.memory_mb[0],
             num_gpus=self.num_gpus,
         )
-
-
-class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """A Ray that was joined."""
-
-    address: str
-    nodes: tuple[Node, ...]
-    """Those that answered."""
-    silent: Mapping[str, str] = {}
-    """Address of a node that did not -> why."""
-    dead: tuple[str, ...] = ()
-    """Addresses where a node died and none lives."""
-    num_free_cpus: float = 0
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +98,22 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     tracking_uri: str = DEFAULT_TRACKING_URI
     out: Path = Path("studies")
     spec: StudySpec | None = None
-    joined: Joined | None = None
     refusal: StudyError | None = None
     """Why a cluster could not be joined."""
+    address: str = ""
+    """Of the Ray that was joined; empty: none."""
+    joined: tuple[Node, ...] = ()
+    """Its nodes that answered."""
+    silent: Mapping[str, str] = {}
+    """Address of a node that did not -> why."""
+    dead: tuple[str, ...] = ()
+    """Addresses where a node died and none lives."""
+    num_free_cpus: float = 0
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Where trials would run."""
-        return (self.here,) if self.joined is None else self.joined.nodes
+        return self.joined if self.address else (self.here,)
 
     def shape(self) -> ClusterShape:
         """Return the cluster as a plan needs it."""
@@ -95,46 +131,29 @@ def find_surroundings(
         out: Folder that holds the studies.
         spec: A space: then its environment is made on every node.
     """
-    environment = None if spec is None else spec.environment
-    why = None if environment is None else why_no_environment(environment)
-    joined: Joined | None = None
-    refusal: StudyError | None = None
+    cluster: dict[str, Any] = {}
+    # First, so that the modules that the environment imports are known and can travel.
+    here = read_node(sample_s=0.0, environment=None if spec is None else spec.environment)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            found = resolve_address(address)
-            joined = None if found is None else _ask_cluster(found, environment)
+            if (found := resolve_address(address)) is not None:
+                cluster = _ask_cluster(found, None if spec is None else spec.environment)
     except StudyError as error:
-        refusal = error
+        cluster = {"refusal": error}
     except Exception as error:  # noqa: BLE001 (whatever Ray raises is a finding too)
         where, got = f"--address {address}" if address else "RAY_ADDRESS", f"{type(error).__name__}: {error}"
-        refusal = ClusterError(where=where, rule="its nodes must answer", got=got, fix="Look at `ray status`.")
-    facts = read_facts(sample_s=0.0 if joined is not None else SAMPLE_S)
-    num_cpus = facts["cpus"]["num_cores"]
+        fix = "Look at `ray status`."
+        cluster = {"refusal": ClusterError(where=where, rule="its nodes must answer", got=got, fix=fix)}
+    if "address" not in cluster:
+        here = msgspec.structs.replace(here, load=_load(SAMPLE_S))
     if spec is not None:
         with contextlib.suppress(StudyError):  # the plan's own check says that
-            num_cpus = private_shape(spec).num_cpus
-    return Surroundings(
-        here=Node(address=LOCAL, num_cpus=num_cpus, facts=facts, why_no_environment=why),
-        tracking_uri=asked_uri(tracking_uri) or DEFAULT_TRACKING_URI,
-        out=out,
-        spec=spec,
-        joined=joined,
-        refusal=refusal,
-    )
+            here = msgspec.structs.replace(here, num_cpus=private_shape(spec).num_cpus)
+    uri = asked_uri(tracking_uri) or DEFAULT_TRACKING_URI
+    return Surroundings(here=here, tracking_uri=uri, out=out, spec=spec, **cluster)
 
 
-def why_no_environment(spec: EnvironmentSpec) -> str:
-    """Return why an environment cannot be made in this process; empty when it can."""
-    from study.trial.engine.envs.probing import probe
-
-    try:
-        probe(spec, "environment")
-    except SpaceError as error:
-        return " ".join(fault.problem for fault in error.faults)
-    return ""
-
-
-def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> Joined:
+def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str, Any]:
     """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was.
 
     Raises:
@@ -144,61 +163,125 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> Joined:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        ask = ray.remote(num_cpus=0, max_retries=0)(read_node)
+        session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
         table = ray.nodes()
-        alive: dict[str, dict[str, Any]] = {}
-        seen: Counter[str] = Counter()
+        asked: dict[Any, tuple[str, dict[str, Any]]] = {}
         for node in table:
             if node["Alive"]:
-                at = node["NodeManagerAddress"]
-                seen[at] += 1
-                alive[at if seen[at] == 1 else f"{at}#{seen[at]}"] = node
-        session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
-
-        def ask(function: Callable[..., Any], *given: Any, **named: Any) -> tuple[dict[str, Any], dict[str, str]]:
-            task = ray.remote(num_cpus=0, max_retries=0)(function)
-            places = {name: NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for name, each in alive.items()}
-            asked = {name: task.options(scheduling_strategy=at).remote(*given, **named) for name, at in places.items()}
-            return _answers(asked)
-
-        answers, silent = ask(read_facts, sample_s=SAMPLE_S, session=session, asking=me)
-        reasons: dict[str, str] = {}
-        if environment is not None:
-            made, failed = ask(why_no_environment, environment)
-            reasons = {**made, **failed}
-        lives = {node["NodeManagerAddress"] for node in alive.values()}
-        return Joined(
-            address=address,
-            nodes=tuple(
-                Node(
-                    address=name,
-                    num_cpus=int(alive[name]["Resources"].get("CPU", 0)),
-                    num_gpus=alive[name]["Resources"].get("GPU", 0),
-                    facts=facts,
-                    why_no_environment=reasons.get(name),
+                place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                question = ask.options(scheduling_strategy=place).remote(
+                    sample_s=SAMPLE_S, session=session, asking=me, environment=environment
                 )
-                for name, facts in answers.items()
-            ),
-            silent=silent,
-            dead=tuple(sorted({node["NodeManagerAddress"] for node in table if not node["Alive"]} - lives)),
-            num_free_cpus=ray.available_resources().get("CPU", 0),
-        )
+                at, taken = node["NodeManagerAddress"], [name for name, _ in asked.values()]
+                again = sum(name.partition("#")[0] == at for name in taken)
+                asked[question] = f"{at}#{again + 1}" if again else at, node["Resources"]
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S)
+        nodes, silent = [], {}
+        for question, (name, resources) in asked.items():
+            if question not in ready:
+                silent[name] = f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+                ray.cancel(question, force=True)
+                continue
+            try:
+                given = {"num_cpus": int(resources.get("CPU", 0)), "num_gpus": resources.get("GPU", 0)}
+                nodes.append(msgspec.structs.replace(ray.get(question), address=name, **given))
+            except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
+        lives = {node["NodeManagerAddress"] for node in table if node["Alive"]}
+        return {
+            "address": address,
+            "joined": tuple(nodes),
+            "silent": silent,
+            "dead": tuple(sorted({node["NodeManagerAddress"] for node in table} - lives)),
+            "num_free_cpus": ray.available_resources().get("CPU", 0),
+        }
 
 
-def _answers(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what came back by node, and why nothing came back from the others."""
-    import ray
+# --- on a node -------------------------------------------------------------------------------------------------------
 
-    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S)
-    answers: dict[str, Any] = {}
-    silent: dict[str, str] = {}
-    for name, reference in asked.items():
-        if reference not in ready:
-            silent[name] = f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
-            ray.cancel(reference, force=True)
-            continue
-        try:
-            answers[name] = ray.get(reference)
-        except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
-    return answers, silent
+
+def read_node(
+    *,
+    sample_s: float,
+    session: str = "",
+    asking: tuple[str, int] | None = None,
+    environment: EnvironmentSpec | None = None,
+) -> Node:
+    """Return what this process sees of its machine.
+
+    Args:
+        sample_s: Seconds to watch the load; 0 for not at all.
+        session: Name of the Ray session that this node belongs to; empty outside of Ray.
+        asking: Machine, by `machine_key`, and process of the doctor, which is not foreign.
+        environment: One to make here; None for none.
+    """
+    # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
+    variables = psutil.Process(os.getppid()).environ() if session else os.environ
+    allowed, name, cores = usable_cpus(), socket.gethostname(), num_cores()
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return Node(
+        num_cpus=cores,
+        boot_id=boot_id(),
+        versions=_versions(),
+        machine_cpus=os.cpu_count() or len(allowed),
+        allowed_cpus=len(allowed),
+        cpu_quota=cpu_quota(),
+        cores=cores_of(allowed),
+        num_cores=cores,
+        granted=granted_cpus((name, name.partition(".")[0])),
+        memory_mb=memory_mb(),
+        shm_free_mb=shutil.disk_usage("/dev/shm").free // 2**20 if Path("/dev/shm").is_dir() else 0,
+        token_mode=os.environ.get("RAY_AUTH_MODE"),
+        has_token=token.is_file(),
+        readable_token=str(token) if _others_may_read(token) else "",
+        threads_variable=variables.get("OMP_NUM_THREADS"),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
+        open_ports=open_ports(session) if session else [],
+        load=_load(sample_s, session, asking) if sample_s else None,
+        why_no_environment="" if environment is None else _why_no_environment(environment),
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for distribution in metadata.distributions():  # in the order of the path: the first one is imported
+        if name := distribution.metadata["Name"]:
+            versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+    sources = [Path(__file__).resolve().parents[2] / name for name in ("study", "analysis")]
+    return {PROJECT: digest_of(sources), "python": platform.python_version(), **versions}
+
+
+def digest_of(folders: list[Path]) -> str:
+    """Return twelve hexadecimal digits that stand for all modules of some packages."""
+    content = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.rglob("*.py")):
+            content.update(f"{folder.name}/{file.relative_to(folder)}\0".encode())
+            content.update(hashlib.sha256(file.read_bytes()).digest())
+    return content.hexdigest()[:12]
+
+
+def _others_may_read(file: Path) -> bool:
+    """Return whether others may read a file, by its own mode and those of the folders above it. It is not read."""
+    may_enter = file.is_file() and all(folder.stat().st_mode & 0o011 for folder in file.resolve().parents)
+    return may_enter and bool(file.stat().st_mode & 0o044)
+
+
+def _load(sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> NodeLoad | None:
+    """Return what happens here for a while besides this Ray and the doctor; None where it is unknown."""
+    ours = OwnProcesses(session=session, driver=asking, trial={machine_key(): (os.getpid(),)})
+    first = snapshot(ours)
+    time.sleep(sample_s)
+    return load_between(first, snapshot(ours, last=True))
+
+
+def _why_no_environment(spec: EnvironmentSpec) -> str:
+    from study.trial.engine.envs.probing import probe
+
+    try:
+        probe(spec, "environment")
+    except SpaceError as error:
+        return " ".join(fault.problem for fault in error.faults)
+    return ""

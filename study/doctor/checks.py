@@ -19,14 +19,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from study.designs.registry import make_plan
-from study.doctor.asking import Node, Surroundings
+from study.doctor.asking import PROJECT, Node, Surroundings
 from study.errors import StudyError, in_one_line
 from study.machine.host import mount_of
 from study.machine.jobs import current_job
-from study.machine.shape import LOCAL, ClusterShape
+from study.machine.shape import LOCAL
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
 from study.planning.needs import execution_of, memory_mb
-from study.space.spec import StudySpec
 from study.text import count, gigabytes, listed
 from study.trial.deadline import within
 
@@ -57,53 +56,50 @@ TOKEN_HELP = "export RAY_AUTH_MODE=token for every `ray start` and for the study
 
 def check_ray(around: Surroundings) -> Iterator[Finding]:
     """Whether Ray takes us, every node answers, nobody holds its CPUs, and nobody else may run code in it."""
-    joined, mine = around.joined, around.here.facts["token"]
     if around.refusal is not None:
         fix = around.refusal.fix
-        if mine["mode"] is None and mine["exists"]:
+        if around.here.token_mode is None and around.here.has_token:
             fix += f" A token exists here, so that Ray's head may ask for it: {TOKEN_HELP}."
-        more = "All further checks are about this machine alone."
-        yield Finding("fail", _problem(around.refusal), f"{fix} {more}".strip())
-    elif joined is None:
+        fix += " All further checks are about this machine alone."
+        yield Finding("fail", _problem(around.refusal), fix.strip())
+    elif not around.address:
         yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
     else:
-        total = sum(node.num_cpus for node in joined.nodes)
-        if joined.silent:
-            said = "; ".join(f"{address}: {why}" for address, why in list(joined.silent.items())[:3])
-            found = f"{count(len(joined.silent), 'node')} that Ray takes for alive did not answer ({said})"
+        total = sum(node.num_cpus for node in around.joined)
+        if around.silent:
+            said = "; ".join(f"{address}: {why}" for address, why in list(around.silent.items())[:MAX_GROUPS])
+            found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
             fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
             yield Finding("fail", found, fix)
-        if joined.dead:
-            found = f"{count(len(joined.dead), 'node')} died and did not come back: {some(joined.dead)}"
+        if around.dead:
+            found = f"{count(len(around.dead), 'node')} died and did not come back: {some(around.dead)}"
             fix = "Restart them, or go on with fewer; trials that lose a runner are marked as tainted."
             yield Finding("warn", found, fix)
-        if joined.num_free_cpus < total:
-            found = f"{total - joined.num_free_cpus:g} of {total} CPUs are reserved by others in the same Ray"
+        if around.num_free_cpus < total:
+            found = f"{total - around.num_free_cpus:g} of {total} CPUs are reserved by others in the same Ray"
             fix = "Wait for them to end, or start a Ray of your own: they take time from timed trials."
             yield Finding("warn", found, fix)
-        nodes = count(len(joined.nodes), "node")
-        yield Finding("ok", f"joined {joined.address}, {nodes} answered; {total} CPUs")
+        yield Finding("ok", f"joined {around.address}, {count(len(around.joined), 'node')} answered; {total} CPUs")
     yield from _on_every_node(around, _token)
 
 
 def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
-    token, mine = node.facts["token"], around.here.facts["token"]["mode"]
-    if file := token["readable"]:
+    mine = around.here.token_mode
+    if file := node.readable_token:
         fix = f"Run `chmod 600 {shlex.quote(file)}`; make a new token (`ray get-auth-token --generate`)."
         yield Finding("fail", f"others may read {file}, and with it run code in your Ray", fix)
-    elif node.address != LOCAL and token["mode"] != mine:
-        found = f"RAY_AUTH_MODE is {token['mode'] or 'not set'}, and {mine or 'not set'} for the driver"
+    elif node.address != LOCAL and node.token_mode != mine:
+        found = f"RAY_AUTH_MODE is {node.token_mode or 'not set'}, and {mine or 'not set'} for the driver"
         yield Finding("warn", found, "Set it to the same value everywhere: a node with another one is refused.")
-    elif token["mode"] != "token" and node.facts["open_ports"]:
-        ports = some(node.facts["open_ports"])
-        found = f"whoever reaches these ports can run code as you, without a token: {ports}"
+    elif node.token_mode != "token" and node.open_ports:
+        found = f"whoever reaches these ports can run code as you, without a token: {some(node.open_ports)}"
         yield Finding("warn", found, f"Unless the network is yours alone, {TOKEN_HELP}.")
 
 
 # --- packages --------------------------------------------------------------------------------------------------------
 
 DISTRIBUTION = "runner-scaling-study"
-RESULTS = ("ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py", "box2d")
+RESULTS = (PROJECT, "python", "ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py")
 """Packages whose version changes results, or that refuse to work with another one."""
 
 
@@ -116,13 +112,11 @@ def check_packages(around: Surroundings) -> Iterator[Finding]:
         wanted = []
         yield Finding("warn", f"{DISTRIBUTION} runs from its sources and is not installed", fix)
     needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    versions, broken = around.here.facts["software"]["versions"], []
+    broken = []
     for each in needed:
-        version = versions.get(canonicalize_name(each.name))
-        if version is None:
-            broken.append(f"{each.name} is missing")
-        elif not each.specifier.contains(version, prereleases=True):
-            broken.append(f"{each.name} {version} instead of {each.specifier}")
+        version = around.here.versions.get(canonicalize_name(each.name))
+        if version is None or not each.specifier.contains(version, prereleases=True):
+            broken.append(f"{each.name} {version or 'missing'} instead of {each.specifier or 'any'}")
     if broken:
         yield Finding("fail", some(broken), fix)
     yield Finding("ok", f"all {len(needed)} requirements are met")
@@ -130,25 +124,17 @@ def check_packages(around: Surroundings) -> Iterator[Finding]:
 
 
 def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
-    mine, theirs = around.here.facts["software"], node.facts["software"]
-    if theirs["source"] != mine["source"]:
-        found = f"another version of this project ({theirs['source']}, here {mine['source']})"
-        yield Finding("fail", found, "Bring the node's copy to the same commit, and restart Ray there.")
-    if theirs["python"] != mine["python"]:
-        fix = "Install the same Python, to the last digit, on all nodes: Ray pickles code between them."
-        yield Finding("fail", f"Python {theirs['python']} instead of {mine['python']}", fix)
-    here, there = mine["versions"], theirs["versions"]
-    others = sorted(
-        (name for name in {*here, *there} if here.get(name) != there.get(name)),
-        key=lambda name: (RESULTS.index(name) if name in RESULTS else len(RESULTS), name),
-    )
+    here, there = around.here.versions, node.versions
+    others = {name for name in {*here, *there} if here.get(name) != there.get(name)}
     if others:
-        found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
-        fix = "Install the same versions everywhere: `pip freeze` here, `pip install -r` there."
-        yield Finding("fail" if set(others) & set(RESULTS) else "warn", found, fix)
+        first = [name for name in RESULTS if name in others]
+        names = [*first, *sorted(others - set(RESULTS))]
+        found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in names])
+        fix = "Install the same everywhere: this commit, this Python, and `pip install -r` what `pip freeze` says here."
+        yield Finding("fail" if first else "warn", found, fix)
 
 
-# --- CPUs, memory, quiet ---------------------------------------------------------------------------------------------
+# --- CPUs, memory, other work ----------------------------------------------------------------------------------------
 
 RUNNER_MB = 250
 """Memory of an environment runner of a small environment, measured: most of it Ray, torch and RLlib."""
@@ -167,10 +153,9 @@ def check_cpus(around: Surroundings) -> Iterator[Finding]:
     yield from _on_every_node(around, _cpus)
     by_machine: defaultdict[str, list[Node]] = defaultdict(list)
     for node in around.nodes:
-        by_machine[node.facts["boot_id"]].append(node)
+        by_machine[node.boot_id].append(node)
     for together in by_machine.values():
-        taken = sum(node.num_cpus for node in together)
-        cores = {core for node in together for core in node.facts["cpus"]["cores"]}
+        taken, cores = sum(node.num_cpus for node in together), {core for node in together for core in node.cores}
         if len(together) > 1 and taken > len(cores):
             names = some([node.address for node in together])
             found = f"{names} are one machine: together they hand out {taken} CPUs for {count(len(cores), 'core')}"
@@ -179,88 +164,73 @@ def check_cpus(around: Surroundings) -> Iterator[Finding]:
 
 
 def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
-    facts, private = node.facts["cpus"], node.address == LOCAL
-    limits = [(facts["allowed"], "the affinity (cpuset)")]
-    if facts["quota"] is not None:
-        limits.append((max(int(facts["quota"]), 1), "the quota of a control group"))
-    if facts["granted"] is not None:
-        limits.append((facts["granted"], facts["granted_by"]))
+    private, cores = node.address == LOCAL, node.num_cores
+    limits = [(node.allowed_cpus, "the affinity (cpuset)")]
+    if node.cpu_quota is not None:
+        limits.append((max(int(node.cpu_quota), 1), "the quota of a control group"))
+    if node.granted[0] is not None:
+        limits.append((node.granted[0], node.granted[1]))
     given, why = min(limits, key=lambda limit: limit[0])
-    cores, niceness, threads = facts["num_cores"], node.facts["niceness"], node.facts["threads_variable"]
     # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
     taken = min(node.num_cpus, cores) if private else node.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
     share = min(given, cores)
-    if taken > given and given < facts["machine"]:
+    if taken > given and given < node.machine_cpus:
         bind = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`), or join a Ray started"
         fix = f"{bind if private else 'Start Ray there'} with --num-cpus={share}."
         yield Finding("fail", f"{what}, {given} were allocated here by {why}", fix)
     elif taken > cores:
-        threads_too = " (hyper-threads)" if taken <= facts["allowed"] else ""
+        threads_too = " (hyper-threads)" if taken <= node.allowed_cpus else ""
         found = f"{what}{threads_too} for {count(cores, 'core')}: trials would share them, and their timings say so"
         yield Finding("warn", found, f"For timings that count, start Ray there with --num-cpus={share}.")
-    if threads not in (None, "1"):
+    if (threads := node.threads_variable) not in (None, "1"):
         found = f"OMP_NUM_THREADS={threads}: processes that reserve one CPU may start {threads} threads each"
         yield Finding("warn", found, "Unset it where Ray is started.")
-    if niceness > 0:
-        found = f"trials run at nice {niceness}: every other process goes before them"
+    if node.niceness > 0:
+        found = f"trials run at nice {node.niceness}: every other process goes before them"
         fix = "Start the study without `nice`." if private else "Set RAY_worker_niceness=0 for `ray start` there."
         yield Finding("warn", found, fix)
     yield Finding("ok", f"{what} of {count(cores, 'core')} that this user may use")
 
 
-def check_memory(around: Surroundings) -> Iterator[Finding]:
+def memory_of(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether the runners that fit by CPUs fit by memory too."""
-    yield from _on_every_node(around, _memory)
-
-
-def _memory(node: Node, around: Surroundings) -> Iterator[Finding]:
-    total, available = node.facts["memory_mb"]
+    (total, available), spec = node.memory_mb, around.spec
     need, whose = node.num_cpus * RUNNER_MB, "if every CPU gets a runner"
-    if around.spec is not None:
-        need, whose = _largest_share(around.spec, node, around.shape()), "for the largest trial"
+    if spec is not None:
+        shape, whose = around.shape(), "for the largest trial"
+        need = max(memory_mb(spec, scale, execution_of(spec, scale, shape)) for scale in spec.scales)
+        if len(shape.nodes) > 1:  # at most what so many CPUs can hold of it
+            share = spec.resources.memory_main_mb + node.num_cpus * spec.resources.memory_per_env_runner_mb
+            need = min(need, share)
     found = f"{gigabytes(need)} needed {whose}, {gigabytes(available)} of {gigabytes(total)} available"
     if need > MEMORY_LIMIT * total:
         fix = "Use fewer CPUs per node (--num-cpus) or smaller scales: Ray would kill the runners."
         yield Finding("fail", found, fix)
     elif need > available - (1 - MEMORY_LIMIT) * total:
         yield Finding("warn", found, "End what holds the memory: Ray kills workers when 95 % of it are in use.")
-    if (free := node.facts["shm_free_mb"]) < SHM_MB:
+    if (free := node.shm_free_mb) < SHM_MB:
         fix = "Make /dev/shm larger (`docker run --shm-size`), or remove what others left there."
         yield Finding("warn", f"{gigabytes(free)} of /dev/shm are free: Ray would keep its objects on disk", fix)
     yield Finding("ok", found)
 
 
-def _largest_share(spec: StudySpec, node: Node, cluster: ClusterShape) -> int:
-    """Return the memory (MB) that a trial can need on one node: all of it, or what so many CPUs can hold of it."""
-    whole = max(memory_mb(spec, scale, execution_of(spec, scale, cluster)) for scale in spec.scales)
-    if len(cluster.nodes) == 1:
-        return whole
-    return min(whole, spec.resources.memory_main_mb + node.num_cpus * spec.resources.memory_per_env_runner_mb)
-
-
-def check_other_work(around: Surroundings) -> Iterator[Finding]:
+def other_work_on(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether anything but a study takes CPU time: foreign processes, or a hypervisor."""
-    yield from _on_every_node(around, _other_work)
-
-
-def _other_work(node: Node, around: Surroundings) -> Iterator[Finding]:
-    load, cores = node.facts["load"], node.facts["cpus"]["num_cores"]
+    load, cores = node.load, node.num_cores
     if load is None:
-        return
-    if load["foreign_cores"] is None:
         found = "the system's clocks (/proc/stat) are not those of the CPUs: other work cannot be seen"
         yield Finding("warn", found, "Look at the load on the host of this container.")
         return
-    if load["foreign_cores"] > FOREIGN_CORES:
-        most = load["largest"] or "processes that cannot be seen from here"
-        found = f"other processes use {load['foreign_cores']:.1f} of {count(cores, 'core')} (most by {most})"
+    if load.foreign_cores > FOREIGN_CORES:
+        most = load.largest or "processes that cannot be seen from here"
+        found = f"other processes use {load.foreign_cores:.1f} of {count(cores, 'core')} (most by {most})"
         fix = "End them, or take an exclusive node: they slow trials down, and the timings do not always show it."
         yield Finding("warn", found, fix)
-    if load["stolen_cores"] > STOLEN_SHARE * cores:
-        found = f"the hypervisor took {load['stolen_cores'] / cores:.0%} of the CPU time"
+    if load.stolen_cores > STOLEN_SHARE * cores:
+        found = f"the hypervisor took {load.stolen_cores / cores:.0%} of the CPU time"
         yield Finding("warn", found, "Repeat timings at other hours, or use dedicated hardware.")
-    yield Finding("ok", f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load['seconds']:.1f} s")
+    yield Finding("ok", f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load.seconds:.1f} s")
 
 
 # --- where results are kept ------------------------------------------------------------------------------------------
@@ -278,9 +248,6 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
     """
     place = _nearest(around.out)
     where = str(place) if place == around.out.absolute() else f"{place} (where {around.out} would be made)"
-    if not place.is_dir():
-        yield Finding("fail", f"{place} is not a folder", "Choose another folder with --out.")
-        return
     try:
         _try(place)
     except OSError as error:
@@ -296,10 +263,9 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
     status = os.statvfs(place)
     free_mb = status.f_bavail * status.f_frsize // 2**20
     found = f"{gigabytes(free_mb)} are free for {place}"
-    if status.f_files and not status.f_favail:
-        yield Finding("fail", f"no more files can be made on the file system of {place}", "Remove some files.")
-    elif free_mb < LITTLE_MB:
-        yield Finding("fail", found, "Free some space: a study whose records cannot be written stops.")
+    if free_mb < LITTLE_MB or (status.f_files and not status.f_favail):
+        without = "" if free_mb < LITTLE_MB else ", and no more files can be made"
+        yield Finding("fail", found + without, "Free some space: a study whose records cannot be written stops.")
     elif free_mb < ENOUGH_MB:
         yield Finding("warn", found, "Free some space, or choose another --out.")
     yield Finding("ok", f"{where} can be written and locked; {found}")
@@ -341,9 +307,7 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
         found = f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it"
         fix = "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL."
         yield Finding("warn", found, fix)
-    if path is not None and not path.exists():
-        yield Finding("ok", f"{path} will be made by the first study")
-    yield Finding("ok", "it answers")
+    yield Finding("ok", "it answers" if path is None or path.exists() else f"{path} will be made by the first study")
 
 
 # --- the space -------------------------------------------------------------------------------------------------------
@@ -351,17 +315,18 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
 
 def check_space(around: Surroundings) -> Iterator[Finding]:
     """Whether every trial finds a place, what its times will be worth, and whether every node has its environment."""
-    spec = around.spec
-    if spec is None:
+    if around.spec is None:
         return
     yield from _on_every_node(around, _environment)
-    needs = make_plan(spec, around.shape()).kinds  # errors are the finding
+    needs = make_plan(around.spec, around.shape()).kinds  # errors are the finding
     largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
-    worth: dict[str, list[int]] = {}
-    for each in sorted(needs, key=lambda each: each.num_env_runners):
-        runners = worth.setdefault(each.label.timing, [])
-        runners += [each.num_env_runners] if each.num_env_runners not in runners else []
-    times = "; ".join(f"{timing} at {listed(runners)} runners" for timing, runners in worth.items())
+    worth: defaultdict[str, set[int]] = defaultdict(set)
+    for each in needs:
+        worth[each.label.timing].add(each.num_env_runners)
+    times = "; ".join(
+        f"{timing} at {listed(sorted(runners))} {'runner' if runners == {1} else 'runners'}"
+        for timing, runners in sorted(worth.items(), key=lambda each: min(each[1]))
+    )
     found = (
         f"its largest trial fits with {count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)} "
         f"({count(largest.num_env_runners, 'runner')}, {largest.execution}). Times will be {times}"
@@ -384,8 +349,8 @@ CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
     "ray": check_ray,
     "packages": check_packages,
     "CPUs": check_cpus,
-    "memory": check_memory,
-    "other work": check_other_work,
+    "memory": lambda around: _on_every_node(around, memory_of),
+    "other work": lambda around: _on_every_node(around, other_work_on),
     "storage": check_storage,
     "mlflow": check_mlflow,
     "space": check_space,
@@ -404,8 +369,7 @@ def judge(around: Surroundings) -> Iterator[Finding]:
 
 def run_check(name: str, around: Surroundings) -> list[Finding]:
     """Return all that a check finds; whatever happens becomes a finding."""
-    rule, fix = f"no answer within {TIMEOUT_S:.0f} s", "Try again, or look at the machine."
-    slow = StudyError(rule=rule, fix=fix)
+    slow = StudyError(rule=f"no answer within {TIMEOUT_S:.0f} s", fix="Try again, or look at the machine.")
     found: list[Finding] = []
     try:
         within(TIMEOUT_S, lambda: found.extend(CHECKS[name](around)), otherwise=slow)
@@ -437,8 +401,9 @@ def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Ite
             everywhere = len(addresses) == len(around.nodes)
             names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
             shown.append(names + found)
-        unseen = sum(map(len, list(where.values())[MAX_GROUPS:]))
-        yield Finding(level, "; ".join([*shown, *([f"and {count(unseen, 'more node')}"] if unseen else [])]), fix)
+        if unseen := sum(map(len, list(where.values())[MAX_GROUPS:])):
+            shown.append(f"and {count(unseen, 'more node')}")
+        yield Finding(level, "; ".join(shown), fix)
 
 
 def some(items: Sequence[str]) -> str:

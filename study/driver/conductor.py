@@ -6,7 +6,6 @@ The records are the only truth: proposals follow from them, and so do MLflow and
 
 import contextlib
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +41,6 @@ from study.records.records import (
 from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end
 from study.space.parameters import SCALE
-from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -58,7 +56,7 @@ FEWEST_FAILURES = 4
 """Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
 scales, since one scale may fail alone."""
 MOST_DEATHS = 2
-"""Deaths of the engine in a row, without a trial that ended by itself, that are put down to a trial."""
+"""Deaths of the engine in a row, without a trial that ended by itself, after which a session goes on."""
 TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
@@ -113,9 +111,11 @@ class Conductor:
         self._log, self._proposer = log, Proposer(spec, ledger)
         self.design = design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
-        self._queue = TrialQueue(spec, plan, ledger.rows, deadline=deadline)
+        self._queue = TrialQueue(plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
+        self._failures: list[str] = []
+        """In which way each trial failed in this session."""
         self._deaths = 0
         """Deaths of the engine since a trial last ended by itself."""
         self._losses: Counter[tuple[int, Loss]] = Counter()
@@ -147,10 +147,8 @@ class Conductor:
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
-        if self.must_stop:
-            return True
         # One that is lost runs again, and the ends of those that run may decide on what follows.
-        return not self._queue.running and not self._queue.startable()
+        return self.must_stop or not (self._queue.running or self._queue.startable())
 
     @property
     def part_ended(self) -> bool:
@@ -177,10 +175,10 @@ class Conductor:
         )
         self._course.check(started)
         self._append(started)
-        rows, others = self.ledger.rows, list(self._beside)
-        for other in others:
-            self._beside[other].append(rows[request.trial])
-        self._beside[request.trial] = [rows[other] for other in others]
+        row = self.ledger.rows[request.trial]
+        for others in self._beside.values():
+            others.append(row)
+        self._beside[request.trial] = [self.ledger.rows[other] for other in self._beside]
         self._queue.begin(request)
         return started
 
@@ -190,23 +188,20 @@ class Conductor:
         """Record what a trial reported: with the label of its timing, and the rate of its steps so far."""
         row = self.ledger.rows[trial]
         for record in records:
-            match record:
-                case Iteration():
-                    rate = row.sums.env_steps_per_s_with(record.iteration, record.metrics)
-                    self._append(structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate}))
-                case Evaluation():
-                    self._append(record)
-                case TrialBuilt():
-                    request = self._queue.requests[trial]
-                    label = label_at_start(
-                        spec_of(self.spec, request.variant, num_learners=request.num_learners),
-                        self.plan.cluster,
-                        num_env_runners=int(row.setting[SCALE]),
-                        execution=row.execution,
-                        processes_per_node=record.processes_per_node,
-                    )
-                    timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
-                    self._append(structs.replace(record, **timing))
+            if isinstance(record, Iteration):
+                rate = row.sums.env_steps_per_s_with(record.iteration, record.metrics)
+                record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
+            elif isinstance(record, TrialBuilt):
+                label = label_at_start(
+                    self.plan.needs(self._queue.requests[trial]).spec,
+                    self.plan.cluster,
+                    num_env_runners=int(row.setting[SCALE]),
+                    execution=row.execution,
+                    processes_per_node=record.processes_per_node,
+                )
+                timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+                record = structs.replace(record, **timing)
+            self._append(record)
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
@@ -253,6 +248,7 @@ class Conductor:
         reason: str,
         *,
         checkpoint: str | None = None,
+        way: str = "",
         lost: Loss | None = None,
         last_seen: float | None = None,
     ) -> None:
@@ -263,6 +259,8 @@ class Conductor:
             status: How it ended.
             reason: Why, unless it finished.
             checkpoint: Folder of the final policy.
+            way: What failures of one kind have in common, such as the line of a person's code; empty: the reason
+                without its digits, since steps, runners, addresses and values differ.
             lost: What died under it.
             last_seen: When it ended, seconds since the epoch, if that was before now.
         """
@@ -290,7 +288,7 @@ class Conductor:
             self._deaths = 0
             self._queue.note_end(row)
         if status == "failed":
-            self._stop_if_broken(reason)
+            self._stop_if_broken(reason, way or "".join(each for each in reason if not each.isdigit()))
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
 
@@ -310,17 +308,16 @@ class Conductor:
             disturbances=disturbances(row.node_loads, reserved(row, beside)),
         )
 
-    def _stop_if_broken(self, reason: str) -> None:
-        """End the session where all trials so far have failed, and in the same way: so will the others."""
-        ended = [row for row in self.ledger.rows.values() if row.ended]
-        enough = len(ended) >= max(FEWEST_FAILURES, len(self.spec.scales))
-        if self._keep_going or self.stop is not None or not enough:
-            return
-        if all(row.status == "failed" and _way(row.reason) == _way(reason) for row in ended):
+    def _stop_if_broken(self, reason: str, way: str) -> None:
+        """End the session where all trials of it have failed, and in the same way: so will the others."""
+        self._failures.append(way)
+        enough = len(self._failures) >= max(FEWEST_FAILURES, len(self.spec.scales))
+        works = any(row.status == "finished" for row in self.ledger.rows.values())
+        if enough and not works and len({*self._failures}) == 1 and not self._keep_going and self.stop is None:
             self.is_broken = True
+            trials = count(len(self._failures), "trial")
             fix = "Mend it and start a new study, or go on with the same command and --resume --keep-going."
-            why = f"the first {count(len(ended), 'trial')} failed, all in the same way: {reason.rstrip('.')}. {fix}"
-            self.end_early("error", why)
+            self.end_early("error", f"the first {trials} failed, all in the same way: {reason.rstrip('.')}. {fix}")
 
     def write_table(self) -> None:
         """Write the table of trials, for people and for MLflow; on a full disk it stays as it was."""
@@ -343,20 +340,18 @@ class Conductor:
         self._queue.take_back(trial)
 
     def tune_died(self, reason: str) -> None:
-        """Take back the trials that ran when the engine died under them, to be dealt out again one by one.
+        """Take back the trials that ran when the engine died under them, as if each had lost its node.
 
-        Which one was the cause is not known, until one sees it again with nothing beside it: that one has failed. Where
-        trials keep dying so and none ends by itself, the machine is the cause: the study ends.
+        Where it dies again and again and no trial ends by itself, the machine is the cause: the study ends.
         """
-        deaths, suspects, running = self._deaths + 1, self._queue.suspects, list(self._queue.running)
+        deaths, running = self._deaths + 1, list(self._queue.running)
         hopeless = deaths > (MOST_DEATHS if running else 1)
         for trial in running:
-            if trial in suspects and not hopeless:
-                self.end(trial, "failed", reason)
-            else:
-                suspects.add(trial)
-                self.end(trial, "interrupted", reason)
+            if hopeless:
+                self.end(trial, "interrupted", reason, lost="node")
                 self._queue.take_back(trial)
+            else:
+                self.lose(trial, "node", reason)
         self._deaths = deaths  # a trial that it is put down to did not end by itself
         if hopeless:
             fix = "Fix: free the machine's memory, then run the same command with --resume."
@@ -408,19 +403,6 @@ class Conductor:
         closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
         self._append(closed)
         return closed
-
-
-_LINE_OF_A_PERSON = re.compile(r"\(([^()]+, line \d+, in \S+)\)")
-"""What `study.trial.failures.described` says of a person's own code."""
-
-
-def _way(reason: str) -> str:
-    """Return what two failures of one kind have in common: steps, runners, addresses and values differ.
-
-    That is the line of a person's code, be it met in sampling or in evaluation; else the text without its digits.
-    """
-    line = _LINE_OF_A_PERSON.search(reason)
-    return line[1] if line else "".join(each for each in reason if not each.isdigit())
 
 
 def reserved(row: TrialRow, others: Iterable[TrialRow]) -> Mapping[str, Reserved]:

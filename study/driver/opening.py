@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec import structs
 
-from study.errors import Fault, RecordError, SpaceError
+from study.designs.registry import design_of
+from study.errors import RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
@@ -23,7 +24,6 @@ from study.mirrors.tracking_uri import (
 from study.records.files import write_atomically
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
 from study.records.ledger import Ledger, ledger_of
-from study.space.rules import fused_alone
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
 from study.text import count
@@ -142,11 +142,9 @@ def with_lasting_learner(
     elif learner == "auto" and not spec.fused_obstacle:
         learner = "rllib" if jax_obstacle else "fused"
         if jax_obstacle:
-            if faults := [
-                Fault(where=place, rule=f"{what}needs the fused learner, and {jax_obstacle}", fix="Remove it.")
-                for place, what in fused_alone(spec)
-            ]:
-                raise SpaceError(source, faults)
+            if spec.algorithm == "A2C":
+                rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
+                raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
             note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
     if learner == "fused" and find_spec("jax") is None:
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
@@ -254,6 +252,12 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})
     return spec, ledger
+
+
+def nothing_left(spec: StudySpec, ledger: Ledger) -> bool:
+    """Return whether a study is complete, and asks for no further trial: then no Ray needs to start."""
+    planned = design_of(spec).requests(spec, ledger.decisions) if ledger.complete else ()
+    return ledger.complete and all(each.trial in ledger.rows and ledger.rows[each.trial].ended for each in planned)
 
 
 def continuing(spec: StudySpec, ledger: Ledger) -> str:

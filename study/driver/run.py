@@ -17,6 +17,7 @@ from study.driver.opening import (
     is_resumed,
     name_taken,
     new_identity,
+    nothing_left,
     resumed_identity,
     take_up,
     with_lasting_learner,
@@ -42,7 +43,7 @@ from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import TrialRow, best_per_scale
+from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.log import RecordLog
 from study.records.packing import unpacked
 from study.records.provenance import provenance
@@ -170,7 +171,6 @@ class _Session:
         self.identity = new_identity(spec, options) if begun is None else resumed_identity(begun, spec, options)
         self.address = resolve_address(options.address)
         self.signals = StopSignals(_close)
-        self.mirrors: MirrorProcess | None = None
 
     def open(self) -> StudyResult:
         """Refuse what cannot be before anything is written; then lock the folder and run."""
@@ -180,9 +180,7 @@ class _Session:
             make_plan(self.spec, shape)
         else:
             runtime_env_of(self.spec, self.adopted)
-        if self.spec.rllib and self.spaces is not None:
-            for fallback in check_overrides(self.spec, self.spaces, shape):
-                self.display.note(fallback)
+        self._check_overrides(shape)
         if self.is_new:
             self.folder.prepare()
         lock = self.folder.locked(take_over=self.options.take_over)
@@ -194,58 +192,68 @@ class _Session:
             if self.options.tensorboard:
                 self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
             write_identity(self.folder, self.identity, self.options, resumed=not self.is_new)
-            return self.run(stack)
+            return self._run(stack)
 
-    def run(self, stack: contextlib.ExitStack) -> StudyResult:
+    def _run(self, stack: contextlib.ExitStack) -> StudyResult:
         """Run until the plan is complete or the study is stopped."""
-        budget, options, signals, note = self.options.time_budget_s, self.options, self.signals, self.display.note
+        budget, signals = self.options.time_budget_s, self.signals
         deadline = None if budget is None else time.monotonic() + budget
         self.spec, ledger = take_up(self.spec, self.folder)
         if ledger.opened is not None:
-            note(continuing(self.spec, ledger))
+            self.display.note(continuing(self.spec, ledger))
         self.mirrors = MirrorProcess.of_study(self.folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
+        if ledger.closed is not None and nothing_left(self.spec, ledger):
+            return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
         if self.is_new:
             self._await_mirrors()  # before Ray starts: what is wrong with a place is known in seconds
-        signals.check()
-        with self._ray() as shape, RayWatch(servers_of_ray(), signals.lose_ray):
-            signals.install()
+        conductor: Conductor | None = None
+        while conductor is None or not conductor.exhausted:
             signals.check()
-            plan = make_plan(self.spec, shape, ledger.decisions)
-            for remark in remarks(self.spec, plan):
-                note(remark)
-            if self.spec.rllib and self.spaces is not None and self.address is not None:
-                check_overrides(self.spec, self.spaces, shape)  # anew: only now is it known what is emulated
-            if not self.is_new:
-                self._await_mirrors()
-            modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
-            variables = {} if self.adopted is None else self.adopted.variables
-            conductor = Conductor(
-                spec=self.spec,
-                plan=plan,
-                folder=self.folder,
-                log=log,
-                ledger=ledger,
-                provenance=provenance({module.name: module.digest for module in modules}, variables),
-                deadline=deadline,
-                until=options.until,
-                keep_going=options.keep_going,
-                announce=note,
-            )
-            signals.tell(conductor)
-            alive = self._tune(conductor)
-        while not alive:
-            # Anew: the end of Ray's job freed all that the dead engine held.
-            with self._ray(), RayWatch(servers_of_ray(), signals.lose_ray):
+            # Anew where the engine has died: the end of Ray's job frees all that it held.
+            with self._ray() as shape, RayWatch(servers_of_ray(), signals.lose_ray):
                 signals.install()
-                alive = self._tune(conductor)
+                if conductor is None:
+                    signals.check()
+                    conductor = self._conductor(shape, log, ledger, deadline)
+                    signals.tell(conductor)
+                self._tune(conductor)
         signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = signals.close(conductor)
         with self.display.busy("Writing the end of the study"):
-            return self._end(conductor, closed)
+            return self._end(ledger, closed, is_broken=conductor.is_broken)
 
-    def _end(self, conductor: Conductor, closed: StudyClosed) -> StudyResult:
+    def _check_overrides(self, shape: ClusterShape | None) -> None:
+        if self.spec.rllib and self.spaces is not None:
+            for fallback in check_overrides(self.spec, self.spaces, shape):
+                self.display.note(fallback)
+
+    def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:
+        """Return what deals out the trials on a cluster of this shape, once the study is planned for it."""
+        plan = make_plan(self.spec, shape, ledger.decisions)
+        for remark in remarks(self.spec, plan):
+            self.display.note(remark)
+        if self.address is not None:
+            self._check_overrides(shape)  # anew: only now is it known what is emulated
+        if not self.is_new:
+            self._await_mirrors()
+        modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
+        variables = {} if self.adopted is None else self.adopted.variables
+        return Conductor(
+            spec=self.spec,
+            plan=plan,
+            folder=self.folder,
+            log=log,
+            ledger=ledger,
+            provenance=provenance({module.name: module.digest for module in modules}, variables),
+            deadline=deadline,
+            until=self.options.until,
+            keep_going=self.options.keep_going,
+            announce=self.display.note,
+        )
+
+    def _end(self, ledger: Ledger, closed: StudyClosed, *, is_broken: bool = False) -> StudyResult:
         """Return the result, once the certificate is written and the mirrors have had their time."""
         certificate = None
         if closed.reason == "complete":
@@ -264,9 +272,9 @@ class _Session:
         return StudyResult(
             folder=self.folder,
             identity=self.identity,
-            rows=tuple(row for _, row in sorted(conductor.ledger.rows.items())),
+            rows=tuple(row for _, row in sorted(ledger.rows.items())),
             closed=closed,
-            is_broken=conductor.is_broken,
+            is_broken=is_broken,
             certificate=certificate,
             mirrors=reports,
         )
@@ -277,7 +285,6 @@ class _Session:
         self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
 
     def _finish_mirrors(self, patience_s: float) -> tuple[MirrorReport, ...]:
-        assert self.mirrors is not None, "they are started first"
         return self.mirrors.finish(patience_s, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self) -> None:
@@ -286,7 +293,6 @@ class _Session:
         Raises:
             TrackingError: At a first start, one does not answer.
         """
-        assert self.mirrors is not None, "they are started first"
         for key, mirror in self.mirrors.mirrors.items():
             if not is_uri(mirror.address):
                 continue
@@ -317,14 +323,14 @@ class _Session:
                     shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
             yield replace(shape, speeds=self.speeds)
 
-    def _tune(self, conductor: Conductor) -> bool:
-        """Run the conductor's trials under Ray Tune; return False when Tune died and trials are left to run.
+    def _tune(self, conductor: Conductor) -> None:
+        """Run the conductor's trials under Ray Tune, until they are over or Tune dies.
 
         Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
         taken back, and the caller starts Ray anew.
         """
         while not conductor.exhausted or conductor.part_ended:
-            reuse = conductor.begin_part()
+            reuse, reason = conductor.begin_part(), "Ray Tune ended early."
             with self.display.live(conductor), tune_storage() as storage:
                 try:
                     self._tuner(conductor, storage, reuse=reuse).fit()
@@ -332,17 +338,16 @@ class _Session:
                     reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self.display.note(reason)
                     conductor.tune_died(reason)
-                    break
-                if not conductor.exhausted:
-                    conductor.tune_died("Ray Tune ended early.")
-                    break
-        return conductor.exhausted
+                    return
+            if not conductor.exhausted:
+                conductor.tune_died(reason)
+                return
 
     def _tuner(self, conductor: Conductor, storage: str, *, reuse: bool) -> Any:
         """Return Tune's side of the conductor."""
         from ray import tune
 
-        from study.driver.searcher import StudyCallback, StudySearcher, StudyStopper
+        from study.driver.searcher import StudyCallback, StudySearcher
         from study.trial.trainable import StudyTrial
 
         script = None if self.adopted is None else self.adopted.pickled
@@ -367,7 +372,7 @@ class _Session:
             run_config=tune.RunConfig(
                 name="study",
                 storage_path=storage,
-                stop=StudyStopper(conductor, on_stop=callback.kill_trials),
+                stop=callback,
                 callbacks=[callback],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=0),

@@ -1,4 +1,4 @@
-"""Tune's side of the study: a searcher, a callback and a stopper, all thin shells around the conductor. Imports Tune.
+"""Tune's side of the study: a searcher, and a callback that is the stopper too, thin shells around the conductor.
 
 Nothing here may raise into Tune's event loop, where one exception ends every trial: an error that matters (a full disk)
 ends the study early and is reported by `study.driver.run`.
@@ -47,10 +47,9 @@ def _ending_early(conductor: Conductor) -> Iterator[None]:
 
 
 class StudySearcher(_Stateless, Searcher):
-    """Hands the conductor's trials to Tune."""
+    """Hands the conductor's trials to Tune, as the configuration that `to_config` makes of each."""
 
     def __init__(self, conductor: Conductor, to_config: Callable[[TrialStarted], dict[str, Any]]) -> None:
-        """Wrap a conductor; `to_config` turns a started trial into the trainable's configuration."""
         # No metric: Tune's strict check would end the study at the first result without it.
         super().__init__(metric=None, mode=None)
         self._conductor, self._to_config = conductor, to_config
@@ -73,8 +72,8 @@ class StudySearcher(_Stateless, Searcher):
         """Do nothing: the records are the state."""
 
 
-class StudyCallback(_Stateless, Callback):
-    """Gives Tune's events to the conductor."""
+class StudyCallback(_Stateless, Callback, Stopper):
+    """Gives Tune's events to the conductor, and stops all trials once that says so."""
 
     def __init__(
         self,
@@ -93,15 +92,14 @@ class StudyCallback(_Stateless, Callback):
         self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
         self._trials: list[Trial] = []
 
-    def kill_trials(self) -> None:
-        """Kill the processes of the trials that run; Tune would wait ten seconds for each to end its iteration."""
-        for trial in self._trials:
-            if trial.temporary_state.ray_actor is not None:
-                ray.kill(trial.temporary_state.ray_actor)
-
     def setup(self, **info: Any) -> None:
         """Tell that Tune is about to begin."""
         self._on_setup()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Tell the display."""
+        self._trials = trials
+        self._on_change()
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -123,40 +121,31 @@ class StudyCallback(_Stateless, Callback):
                 said = Path(trial.error_file).read_text()
             with contextlib.suppress(Exception):  # its classes may not be importable here
                 error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-            reason, loss = fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
+            fault = fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
             conductor.keep_traceback(number, said)
             if conductor.stop is not None:
                 # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
                 conductor.end(number, "interrupted", conductor.stop.detail)
-            elif loss is not None:
-                conductor.lose(number, loss, reason)
+            elif fault.loss is not None:
+                conductor.lose(number, fault.loss, fault.reason)
             else:
-                conductor.end(number, "failed", reason)
+                conductor.end(number, "failed", fault.reason, way=fault.way)
         self._on_change()
-
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Tell the display."""
-        self._trials = trials
-        self._on_change()
-
-
-class StudyStopper(_Stateless, Stopper):
-    """Stops all trials once the conductor says so."""
-
-    def __init__(self, conductor: Conductor, *, on_stop: Callable[[], None] = lambda: None) -> None:
-        """Wrap a conductor; `on_stop` is called when a signal ends the study, which then must be over in seconds."""
-        self._conductor, self._on_stop = conductor, on_stop
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Never stop a single trial: it knows its own end."""
         return False
 
     def stop_all(self) -> bool:
-        """Return whether the study ends early; the decision that closes a stage is taken, and written, here."""
+        """Return whether the study ends early; the decision that closes a stage is taken, and written, here.
+
+        After a signal the trials' processes are killed: Tune would wait ten seconds for each to end its iteration.
+        """
         with _ending_early(self._conductor):
-            stops = self._conductor.must_stop
-            if self._conductor.stop is not None and self._conductor.stop.reason == "stopped":
-                self._on_stop()
+            stops, stop = self._conductor.must_stop, self._conductor.stop
+            for trial in self._trials if stop is not None and stop.reason == "stopped" else ():
+                if trial.temporary_state.ray_actor is not None:
+                    ray.kill(trial.temporary_state.ray_actor)
             return stops
         return True
 
@@ -168,6 +157,8 @@ class Fault(NamedTuple):
     """In one line, as near to the cause as Ray tells."""
     loss: Loss | None
     """What died under it; None where it failed by itself."""
+    way: str = ""
+    """What failures of one kind have in common, as far as it is known: the line of a person's code."""
 
 
 def fault_of(error: BaseException | None, *, said: str = "", address: str = "") -> Fault:
@@ -190,8 +181,10 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         return Fault(f"trial: {rule}{where}, got: {got}"[:_LONGEST], "process" if process else "node")
     cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
     if isinstance(cause, TrialError):  # written for people
-        lost: Loss = "node" if getattr(cause, "node", False) else "process"
-        return Fault(str(cause)[:_LONGEST], lost if isinstance(cause, TrialLostError) else None)
+        lost: Loss | None = None
+        if isinstance(cause, TrialLostError):
+            lost = "node" if cause.node else "process"
+        return Fault(str(cause)[:_LONGEST], lost, cause.place)
     lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
     name = "" if cause is None or isinstance(cause, RayTaskError) else f"{type(cause).__name__}: "
     last = lines[-1] if lines else "a process of the trial ended without a word"

@@ -50,10 +50,11 @@ class StopSignals:
         self._interrupted = False
         self._timers: list[threading.Timer] = []
         self._undo = contextlib.ExitStack()
-        self._children_before: set[int] = set()
+        self._spared: set[int] = set()
+        """Children that this process had before: they are not the study's."""
 
     def __enter__(self) -> "StopSignals":
-        self._children_before = children_of(os.getpid())
+        self._spared = children_of(os.getpid())
         if threading.current_thread() is threading.main_thread():
             read, write = os.pipe()
             os.set_blocking(write, False)
@@ -93,9 +94,9 @@ class StopSignals:
         """Interrupt once more where the first interruption was swallowed, as by a destructor or a callback.
 
         Raises:
-            KeyboardInterrupt: A signal came.
+            KeyboardInterrupt: A signal came before there was a conductor.
         """
-        if self._received is not None:
+        if self._received is not None and self._conductor is None:
             raise KeyboardInterrupt
 
     def lose_ray(self, why: str) -> None:
@@ -133,12 +134,11 @@ class StopSignals:
                 self._leave(f"Received {received.name} again; ended at once.")
             return
         self._received = received.name, now
-        if self._closed is not None:
-            _say(f"Received {received.name}; the study has ended and is being written. Again to end at once.")
-        elif self._conductor is None:
-            _say(f"Received {received.name}; ending before the first trial. Again to end at once.")
-        else:
+        if self._conductor is not None and self._closed is None:
             self._conductor.end_early("stopped", f"received {received.name}")
+        else:
+            what = "the study has ended and is being written" if self._closed else "ending before the first trial"
+            _say(f"Received {received.name}; {what}. Again to end at once.")
         self._arm(ANSWER_S, self._leave, "The session did not end in time.")
         self._arm(GIVE_UP_S, self._give_up)
 
@@ -153,21 +153,19 @@ class StopSignals:
         if self._conductor is None:
             return
         with self._closing:  # never let go: a main thread that comes back now waits here for the end of the process
-            if self._closed is not None:
-                return
-            reason = ""
-            try:
-                self._closed = self._close(self._conductor)
-                reason = f" ({self._conductor.stop.detail})" if self._conductor.stop else ""
-            finally:
-                self._leave(f"Ray did not end in time{reason}.")
+            if self._closed is None:
+                try:
+                    self._closed = self._close(self._conductor)
+                finally:
+                    stop = self._conductor.stop
+                    self._leave(f"Ray did not end in time{f' ({stop.detail})' if stop else ''}.")
 
     def _leave(self, why: str) -> None:
         """End this process and all that it started, whatever its main thread does."""
         try:
             _say(f"{why}\nNothing recorded is lost: run the same command with --resume-or-start.")
         finally:
-            leave(ExitCode.STOPPED, spared=self._children_before)
+            leave(ExitCode.STOPPED, spared=self._spared)
 
 
 def _say(text: str) -> None:

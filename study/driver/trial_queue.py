@@ -20,7 +20,7 @@ from typing import NamedTuple
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.request import TrialRequest
-from study.space.spec import Execution, StudySpec
+from study.space.spec import Execution
 
 SLACK = 0.5
 """The share of its own duration by which a trial that overtakes may end after the reservation of the first."""
@@ -86,21 +86,18 @@ class TrialQueue:
         requests: Trial -> its request, of all trials of the study that are known so far.
         waiting: Requests that are not dealt out yet, in the order of the plan.
         running: Trial -> its start, on the clock of `time.monotonic`.
-        suspects: Trials that run with nothing beside them: the engine has died under them.
         deadline: End of the time budget, on the clock of `time.monotonic`.
     """
 
-    def __init__(self, spec: StudySpec, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
+    def __init__(self, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
         self._plan, self._rows = plan, rows
         self.requests = {request.trial: request for request in plan.requests}
         self.waiting = [request for request in plan.requests if not self.is_over(request.trial)]
         self.running: dict[int, float] = {}
-        self.suspects: set[int] = set()
         self._durations: dict[Hashable, deque[float]] = {}
         """Kind of trial -> seconds that the last ones of it took which finished."""
-        self._medians: dict[Hashable, float] = {}
         for row in rows.values():
             self.note_end(row)
         self._kept_for = plan.processes_kept_for(self.waiting[0]) if self.waiting else None
@@ -137,9 +134,8 @@ class TrialQueue:
         Tune's setting `reuse_actors` holds for a whole run. Trials that reuse the processes of the trial before, and
         trials that start their own, can therefore not be in one run.
         """
-        return (
-            not self.running and bool(self.waiting) and self._kept_for != self._plan.processes_kept_for(self.waiting[0])
-        )
+        next_one = self.waiting[0] if self.waiting and not self.running else None
+        return next_one is not None and self._kept_for != self._plan.processes_kept_for(next_one)
 
     def begin_part(self) -> bool:
         """Begin the trials of the next run of Tune; return whether they reuse processes."""
@@ -181,12 +177,13 @@ class TrialQueue:
         if self.deadline is None:
             return head
         left = self.deadline - time.monotonic()
-        return [each for each in head if left > 0 and self._would_end(each, left)]
+        known = [(each, self._durations.get(self._kind(each))) for each in head if left > 0]
+        return [each for each, durations in known if not durations or statistics.median(durations) <= left]
 
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(request)
-        alone = needs.alone or request.trial in self.suspects or request.group is not None
+        alone = needs.alone or request.group is not None
         return max(needs.num_cpus, self._plan.cluster.capacity) if alone else needs.num_cpus
 
     # --- how long trials take ----------------------------------------------------------------------------------
@@ -196,21 +193,18 @@ class TrialQueue:
         if row.status == "finished" and row.duration_s is not None and row.trial in self.requests:
             kind = self._kind(self.requests[row.trial], row.execution)
             self._durations.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
-            self._medians[kind] = statistics.median(self._durations[kind])
 
-    def _kind(self, request: TrialRequest, execution: Execution) -> Hashable:
+    def _kind(self, request: TrialRequest, execution: Execution | None = None) -> Hashable:
         """Return what trials of about the same duration have in common."""
-        cell = request.name if self._plan.needs(request).cell is not None else None
+        needs = self._plan.needs(request)
+        cell = request.name if needs.cell is not None else None
+        execution = execution or needs.execution
         return request.num_env_runners, request.iterations, execution, request.variant, cell
 
     def _expected_s(self, request: TrialRequest) -> float:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
-        needs = self._plan.needs(request)
-        return self._medians.get(self._kind(request, needs.execution), needs.hours * 3600)
-
-    def _would_end(self, request: TrialRequest, left_s: float) -> bool:
-        known = self._kind(request, self._plan.needs(request).execution) in self._medians
-        return not known or self._expected_s(request) <= left_s
+        durations = self._durations.get(self._kind(request))
+        return statistics.median(durations) if durations else self._plan.needs(request).hours * 3600
 
     def _end_of(self, request: TrialRequest) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""

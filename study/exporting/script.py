@@ -18,7 +18,7 @@ from study.space.spec import StudySpec
 
 WIDTH = 110
 """Columns of what is written."""
-_KEPT = ("environment", "algorithm", "model", "runner", "learner", "standardization", "budget", "evaluation")
+_KEPT = ("environment", "algorithm", "model", "runner", "learner", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
 _SCORES = ("floor", "reference", "target")
 _ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
@@ -99,7 +99,6 @@ def _check_rllib_can(spec: StudySpec) -> None:
     asked = spec.differing()
     lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
     lacking += [name for name in ("conv_net",) if name in asked.get("model", {})]
-    lacking += ["standardization: none"] if spec.standardization == "none" else []
     lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
     words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
     if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:

@@ -1,4 +1,4 @@
-"""Jobs that start Ray on several machines, run a study there, and leave nothing behind. Imports no engine.
+"""Jobs that start Ray on several machines, run a study there, and leave nothing behind.
 
 commands     `python -m study launch`; job: the one description of a launch, which all others read
 schedulers   the launchers: SLURM, OAR, PBS, ssh; manifests: files for `ray up` and KubeRay

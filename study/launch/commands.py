@@ -1,7 +1,7 @@
 """`python -m study launch`: one command, whose first word says how the study gets its hosts.
 
 It makes the description of the job from its options, shows what the job reserves and what the plan needs, then submits
-it, runs it here, or writes the files that another program reads. Imports no engine.
+it, runs it here, or writes the files that another program reads.
 """
 
 import math
@@ -14,16 +14,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from typer.core import TyperCommand
 
 from study.console import write
 from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.harmless import mask_credentials
-from study.launch.job import JOB_FILE, SCRIPT, Job, written
+from study.launch.job import JOB_FILE, SCRIPT, Job, parse_hosts, written
 from study.launch.manifests import kuberay, ray_up
 from study.launch.node import LONGEST_TEMP_ROOT
-from study.launch.schedulers import LAUNCHERS, BatchScheduler, Launcher, NoAnswerError, clock, launcher_of, parse_hosts
+from study.launch.schedulers import LAUNCHERS, BatchScheduler, Launcher, NoAnswerError, clock, launcher_of
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
@@ -57,7 +56,7 @@ _ONLY: Mapping[str, tuple[str, ...]] = {
     "walltime": (*BATCH, "kuberay"),
     "resubmit": BATCH,
     "besteffort": ("oar",),
-    **dict.fromkeys(("python", "activate", "interface", "port_base", "wait", "dashboard"), ON_HOSTS),
+    **dict.fromkeys(("python", "activate", "interface", "port_base", "wait"), ON_HOSTS),
     **dict.fromkeys(("workdir", "temp_root"), (*BATCH, "ssh")),
     **dict.fromkeys(("ssh_key", "head_ip"), ("ray-up",)),
     **dict.fromkeys(("image", "memory_gb"), ("kuberay",)),
@@ -68,32 +67,12 @@ _NEEDED = {"ssh": ["hosts"], "ray-up": ["hosts"], "pbs": ["cpus_per_node"], "kub
 app = command_app()
 
 
-class OneLine(TyperCommand):
-    """Refuses control characters, which would begin another line of a script or of a printed command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse them in every word, and say which option it is the value of."""
-        for index, word in enumerate(args):
-            before, (name, equals, _) = args[index - 1] if index else "", word.partition("=")
-            option = name if equals and name.startswith("--") else before if before.startswith("-") else "a word"
-            check_one_line("after --" if "--" in args[:index] else option, word)
-        return super().parse_args(ctx, args)
-
-
-def check_one_line(option: str, text: object) -> None:
-    """Refuse control characters in a text of one line."""
-    if not str(text).isprintable():
-        rule, fix = "must be one line without control characters", "Remove them; join commands by &&."
-        raise wrong_option(option, rule=rule, got=repr(str(text)), fix=fix)
-
-
 def _for(name: str, about: str, **more: Any) -> Any:
     """Return an option whose help begins with the launchers that it is for."""
     return typer.Option(help=f"{', '.join(_ONLY[name])}: {about}", **more)
 
 
 @app.command(
-    cls=OneLine,
     epilog=examples(
         "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
         """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 --besteffort -- -p "cluster='gros'\"""",
@@ -148,7 +127,6 @@ def launch(
     ] = None,
     temp_root: Annotated[str, typer.Option(help="Short folder on each node's own disk.")] = "/tmp",
     wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m",
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard (needs ray[default]).")] = False,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False,
@@ -180,43 +158,29 @@ def launch(
         "--trials": trials,
     }
     given = [word for option, value in arguments.items() if value is not None for word in (option, str(value))]
-    given += ["--tensorboard"] if tensorboard else []
-    shares_files = where in BATCH
-    here = Path.cwd() if workdir is None else workdir
-    here = here.absolute() if shares_files else here
-    limit = seconds(walltime or "1h", "--walltime") if where in BATCH or walltime else None
-    job = Job(
-        launcher=where,
-        name=checked_name(name or file.stem),
-        out=str(here / out if shares_files else out),
-        space=str(file.resolve()),
-        space_text="" if shares_files else file.read_text(encoding="utf-8-sig"),
-        arguments=(*given, *(word for change in set_ or [] for word in ("--set", change))),
-        workdir=str(here),
-        python=python,
-        activate=activate,
-        hosts=hosts,
-        ssh_options=tuple(ssh_option or ()),
-        nodes=nodes,
-        cpus_per_node=cpus_per_node,
-        scheduler_options=(*(("-t", "besteffort") if besteffort else ()), *passed_on),
-        use_head=use_head,
-        interface=interface,
-        port_base=port_base,
-        temp_root=temp_root,
-        wait_s=seconds(wait, "--wait"),
-        walltime_s=None if limit is None else int(limit),
-        resubmit=resubmit and where in BATCH,
-        dashboard=dashboard,
-        ssh_key=str(Path(ssh_key).resolve()) if ssh_key else "",
-        head_ip=head_ip,
-        image=image,
-        memory_gb=memory_gb,
-    )
+    given += [*(["--tensorboard"] if tensorboard else []), *(word for each in set_ or [] for word in ("--set", each))]
+    here = workdir or Path.cwd()
+    if where in BATCH:
+        here = here.absolute()
+        out = here / out
+    changed = {
+        "name": checked_name(name or file.stem),
+        "out": str(out),
+        "space": str(file.resolve()),
+        "space_text": "" if where in BATCH else file.read_text(encoding="utf-8-sig"),
+        "arguments": tuple(given),
+        "workdir": str(here),
+        "ssh_options": tuple(ssh_option or ()),
+        "scheduler_options": (*(("-t", "besteffort") if besteffort else ()), *passed_on),
+        "wait_s": seconds(wait, "--wait"),
+        "walltime_s": int(seconds(walltime or "1h", "--walltime")) if where in BATCH or walltime else None,
+        "resubmit": resubmit and where in BATCH,
+        "ssh_key": str(Path(ssh_key).resolve()) if ssh_key else "",
+    }
+    as_given = {option: value for option, value in context.params.items() if option in Job.__struct_fields__}
+    job = Job(**{"launcher": where, **as_given, **changed})
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
-    for option, text in (("--space", file), ("--workdir", here), ("--out", folder)):
-        check_one_line(option, text)  # also where links lead
-    check_job(job, walltime or "")
+    check_job(job, folder)
     if where in LAUNCHERS:
         raise typer.Exit(start(launcher_of(job, folder), spec, only_print=print_))
     texts, commands = (ray_up if where == "ray-up" else kuberay)(job, folder, spec)
@@ -246,12 +210,13 @@ def _check_options(context: typer.Context, where: str) -> None:
         raise wrong_option(options, rule=f"must be given for `launch {where}`", fix=f"Add {options}.")
 
 
-def check_job(job: Job, walltime: str = "") -> None:
-    """Refuse what cannot work: sockets with too long a path, a job that is too short, a Python that is none.
+def check_job(job: Job, folder: Path) -> None:
+    """Refuse what cannot work: a second line, too long a path for sockets, too short a job, a Python that is none.
 
     Raises:
         SpaceError: It cannot.
     """
+    _check_one_line(job, folder)
     if not job.temp_root.startswith("/") or len(os.fsencode(job.temp_root)) > LONGEST_TEMP_ROOT:
         rule = f"must be an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited)"
         fix = "Name /tmp, or a short folder on each node's own disk."
@@ -260,18 +225,28 @@ def check_job(job: Job, walltime: str = "") -> None:
         python = shlex.split(job.python)
     except ValueError:
         python = []
-    if not python:
-        fix = "Name an interpreter that all nodes see."
-        raise wrong_option("--python", rule="must be words of a shell", got=job.python, fix=fix)
-    if job.launcher in BATCH and len(python) > 1:
-        rule = "must be one program: the job calls the scheduler's own commands, which a container does not have"
-        fix = "Name an interpreter that all nodes see, with --activate before it, or use `launch ssh`."
+    if not python or (job.launcher in BATCH and len(python) > 1):
+        # A job calls the scheduler's own commands, which a container does not have.
+        rule = "must be one program" if python else "must be words of a shell"
+        fix = "Name an interpreter that all nodes see, with --activate before it; `launch ssh` takes a container too."
         raise wrong_option("--python", rule=rule, got=job.python, fix=fix)
     if job.launcher in BATCH and (job.walltime_s or 0) < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
-        raise wrong_option("--walltime", rule=rule, got=walltime, fix="Raise it.")
+        raise wrong_option("--walltime", rule=rule, got=f"{job.walltime_s} s", fix="Raise it.")
     if job.hosts:
         parse_hosts(job.hosts)
+
+
+def _check_one_line(job: Job, folder: Path) -> None:
+    """Refuse control characters, which would begin another line of a script or of a printed command."""
+    named = {"scheduler_options": "after --", "ssh_options": "--ssh-option"}
+    for name, value in [("workdir", job.workdir), ("out", folder), *msgspec.structs.asdict(job).items()]:
+        option = named.get(name, f"--{name.replace('_', '-')}")
+        for text in map(str, value if isinstance(value, tuple) else (value,)):
+            if not text.isprintable() and name != "space_text":
+                rule, fix = "must be one line without control characters", "Remove them; join commands by &&."
+                raise wrong_option(option, rule=rule, got=repr(text), fix=fix)
+            option = text if name == "arguments" and text.startswith("--") else option
 
 
 def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
@@ -312,32 +287,24 @@ def _submit(launcher: BatchScheduler, texts: dict[str, str], *, only_print: bool
     no_answer = None
     with written(folder, {**texts, SCRIPT: text}):
         file.chmod(0o700)
-        if begins := launcher.foreseen_start(file):
-            _say(f"{launcher.name.upper()} foresees a start at {begins}.")
         try:
             job_id = launcher.submit(file)
         except NoAnswerError as error:
             no_answer = error  # the job may be queued, and needs its files
     if no_answer is not None:
         raise no_answer
-    _say(f"Submitted as job {job_id}. Its log: {launcher.log(job_id)}")
+    _say(f"Submitted as job {job_id}. Its log: {folder / launcher.log.format(id=job_id)}")
     _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
-    if launcher.job.dashboard:
-        _say("The job's log has the ssh line for Ray's dashboard once Ray is up.")
     return 0
 
 
 def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     """Say what is reserved and what the plan needs, and refuse what can never fit."""
     job, sizes = launcher.job, launcher.planned_cpus()
-    has_own_size = isinstance(launcher, BatchScheduler) and launcher.has_own_size
-    where = count(len(sizes), "node")
-    if has_own_size:
-        where = "the nodes, and for the time, that the options after -- ask for"
-    elif job.walltime_s is not None:
-        size = f" x {job.cpus_per_node} CPUs" if job.cpus_per_node else ", whole,"
-        where += f"{size} for at most {clock(job.walltime_s)}"
-    _say(f"{job.name} on {where}")
+    size = f" x {job.cpus_per_node} CPUs" if job.cpus_per_node else ", whole,"
+    most = "" if job.walltime_s is None else f"{size} for at most {clock(job.walltime_s)}"
+    changed = ", unless the options after -- say otherwise" if job.scheduler_options else ""
+    _say(f"{job.name} on {count(len(sizes), 'node')}{most}{changed}")
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         _say("How many CPUs that is, and whether the largest trial fits, is known when the job runs there.")
@@ -345,7 +312,10 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
         if job.walltime_s is not None:
             again = " It is requeued until the study is complete; each job costs that much." if job.resubmit else ""
             _say(f"Reserves at most {cpu_hours(sum(known) * job.walltime_s / 3600)}.{again}")
-        plan = make_plan(spec, ClusterShape(nodes=_nodes(known, use_head=job.use_head)))
+        without_head = [0, *known[1:]] if len(known) > 1 and not job.use_head else known
+        shape = {"memory_mb": UNKNOWN, "num_gpus": UNKNOWN}
+        nodes = [NodeShape(address="node", num_cpus=size, physical_cpus=size, **shape) for size in without_head if size]
+        plan = make_plan(spec, ClusterShape(nodes=tuple(nodes)))
         cost = cpu_hours(plan.hours * plan.cluster.capacity)
         hours = f"{plan.hours:.1f} h" if plan.hours >= 1 else f"{math.ceil(plan.hours * 60)} min"
         _say(f"The plan: {plan.num_trials} trials, about {hours} there, {cost} (guessed, within a factor of three).")
@@ -355,22 +325,11 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
                 f"Emulated there, so their timing is not measured: trials of {', '.join(map(str, emulated))} runners. "
                 f"Real ones of {emulated[0]} need {need} CPUs at once."
             )
-    if (len(sizes) > 1 or has_own_size) and not job.use_head:
+    if len(sizes) > 1 and not job.use_head:
         _say(
             "The first node of several runs Ray's head and the study's driver, and no trials: its CPUs are reserved "
             "but not in the plan. --use-head lets trials run there too."
         )
-
-
-def _nodes(sizes: list[int], *, use_head: bool) -> tuple[NodeShape, ...]:
-    """Return the cluster that a job will have, as far as it is known before; a head without trials is no part of it."""
-    head, *others = sizes
-    cpus = [head if use_head or not others else 0, *others]
-    return tuple(
-        NodeShape(address=f"node {index}", num_cpus=count, physical_cpus=count, memory_mb=UNKNOWN, num_gpus=UNKNOWN)
-        for index, count in enumerate(cpus, start=1)
-        if count
-    )
 
 
 def _say(text: str) -> None:

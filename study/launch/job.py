@@ -1,7 +1,9 @@
-"""One description of a launch, which every launcher, template and program of a job reads; and its files."""
+"""One description of a launch, which every launcher, template and program of a job reads; its hosts and its files."""
 
 import contextlib
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from study.errors import LaunchError
+from study.options import wrong_option
 from study.records.files import write_atomically
 
 JOB_FILE, SCRIPT = "launch.json", "job.sh"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which study, and how it gets its hosts."""
+    """Which study, and how it gets its hosts. What has no word here is said by the help of the option of its name."""
 
     launcher: str
     """Name of the subcommand."""
@@ -30,35 +33,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     arguments: tuple[str, ...] = ()
     """Further arguments of `python -m study run`."""
     workdir: str = ""
-    """Folder on every host in which everything runs."""
     python: str = "python"
-    """Interpreter on every host, in the environment that has this project; with `ssh` also `apptainer exec …`."""
+    """In the environment that has this project; with `ssh` also `apptainer exec …`."""
     activate: str = ""
-    """Shell line before it, for instance `module load python`."""
     hosts: str = ""
-    """`ssh` and `ray-up`: the hosts, as `[user@]name[:cpus]`, with commas."""
     ssh_options: tuple[str, ...] = ()
     nodes: int = 1
-    """How many are asked of the scheduler."""
     cpus_per_node: int | None = None
-    """CPUs for Ray on each host, instead of all that the scheduler gave."""
     scheduler_options: tuple[str, ...] = ()
     """Options of the scheduler's own, as words of a command line."""
     use_head: bool = False
-    """Whether trials may run on the head's host too."""
     interface: str = ""
-    """Network interface whose address Ray uses; empty: the one by which the hosts reach the head."""
+    """Empty: the one by which the hosts reach the head."""
     port_base: int | None = None
-    """First port that may be used; by default the job's name decides."""
+    """By default the job's name decides."""
     temp_root: str = "/tmp"
-    """Folder on each host's own disk, or one that hosts share."""
     wait_s: float = 300.0
-    """How long Ray may take to start on all hosts."""
     walltime_s: int | None = None
     """What is asked of the scheduler; None: there is no limit."""
     resubmit: bool = False
-    """Whether a study that is not complete is submitted again."""
-    dashboard: bool = False
     ssh_key: str = ""
     head_ip: str = ""
     image: str = ""
@@ -87,35 +80,56 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise LaunchError(where=str(file), rule=rule, got=error, fix=again) from error
 
 
+class Host(msgspec.Struct, frozen=True):
+    """One machine of a job."""
+
+    name: str
+    """As remote commands know it."""
+    num_cpus: int | None = None
+    """CPUs of the job there; None if unknown: then the host counts its own cores."""
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Return the hosts of `[user@]name[:cpus]`, with commas between them: no option of ssh, and no more than a name.
+
+    Raises:
+        SpaceError: One has another form, or none is given, or one is given twice.
+    """
+    hosts = []
+    for each in [part.strip() for part in text.split(",")]:
+        match = re.fullmatch(r"((?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)(?::(\d+))?", each, flags=re.ASCII)
+        if match is None or match[2] == "0":
+            rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
+            raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
+        hosts.append(Host(match[1], None if match[2] is None else int(match[2])))
+    names = [host.name for host in hosts]
+    if len(set(names)) < len(names):
+        raise wrong_option("--hosts", rule="must be different hosts", got=", ".join(names), fix="List each once.")
+    return tuple(hosts)
+
+
 @contextlib.contextmanager
 def written(folder: Path, texts: Mapping[str, str]) -> Iterator[None]:
-    """Write the files of a launch, for nobody else to read; an error in the body puts back what was there before.
+    """Write the files of a launch, for nobody else to read; an error in the body removes a folder that is new.
 
     Args:
         folder: Made where it is missing, with those above it.
         texts: Name -> content.
 
     Raises:
-        LaunchError: The folder cannot be written; it is as it was before.
+        LaunchError: The folder cannot be written.
     """
-    before: dict[Path, bytes | None] = {}
-    made: list[Path] = []
+    is_new = not folder.exists()
     try:
         try:
-            made = [place for place in (folder, *folder.parents) if not place.exists()]
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for file in (folder / name for name in texts):
-                before[file] = file.read_bytes() if file.exists() else None
-                write_atomically(file, texts[file.name])
+            for name, text in texts.items():
+                write_atomically(folder / name, text)
         except OSError as error:
             rule, fix = "must be writable", "Choose another --out."
             raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
         yield
     except BaseException:
-        for file, content in before.items():
-            with contextlib.suppress(OSError):
-                file.unlink() if content is None else write_atomically(file, content)
-        for place in made:
-            with contextlib.suppress(OSError):  # another program has put something there
-                place.rmdir()
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
         raise

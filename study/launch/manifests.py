@@ -21,9 +21,8 @@ from urllib.parse import unquote
 
 from study.designs.registry import make_plan
 from study.harmless import mask_arguments
-from study.launch.job import Job
+from study.launch.job import Host, Job, parse_hosts
 from study.launch.node import CELL, LOWEST_PORT
-from study.launch.schedulers import Host, dashboard_line, parse_hosts
 from study.machine.cluster import RAY_ENVIRONMENT
 from study.machine.shape import ClusterShape, NodeShape
 from study.options import wrong_option
@@ -93,7 +92,6 @@ def ray_up(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str
         # Ray starts up to a few processes for each CPU.
         "last_worker_port": base + 10 + 99 + 4 * max(host.num_cpus or 64 for host in hosts),
         "arguments": ["--name", job.name, *job.arguments],
-        "dashboard_line": dashboard_line(f"{user}@{head.name}", base + 7) if job.dashboard else "",
     }
     files = {name: fill(f"{name}.j2", **values) for name in ("cluster.yaml", "node.sh")}
     files["ray.token"] = secrets.token_urlsafe(32)

@@ -1,23 +1,18 @@
-"""The program on every host of a launched cluster (`python -m study.launch.node`): runs one child and ends it.
+"""The program on every host of a job (`python -m study.launch.node`): runs a node of Ray, or the study's driver.
 
-Its standard input has one line, a task, and then stays open: when it ends, by an order, a lost connection or the death
-of the supervisor, the child is ended, so that nothing is left behind. Its standard output has one event on each line:
+Its standard input has one line, a `Task`, and then stays open: when it ends, by an order, a lost connection or the
+death of the supervisor, the child is ended, so that nothing is left behind. Its standard output is that of the driver,
+or one line that begins with `UP` once Ray runs; what went wrong follows there too. Its exit code is the child's. It
+ignores the signals by which schedulers end jobs: the supervisor gets them too, and ends the study before Ray.
 
-    {"event": "started", …}   {"event": "line", "text": …}   {"event": "exited", "code": …}
-    {"event": "failed", "reason": …, "fix": …}
-
-It ignores the signals by which schedulers end jobs: the supervisor gets them too, and ends the study before Ray.
-
-The child is a command or a node of Ray. Ray picks its ports at random and dies, or never registers, where another
-program took one in between; two jobs that share a host collide in the same way. So every node takes a cell of ports,
-and listens on the first one as long as Ray runs: the process that holds it owns the cell, and a lock that ends with its
-process can never be stale. Imports no engine: Ray runs in a process of its own.
+Ray picks its ports at random and dies, or never registers, where another program took one in between; two jobs that
+share a host collide in the same way. So every node takes a cell of ports, and listens on the first one as long as Ray
+runs: the process that holds it owns the cell, and a lock that ends with its process can never be stale.
 """
 
 import contextlib
 import ctypes
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -30,18 +25,21 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import psutil
 
-from study.errors import LaunchError, in_one_line
+from study.errors import ExitCode, LaunchError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.machine.host import num_cores
 from study.machine.processes import with_word
 
+UP = "@ray-is-up "
+"""How the line begins that says where a node of Ray listens, as JSON."""
 POLL_S = 0.25
 STOP_TIMEOUT_S = 60.0
 """How long the child may take to end cleanly; `ray start --block` waits half a minute for a head that is gone."""
@@ -54,19 +52,20 @@ _NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[st
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-class _Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What runs on a host: the driver's command, or a node of Ray where there is no command."""
+
     job: str
     """Name of the job, for folders and ports."""
-    temp_root: str
-    environment: dict[str, str]
+    temp_root: str = "/tmp"
+    environment: dict[str, str] = {}
     """Secrets too: what goes over standard input is on no command line and in no file."""
-
-
-class RayTask(_Task, frozen=True, kw_only=True, tag="ray"):
-    """Run one node of Ray."""
-
+    command: tuple[str, ...] = ()
+    """`{python}` stands for the interpreter on that host, `{folder}` for a folder with the files."""
+    files: dict[str, str] = {}
+    """Name -> content."""
     address: str = ""
-    """Of the head; empty: be the head."""
+    """Of Ray's head; empty: be the head."""
     num_cpus: int | None = None
     """CPUs that Ray hands out; None: the cores that this process may use."""
     granted: int | None = None
@@ -75,46 +74,28 @@ class RayTask(_Task, frozen=True, kw_only=True, tag="ray"):
     peer: str = ""
     """A host that must be reached from here; empty: there is none, and Ray stays on loopback."""
     port_base: int | None = None
-    dashboard: bool = False
-
-
-class CommandTask(_Task, frozen=True, kw_only=True, tag="command"):
-    """Run a command, pass on what it prints, report its exit code."""
-
-    command: tuple[str, ...]
-    """`{python}` stands for the interpreter on that host, `{folder}` for a folder with the files."""
-    files: dict[str, str] = {}
-    """Name -> content."""
-
-
-_said = threading.Lock()
-
-
-def say(event: str, **content: Any) -> None:
-    """Send an event to the supervisor; does nothing if it is gone."""
-    line = json.dumps({"event": event, **content}) + "\n"
-    with _said, contextlib.suppress(OSError):
-        sys.stdout.write(line)
-        sys.stdout.flush()
 
 
 def main() -> int:
     """Do what the first line of standard input says."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)  # a handler, since children would inherit SIG_IGN
-    line = sys.stdin.readline()
-    if not line:
+    if not (line := sys.stdin.readline()):
         return 0
     try:
-        task = msgspec.json.decode(line, type=RayTask | CommandTask)
-        return _run_ray(task) if isinstance(task, RayTask) else _run_command(task)
+        task = msgspec.json.decode(line, type=Task)
+        return _run_command(task) if task.command else _run_ray(task)
     except msgspec.DecodeError as error:
-        say("failed", reason=f"the supervisor must be of the same version: {error}")
-    except LaunchError as error:
-        say("failed", reason=in_one_line(where=error.where, rule=error.rule, got=error.got, fix=""), fix=error.fix)
-    except OSError as error:
-        say("failed", reason=str(error))
-    return 1
+        _say(f"the supervisor must be of the same version: {error}")
+    except (LaunchError, OSError) as error:
+        _say(str(error))
+    return ExitCode.NO_CLUSTER
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _end_of_input() -> threading.Event:
@@ -130,39 +111,17 @@ def _end_of_input() -> threading.Event:
     return ended
 
 
-def _run_command(task: CommandTask) -> int:
-    with contextlib.ExitStack() as stack:
-        folder = ""
-        if task.files:
-            made = tempfile.TemporaryDirectory(prefix=f"rl-{os.getuid()}-", dir=task.temp_root)
-            folder = stack.enter_context(made)
-        for name, content in task.files.items():
-            (Path(folder) / name).write_text(content)
-        process = subprocess.Popen(
-            [word.replace("{folder}", folder).replace("{python}", sys.executable) for word in task.command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **task.environment},
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-        say("started", pid=process.pid)
-        reader = threading.Thread(target=_pass_on, args=[process], daemon=True)
-        reader.start()
-        ended = _end_of_input()
-        while process.poll() is None and not ended.wait(POLL_S):
-            pass
-        _end(process)
-        reader.join(5)
-        say("exited", code=process.returncode)
-    return 0
-
-
-def _pass_on(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        say("line", text=line.decode(errors="replace").rstrip("\n"))
+def _start(words: list[str], variables: Mapping[str, str], output: IO[Any]) -> "subprocess.Popen[bytes]":
+    """Start a child that the kernel tells to end when the main thread of this process does."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(variables),
+        start_new_session=True,  # a signal to the job's group must not end Ray before the study
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+    )
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -176,39 +135,40 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _die_with_parent() -> None:
-    """Let the kernel send SIGTERM to this child when the agent is killed; the child then ends its own children."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _run_command(task: Task) -> int:
+    """Run the driver until it or the input ends; return its code, 128 and more for the signal that killed it."""
+    made = tempfile.TemporaryDirectory(prefix=f"rl-{os.getuid()}-", dir=task.temp_root) if task.files else None
+    with made or contextlib.nullcontext("") as folder:
+        for name, content in task.files.items():
+            (Path(folder) / name).write_text(content)
+        words = [word.replace("{folder}", folder).replace("{python}", sys.executable) for word in task.command]
+        process, ended = _start(words, {**os.environ, **task.environment}, sys.stdout), _end_of_input()
+        while process.poll() is None and not ended.wait(POLL_S):
+            pass
+        _end(process)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-# --- a node of Ray ---------------------------------------------------------------------------------------------------
-
-
-def _run_ray(task: RayTask) -> int:
+def _run_ray(task: Task) -> int:
     """Run a node until the input ends, or it dies."""
-    ended, is_up = _end_of_input(), False
-    reason = ""
+    ended, is_up, is_dead = _end_of_input(), False, False
     node = RayNode(task)
     try:
-        while not ended.wait(POLL_S):
-            if (code := node.process.poll()) is not None:  # `ray start --block` notices a dead server within a second
-                reason = f"`ray start` ended with code {code}: {node.last_lines()}"
-                say("failed", reason=reason, logs=str(node.folder))
-                return 1
-            if not is_up and (is_up := node.is_up()):
-                address, dashboard = f"{node.ip}:{node.port('gcs')}", node.port("dashboard")
-                about = {"ip": node.ip, "num_cpus": node.num_cpus, "folder": str(node.folder)}
-                say("started", address=address, dashboard=dashboard, **about)
+        while not (is_dead or ended.wait(POLL_S)):
+            if is_dead := node.process.poll() is not None:  # `ray start --block` notices a dead server in a second
+                logs = f"Its logs are in {socket.gethostname()}:{node.folder}"
+                _say(f"`ray start` ended with code {node.process.returncode}: {node.last_lines()}\n{logs}")
+            elif not is_up and (is_up := node.is_up()):
+                _say(UP + msgspec.json.encode(node.about()).decode())
     finally:
-        node.stop(keep_logs=bool(reason))
-    say("exited", code=0)
-    return 0
+        node.stop(keep_logs=is_dead)
+    return ExitCode.NO_CLUSTER if is_dead else 0
 
 
 class RayNode:
     """A Ray node that ends on `stop`, or with this process."""
 
-    def __init__(self, task: RayTask) -> None:
+    def __init__(self, task: Task) -> None:
         """Start it; must be called in the main thread, whose death ends it.
 
         Raises:
@@ -224,42 +184,33 @@ class RayNode:
             ours = RAY_ENVIRONMENT if task.address or task.peer else PRIVATE_ENVIRONMENT
             # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
             outside = {"RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"}
-            inherited = {name: value for name, value in os.environ.items() if name not in outside}
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ray.scripts.scripts", *self._arguments(task)],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env={**inherited, **ours, **task.environment},
-                start_new_session=True,  # a signal to the job's group must not end Ray before the study
-                preexec_fn=_die_with_parent,
-            )
+            variables = {name: value for name, value in os.environ.items() if name not in outside}
+            words = [sys.executable, "-m", "ray.scripts.scripts", "start", *self._arguments(task)]
+            self.process = _start(words, {**variables, **ours, **task.environment}, self._log)
         except BaseException:
             self._lock.close()
             raise
 
-    def port(self, name: str) -> int:
-        """Return the port of a server of this node."""
-        return self._base + _NAMED.index(name)
+    def about(self) -> dict[str, Any]:
+        """Return what the supervisor and people need to know of it."""
+        address = f"{self.ip}:{self.port('port')}"
+        return {"address": address, "ip": self.ip, "num_cpus": self.num_cpus, "folder": str(self.folder)}
+
+    def port(self, option: str) -> int:
+        """Return the port that goes with an option of `ray start`."""
+        return self._base + PORTS.index(option)
 
     def is_up(self) -> bool:
         """Return whether it has registered with the head."""
-        return _STARTED in self._printed()
-
-    def _printed(self) -> bytes:
-        self._log.seek(0)
-        return self._log.read()
+        return _STARTED in (self.folder / "start.log").read_bytes()
 
     def last_lines(self) -> str:
         """Return the last lines of `ray start` and of the error logs of Ray's servers."""
-        texts = [self._printed()]
-        for name in ("gcs_server.err", "raylet.err"):
-            with contextlib.suppress(OSError):
-                texts.append((self.folder / "r" / "session_latest" / "logs" / name).read_bytes())
         ends: list[str] = []
-        for text in texts:
-            lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-            ends += [line for line in lines if not _NOISE.search(line)][-8:]
+        for name in ("start.log", "r/session_latest/logs/gcs_server.err", "r/session_latest/logs/raylet.err"):
+            with contextlib.suppress(OSError):
+                lines = (self.folder / name).read_text(errors="replace").splitlines()
+                ends += [line for line in lines if line.strip() and not _NOISE.search(line)][-8:]
         return "\n".join(ends)[-1500:]
 
     def stop(self, *, keep_logs: bool = False) -> None:
@@ -276,27 +227,28 @@ class RayNode:
         if not keep_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _arguments(self, task: RayTask) -> list[str]:
-        head = ["--head", f"--port={self.port('gcs')}", f"--include-dashboard={str(task.dashboard).lower()}"]
-        head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.port('dashboard')}"]
-        if find_spec("grpc"):  # then the head has a server for Ray Client too: at 10001, which other Rays would take
-            head.append(f"--ray-client-server-port={self.port('client')}")
-        first = self._base + len(_NAMED)  # of worker processes, one each; Ray passes over those that are taken
+    def _arguments(self, task: Task) -> list[str]:
+        if task.address:
+            words, of_head = [f"--address={task.address}"], set(HEAD_PORTS)
+        else:
+            words = ["--head", "--include-dashboard=false", "--dashboard-host=127.0.0.1"]
+            # Where grpc is installed, the head has a server for Ray Client too: at 10001, which other Rays would take.
+            of_head = set() if find_spec("grpc") else {"ray-client-server-port"}
+        first = self._base + len(PORTS)  # of worker processes, one each; Ray passes over those that are taken
         return [
-            "start",
-            *([f"--address={task.address}"] if task.address else head),
+            *words,
+            *(f"--{option}={self.port(option)}" for option in PORTS[1:] if option not in of_head),
+            f"--min-worker-port={first}",
+            f"--max-worker-port={min(first + 99 + 4 * self.num_cpus, self._base + CELL - 1)}",
             f"--node-ip-address={self.ip}",
             f"--num-cpus={self.num_cpus}",
             f"--temp-dir={self.folder}/r",
-            *(f"--{option}={self.port(name)}" for name, option in _OPTIONS.items()),
-            f"--min-worker-port={first}",
-            f"--max-worker-port={min(first + 99 + 4 * self.num_cpus, self._base + CELL - 1)}",
             "--disable-usage-stats",
             "--block",
         ]
 
 
-def own_address(task: RayTask) -> str:
+def own_address(task: Task) -> str:
     """Return the address of this host that the others of its cluster reach.
 
     Raises:
@@ -319,23 +271,20 @@ def own_address(task: RayTask) -> str:
     raise LaunchError(where="network", rule=rule, fix=fix)
 
 
-# --- its ports and its folder ----------------------------------------------------------------------------------------
+# --- ports and the folder of a node ----------------------------------------------------------------------------------
 
 LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
 """Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
 CELL = 1000
 """Ports of a node; cells begin at multiples of it, so that those of different jobs never overlap."""
-_OPTIONS = {
-    "node_manager": "node-manager-port",
-    "object_manager": "object-manager-port",
-    "metrics": "metrics-export-port",
-    "agent_http": "dashboard-agent-listen-port",
-    "agent_grpc": "dashboard-agent-grpc-port",
-    "runtime_env": "runtime-env-agent-port",
-}
-"""Server of every node -> the option of `ray start` for its port."""
-_NAMED = ("lock", "gcs", "dashboard", "client", *_OPTIONS)
-"""The first ports of a cell; those of worker processes follow."""
+HEAD_PORTS = ("port", "dashboard-port", "ray-client-server-port")
+PORTS = (
+    "lock",
+    *HEAD_PORTS,
+    *("node-manager-port", "object-manager-port", "metrics-export-port"),
+    *("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
+)
+"""The first ports of a cell, by the option of `ray start` for each; those of worker processes follow."""
 
 
 def take_ports(job: str, *, port_base: int | None = None) -> tuple[int, socket.socket]:
@@ -353,7 +302,7 @@ def take_ports(job: str, *, port_base: int | None = None) -> tuple[int, socket.s
     first = 0 if port_base is not None else zlib.crc32(job.encode()) % len(bases)
     for base in (*bases[first:], *bases[:first]):
         if (lock := _claim(base)) is not None:
-            if all(_is_free(base + offset) for offset in range(1, len(_NAMED))):
+            if all(_is_free(base + offset) for offset in range(1, len(PORTS))):
                 return base, lock
             lock.close()
     rule, fix = f"{CELL} in a row must be free between {lowest} and {highest}", "Give --port-base, or use another host."
@@ -392,18 +341,16 @@ def node_folder(temp_root: str, base: int) -> Path:
     folder = Path(temp_root, f"rl-{base}-{owner}")
     for place in Path(temp_root).glob(f"rl-*-{owner}"):
         port = place.name.split("-")[1]
+        # That of an earlier owner of these ports, which this process holds by now, or of ports that nobody holds.
         if place == folder:
-            _remove_own(place)  # of an earlier owner of these ports, which are held by now
+            _remove_own(place)
         elif port.isdecimal() and int(port) < 65_536 and (lock := _claim(int(port))):
             with lock:
                 _remove_own(place)
     try:
         folder.mkdir(mode=0o700)
-    except FileExistsError as error:
-        rule, fix = "must be a folder of yours, or nothing", "Choose another --temp-root."
-        raise LaunchError(where=str(folder), rule=rule, got="something else", fix=fix) from error
     except OSError as error:
-        rule, got = "must be a folder in which you can write", f"{temp_root} ({error.strerror})"
+        rule, got = "must be a folder in which you can write", f"{folder} ({error.strerror})"
         fix = "Choose a --temp-root on this host's own disk."
         raise LaunchError(where="--temp-root", rule=rule, got=got, fix=fix) from error
     return folder

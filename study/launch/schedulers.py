@@ -1,11 +1,11 @@
 """The launchers: SLURM, OAR, PBS, and hosts that are reached by ssh.
 
 The command `launch NAME` makes a launcher on the machine of the person, and calls `script` and `submit`. The supervisor
-makes it from `launch.json`, inside the job, and calls the rest. Imports no engine.
+makes it from `launch.json`, inside the job, and calls the rest.
 
 Facts were observed on SLURM 22.05 and OAR 2.5.9. PBS is written from the documentation and was never run. Source: PBS
-Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs), "pbs_attach"; OpenPBS's pbs_tmrsh.c,
-which passes on neither input nor output, so that no message would reach an agent; pbs_attach.c.
+Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs); OpenPBS's pbs_tmrsh.c, which passes
+on neither input nor output, so that no message would reach an agent.
 """
 
 import abc
@@ -14,7 +14,6 @@ import datetime
 import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import time
@@ -22,32 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
-
 from study.errors import ExitCode, LaunchError
-from study.launch.job import JOB_FILE, SCRIPT, Job
-from study.machine.jobs import Job as RunningJob
-from study.machine.jobs import cpus_of_hosts, job_of
-from study.options import wrong_option
+from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
+from study.machine.jobs import BatchJob, cpus_of_hosts, job_of
 
 NOTICE_S = 120
 """So many seconds before its end a job gets a signal, where the scheduler can send one; perhaps a minute earlier."""
 ASK_TIMEOUT_S = 60.0
-DASHBOARD_PORT = 8265
-"""Ray's usual port, used on the person's own machine."""
 RESUBMIT = 99
 """OAR: exit code by which an idempotent job asks to be submitted again."""
 YOUNGEST_S = 65.0
 """OAR: a job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
-
-
-class Host(msgspec.Struct, frozen=True):
-    """One machine of a job."""
-
-    name: str
-    """As remote commands know it."""
-    num_cpus: int | None = None
-    """CPUs of the job there; None if unknown: then the host counts its own cores."""
 
 
 class NoAnswerError(LaunchError):
@@ -94,7 +78,6 @@ class Launcher(abc.ABC):
         """Return whether the study may be resubmitted after this signal; False if its owner has cancelled the job."""
         return True
 
-    @abc.abstractmethod
     def resubmit(self, started_at: float) -> int:
         """Queue the study again and return the exit code of this job. The last thing that a job does.
 
@@ -104,6 +87,7 @@ class Launcher(abc.ABC):
         Raises:
             LaunchError: The scheduler refuses.
         """
+        return ExitCode.STOPPED
 
 
 class BatchScheduler(Launcher):
@@ -111,31 +95,19 @@ class BatchScheduler(Launcher):
 
     mark: ClassVar[str]
     """How a line of the script begins that holds an option: `#SBATCH`."""
-    size_options: ClassVar[tuple[str, ...]]
-    """The scheduler's options for nodes, CPUs and walltime."""
     submit_command: ClassVar[tuple[str, ...]]
     id_pattern: ClassVar[str]
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
+    log: ClassVar[str] = "job-{id}.log"
+    """The file in the job's folder into which a submitted job prints."""
 
     @abc.abstractmethod
     def directives(self) -> list[str]:
         """Return the options in the script that ask for name, size, walltime, log, signal and requeueing."""
 
-    def log(self, job_id: str) -> Path:
-        """Return the file into which a submitted job prints."""
-        return self.folder / f"job-{job_id}.log"
-
     def directive_of(self, option: list[str]) -> str:
         """Return one option of the person, with its value, as the scheduler reads it in a script."""
         return shlex.join(option)
-
-    def foreseen_start(self, file: Path) -> str:
-        """Return when the scheduler would start the script; empty if it cannot say. Nothing is submitted.
-
-        Raises:
-            LaunchError: The scheduler would refuse the script.
-        """
-        return ""
 
     def script(self) -> str:
         """Return the job's script: directives, the environment, and the supervisor in place of the shell.
@@ -152,16 +124,6 @@ class BatchScheduler(Launcher):
         options = [*self.directives(), *map(self.directive_of, self.own_options())]
         lines = ["#!/bin/bash", *(f"{self.mark} {option}" for option in options), *start, f"exec {shlex.join(words)}"]
         return "\n".join(lines) + "\n"
-
-    @property
-    def has_own_size(self) -> bool:
-        """Whether an option of the person's is one of `size_options`; the value may follow a short one at once."""
-        names = (word if word.startswith("--") else word[:2] for word, *_ in self.own_options())
-        return any(name.partition("=")[0] in self.size_options for name in names)
-
-    def planned_cpus(self) -> list[int | None]:
-        """Return the CPUs of each host, unless the person's own options say how large the job is."""
-        return [None] * self.job.nodes if self.has_own_size else super().planned_cpus()
 
     def own_options(self) -> list[list[str]]:
         """Return the scheduler options of the person, each with its value: a line of the script holds one.
@@ -181,7 +143,7 @@ class BatchScheduler(Launcher):
         return options
 
     @property
-    def here(self) -> RunningJob:
+    def here(self) -> BatchJob:
         """The job that this process belongs to.
 
         Raises:
@@ -195,7 +157,7 @@ class BatchScheduler(Launcher):
 
     def hosts_of_file(self) -> tuple[Host, ...]:
         """Return the hosts of the job's node file, in its order: one line for each CPU."""
-        return tuple(Host(name, count) for name, count in cpus_of_hosts(self.here.node_file).items())
+        return tuple(Host(name, count) for name, count in cpus_of_hosts(Path(self.here.node_file)).items())
 
     def submit(self, file: Path) -> str:
         """Submit a script and return the job's id.
@@ -211,8 +173,8 @@ class BatchScheduler(Launcher):
         raise NoAnswerError(where=self.submit_command[0], rule=rule, got=said.strip()[:200], fix=fix)
 
 
-def ask(*command: str, both: bool = False) -> str:
-    """Run a command of the scheduler and return what it prints, with `both` on standard error too.
+def ask(*command: str) -> str:
+    """Run a command of the scheduler and return what it prints.
 
     Raises:
         NoAnswerError: It takes too long.
@@ -230,7 +192,7 @@ def ask(*command: str, both: bool = False) -> str:
         got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
         fix = "Change the options after --, or ask the site's administrators."
         raise LaunchError(where=command[0], rule="must accept the request", got=got, fix=fix)
-    return done.stdout + (done.stderr if both else "")
+    return done.stdout
 
 
 def is_here(host: Host) -> bool:
@@ -248,7 +210,6 @@ class Slurm(BatchScheduler):
 
     name = "slurm"
     mark = "#SBATCH"
-    size_options = ("-N", "--nodes", "-n", "--ntasks", "-c", "--cpus-per-task", "-t", "--time", "--exclusive")
     submit_command = ("sbatch", "--parsable")
     id_pattern = r"^(\d+)(?:;\S+)?\s*$"
 
@@ -260,11 +221,6 @@ class Slurm(BatchScheduler):
         again = "--requeue" if job.resubmit else "--no-requeue"
         requeue = [f"--signal=B:USR1@{NOTICE_S}", again, "--open-mode=append"]
         return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
-
-    def foreseen_start(self, file: Path) -> str:
-        """Return what `sbatch --test-only` says."""
-        match = re.search(r"to start at (\S+)", ask("sbatch", "--test-only", str(file), both=True))
-        return "" if match is None else match[1].replace("T", " ")
 
     def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
         """Return the nodes in the scheduler's order: the batch script runs on the first."""
@@ -327,7 +283,6 @@ class Oar(BatchScheduler):
 
     name = "oar"
     mark = "#OAR"
-    size_options = ("-l", "--resource")
     submit_command = ("oarsub", "-S")
     id_pattern = r"OAR_JOB_ID=(\d+)"
 
@@ -344,7 +299,8 @@ class Oar(BatchScheduler):
             raise LaunchError(where="--out", rule=rule, got=self.folder, fix=fix)
         cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
         # A second -l would be an alternative, and OAR takes the one that starts first.
-        size = [] if self.has_own_size else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
+        has_own = any(word.startswith(("-l", "--resource")) for word in job.scheduler_options)
+        size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
         again = ["-t idempotent"] if job.resubmit else []
         log = f"{self.folder}/job-%jobid%.log"
         return [f"-n {job.name}", *size, f"--checkpoint {NOTICE_S}", *again, f"-O {log}", f"-E {log}"]
@@ -372,9 +328,9 @@ class Pbs(BatchScheduler):
 
     name = "pbs"
     mark = "#PBS"
-    size_options = ("-l",)
     submit_command = ("qsub",)
     id_pattern = r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$"
+    log = "{id}.OU"  # PBS names it, since `-o` of the script is a folder
 
     def directives(self) -> list[str]:
         """Return the `#PBS` options; with as many MPI processes as CPUs, the node file has a line for each CPU."""
@@ -385,23 +341,14 @@ class Pbs(BatchScheduler):
         again = f"-r {'y' if job.resubmit else 'n'}"
         return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
 
-    def log(self, job_id: str) -> Path:
-        """Return the file that PBS names, since `-o` of the script is a folder."""
-        return self.folder / f"{job_id}.OU"
-
     def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
         """Return the hosts of the node file."""
         ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
         return self.here.id.partition(".")[0], self.hosts_of_file(), ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell; its session, and so all that it starts, is part of the job where PBS can attach it."""
-        if is_here(host):
-            return ["bash", "-c", line]
-        attach = shlex.quote(shutil.which("pbs_attach") or "pbs_attach")  # a shell over ssh may have another PATH
-        job_id = shlex.quote(self.here.id)
-        join = f"if command -v {attach} >/dev/null; then {attach} -j {job_id} -p $$ >&2; fi"
-        return over_ssh(self.job, host, f"exec bash -c {shlex.quote(f'{join}; {line}')}")
+        """Return a remote shell."""
+        return ["bash", "-c", line] if is_here(host) else over_ssh(self.job, host, line)
 
     def may_resume(self, signal_name: str) -> bool:
         """Return False for SIGTERM: PBS sends it to jobs that their owner deletes; the walltime is watched here."""
@@ -435,40 +382,11 @@ class Ssh(Launcher):
         """Return False: a signal comes from the person at the keyboard."""
         return False
 
-    def resubmit(self, started_at: float) -> int:
-        """Return that the study can be resumed: there is no queue."""
-        return ExitCode.STOPPED
-
 
 def over_ssh(job: Job, host: Host, line: str) -> list[str]:
     """Return a remote shell that asks for no password; the end of its input tells the agent that we are gone."""
     alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
     return ["ssh", *alive, *job.ssh_options, host.name, line]
-
-
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Return the hosts of `[user@]name[:cpus]`, with commas between them: no option of ssh, and no more than a name.
-
-    Raises:
-        SpaceError: One has another form, or none is given, or one is given twice.
-    """
-    hosts = []
-    for each in [part.strip() for part in text.split(",")]:
-        match = re.fullmatch(r"((?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)(?::(\d+))?", each, flags=re.ASCII)
-        if match is None or match[2] == "0":
-            rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
-            raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
-        hosts.append(Host(match[1], None if match[2] is None else int(match[2])))
-    names = [host.name for host in hosts]
-    if len(set(names)) < len(names):
-        raise wrong_option("--hosts", rule="must be different hosts", got=", ".join(names), fix="List each once.")
-    return tuple(hosts)
-
-
-def dashboard_line(head: str, port: int) -> str:
-    """Return the line by which one's own machine reaches Ray's dashboard, which listens on loopback on the head."""
-    line = shlex.join(["ssh", "-N", "-L", f"{DASHBOARD_PORT}:127.0.0.1:{port}", head])
-    return f"{line}  # Ray dashboard: http://127.0.0.1:{DASHBOARD_PORT}"
 
 
 LAUNCHERS: dict[str, type[Launcher]] = {each.name: each for each in (Slurm, Oar, Pbs, Ssh)}

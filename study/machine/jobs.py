@@ -1,4 +1,4 @@
-"""The batch job that this process belongs to, as the variables of SLURM, OAR, PBS and Kubernetes say. Standard library.
+"""The batch job that this process belongs to, as the variables of SLURM, OAR, PBS and Kubernetes say.
 
 Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 User's Guide.
 """
@@ -7,15 +7,15 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 _SCHEDULER_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     """A batch job, seen from inside."""
 
     scheduler: str
@@ -26,7 +26,7 @@ class Job:
     """SLURM's name of the cluster; empty elsewhere."""
     restarts: int = 0
     """How often SLURM has started this job again."""
-    node_file: Path = Path(os.devnull)
+    node_file: str = os.devnull
     """OAR and PBS: a file with one line for each CPU, the name of its host; it is on the job's first node only."""
     node_list: str = ""
     """SLURM: the hosts in its short form, `n[1-3,7]`."""
@@ -42,53 +42,43 @@ class Job:
         return self.scheduler == "oar" and oar_says_over(*_ask("oarstat", "-s", "-j", other_id))
 
 
-def _slurm(identifier: str, variables: Mapping[str, str]) -> Job:
-    return Job(
-        scheduler="slurm",
-        id=identifier,
-        cluster=variables.get("SLURM_CLUSTER_NAME", ""),
-        restarts=_number(variables, "SLURM_RESTART_COUNT") or 0,
-        node_list=variables.get("SLURM_JOB_NODELIST", ""),
-        cpus_per_node=variables.get("SLURM_JOB_CPUS_PER_NODE", ""),
-        ends_at=_number(variables, "SLURM_JOB_END_TIME"),
-    )
-
-
-def _oar(identifier: str, variables: Mapping[str, str]) -> Job:
-    walltime_s = _number(variables, "OAR_JOB_WALLTIME_SECONDS")
-    # Counted from now: the script begins a few seconds after the job.
-    ends_at = None if walltime_s is None else time.time() + walltime_s
-    return Job(scheduler="oar", id=identifier, node_file=_file(variables, "OAR_NODEFILE"), ends_at=ends_at)
-
-
-def _pbs(identifier: str, variables: Mapping[str, str]) -> Job:
-    return Job(scheduler="pbs", id=identifier, node_file=_file(variables, "PBS_NODEFILE"))
-
-
-def _kubernetes(_: str, variables: Mapping[str, str]) -> Job:
-    return Job(scheduler="kubernetes", id=variables.get("HOSTNAME", ""))
-
-
-SCHEDULERS: Mapping[str, tuple[str, Callable[[str, Mapping[str, str]], Job]]] = {
-    "slurm": ("SLURM_JOB_ID", _slurm),
-    "oar": ("OAR_JOB_ID", _oar),
-    "pbs": ("PBS_JOBID", _pbs),
-    "kubernetes": ("KUBERNETES_SERVICE_HOST", _kubernetes),
+SCHEDULERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "slurm": (
+        "SLURM_JOB_ID",
+        {
+            "cluster": "SLURM_CLUSTER_NAME",
+            "restarts": "SLURM_RESTART_COUNT",
+            "node_list": "SLURM_JOB_NODELIST",
+            "cpus_per_node": "SLURM_JOB_CPUS_PER_NODE",
+            "ends_at": "SLURM_JOB_END_TIME",
+        },
+    ),
+    "oar": ("OAR_JOB_ID", {"node_file": "OAR_NODEFILE"}),
+    "pbs": ("PBS_JOBID", {"node_file": "PBS_NODEFILE"}),
+    "kubernetes": ("KUBERNETES_SERVICE_HOST", {"id": "HOSTNAME"}),
 }
-"""Scheduler -> the variable by which a process knows that it belongs to a job, and what makes the job of its value."""
+"""Scheduler -> the variable by which a process knows that it belongs to a job, and those of the job's other fields."""
 
 
-def current_job(variables: Mapping[str, str] = os.environ) -> Job | None:
+def current_job(variables: Mapping[str, str] = os.environ) -> BatchJob | None:
     """Return the job that this process belongs to; None outside of one."""
     found = (job_of(scheduler, variables) for scheduler in SCHEDULERS)
     return next((job for job in found if job is not None), None)
 
 
-def job_of(scheduler: str, variables: Mapping[str, str] = os.environ) -> Job | None:
+def job_of(scheduler: str, variables: Mapping[str, str] = os.environ) -> BatchJob | None:
     """Return the job of one scheduler that this process belongs to; None outside of one."""
-    name, make = SCHEDULERS[scheduler]
-    identifier = variables.get(name)
-    return make(identifier, variables) if identifier else None
+    name, names = SCHEDULERS[scheduler]
+    if not variables.get(name):
+        return None
+    given = {field: variables.get(each, "") for field, each in names.items()}
+    numbers = ("restarts", "ends_at")
+    fields = {field: text for field, text in given.items() if text and (text.isdigit() or field not in numbers)}
+    job: BatchJob = msgspec.convert({"scheduler": scheduler, "id": variables[name], **fields}, BatchJob, strict=False)
+    if (walltime_s := _number(variables, "OAR_JOB_WALLTIME_SECONDS")) is not None and scheduler == "oar":
+        # Counted from now: the script begins a few seconds after the job.
+        return msgspec.structs.replace(job, ends_at=time.time() + walltime_s)
+    return job
 
 
 def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
@@ -100,19 +90,16 @@ def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.en
         host_names: Names that this host may have in the batch system's files.
         variables: The environment.
     """
-    if job_of("slurm", variables) is not None:
-        for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
-            if (count := _number(variables, name)) is not None:
-                return count, name
-    if variables.get("OAR_NODEFILE"):
+    for scheduler, name in (("slurm", "SLURM_CPUS_ON_NODE"), ("slurm", "SLURM_CPUS_PER_TASK"), ("pbs", "NCPUS")):
+        if variables.get(SCHEDULERS[scheduler][0]) and (count := _number(variables, name)) is not None:
+            return count, name
+    if node_file := variables.get("OAR_NODEFILE"):
         try:
-            counts = cpus_of_hosts(_file(variables, "OAR_NODEFILE"))
+            counts = cpus_of_hosts(Path(node_file))
         except OSError:  # it is on the job's first node only
             return None, ""
         here = sum(count for name, count in counts.items() if {name, name.partition(".")[0]} & set(host_names))
         return (here, "OAR_NODEFILE") if here else (None, "")
-    if job_of("pbs", variables) is not None and (count := _number(variables, "NCPUS")) is not None:
-        return count, "NCPUS"
     return None, ""
 
 
@@ -124,10 +111,6 @@ def cpus_of_hosts(node_file: Path) -> Counter[str]:
 def _number(variables: Mapping[str, str], name: str) -> int | None:
     text = variables.get(name, "")
     return int(text) if text.isdigit() else None
-
-
-def _file(variables: Mapping[str, str], name: str) -> Path:
-    return Path(variables.get(name) or os.devnull)
 
 
 def _ask(*command: str) -> tuple[int, str, str]:

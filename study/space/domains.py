@@ -1,8 +1,7 @@
 """What a space is made of: closed models that report broken rules, and what it may say about one parameter. Pure."""
 
 import json
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -22,9 +21,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from study.space.parameters import MAX_WHOLE, NAMES, RULES, SCALE, Parameter, Value, attribute
-
-MAX_LISTED = 200
-"""Values of a range that is dealt as a list: scales, and the axes of a throughput grid."""
 
 
 def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
@@ -98,33 +94,19 @@ class Range(Model):
     low: Value = Field(description="Smallest value.")
     high: Value = Field(description="Largest value.")
     log: bool = Field(False, description="Sample the logarithm uniformly.")
-    step: Value | None = Field(None, description="Distance between neighbouring values; not with `log`.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Range":
-        low, high, step = self.low, self.high, self.step
-        if not low < high:
-            fix = "Swap the bounds." if low > high else "Give one value instead of a range."
-            raise broken(rule="`low < high` must hold", got=f"low={low}, high={high}", fix=fix)
-        if self.log and low <= 0:
-            rule = "`low > 0` must hold with `log: true`"
-            raise broken(rule=rule, got=f"low={low}", fix="Raise `low` or drop `log`.")
-        if step is not None and (self.log or step <= 0):
-            rule, got = "`step > 0` without `log: true` must hold", f"step={step}, log={self.log}"
-            raise broken(rule=rule, got=got, fix="Drop one of the two.")
-        if step is not None and not is_multiple(high - low, step):
-            rule, got = "`high` must be `low` plus a whole number of steps", f"low={low}, high={high}, step={step}"
-            raise broken(rule=rule, got=got, fix="Change one of the three.")
+        if not self.low < self.high:
+            fix = "Swap the bounds." if self.low > self.high else "Give one value instead of a range."
+            raise broken(rule="`low < high` must hold", got=f"low={self.low}, high={self.high}", fix=fix)
+        if self.log and self.low <= 0:
+            rule, fix = "`low > 0` must hold with `log: true`", "Raise `low` or drop `log`."
+            raise broken(rule=rule, got=f"low={self.low}", fix=fix)
         return self
 
 
 Domain = Value | Choices | Range
-
-
-def is_multiple(length: float, step: float) -> bool:
-    """Return whether `length` is a whole number of steps, up to rounding."""
-    steps = length / step
-    return math.isfinite(steps) and abs(steps - round(steps)) < 1e-6
 
 
 def bounds(domain: Domain) -> tuple[Value, Value]:
@@ -147,38 +129,23 @@ def largest(domain: Domain) -> Value:
 def contains(domain: Domain, value: Value) -> bool:
     """Return whether `value` is one that `domain` can take."""
     if isinstance(domain, Range):
-        on_step = domain.step is None or is_multiple(value - domain.low, domain.step)
-        return on_step and domain.low <= value <= domain.high
+        return domain.low <= value <= domain.high
     return value in values(domain)
 
 
-def values(domain: Domain) -> Iterable[Value]:
-    """Return every value of a domain, whose ranges are of whole numbers."""
+def values(domain: Domain) -> Sequence[Value]:
+    """Return every value of a domain, whose range is of whole numbers."""
     if isinstance(domain, Choices):
         return domain.choices
-    if isinstance(domain, Range):
-        return range(int(domain.low), int(domain.high) + 1, int(domain.step or 1))
-    return (domain,)
+    return range(int(domain.low), int(domain.high) + 1) if isinstance(domain, Range) else (domain,)
 
 
-def listed(given: Range) -> list[Value]:
-    """Return the values of a range that is dealt as a list: those of its `step`, else each twice the one before.
-
-    Without a step 1 to 46 is 1, 2, 4, 8, 16, 32, 46: both ends, and so few between that each is run often.
-    """
-    low, high = int(given.low), int(given.high)
-    if given.step is not None:
-        stepped = range(low, high + 1, int(given.step))
-        if len(stepped) > MAX_LISTED:
-            fix = "Raise `step`, or leave it out: each value is then twice the last."
-            raise broken(rule=f"at most {MAX_LISTED} values", got=str(len(stepped)), fix=fix)
-        return list(stepped)
-    found: list[Value] = []
-    value = low
-    while value < high:
-        found.append(value)
-        value = max(2 * value, 1)
-    return [*found, high]
+def _doubled(low: int, high: int) -> Iterable[int]:
+    """Yield the list that a range stands for: 1 to 46 is 1, 2, 4, 8, 16, 32, 46, so few that each is run often."""
+    while low < high:
+        yield low
+        low = max(2 * low, 1)
+    yield high
 
 
 def checked(parameter: Parameter, value: Value) -> Value:
@@ -188,10 +155,9 @@ def checked(parameter: Parameter, value: Value) -> Value:
         PydanticCustomError: It is none.
     """
     value = _as_whole(value) if parameter.kind is int else float(value)
-    if parameter.kind is int and not isinstance(value, int):
-        raise broken(rule="must be a whole number", got=str(value), fix="Write a whole number.")
-    if not parameter.allows(value):
-        raise broken(rule=f"must be {parameter.bounds}", got=str(value), fix="Change the value.")
+    if not isinstance(value, parameter.kind) or not parameter.allows(value):
+        kind = "a whole number" if parameter.kind is int else "a number"
+        raise broken(rule=f"must be {kind} {parameter.bounds}", got=str(value), fix="Change the value.")
     return value
 
 
@@ -229,9 +195,9 @@ def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
         if not isinstance(given, Range):
             return checked(parameter, given)
         low, high = checked(parameter, given.low), checked(parameter, given.high)
-        step = given.step if given.step is None else checked(parameter, given.step)
-        spread = given.model_copy(update={"low": low, "high": high, "step": step})
-        return spread if sampled else Choices(choices=listed(spread))
+        return (
+            Range(low=low, high=high, log=given.log) if sampled else Choices(choices=[*_doubled(int(low), int(high))])
+        )
 
     return Annotated[_Written, AfterValidator(check)]
 
@@ -253,7 +219,7 @@ def _field(parameter: Parameter) -> Any:
 ParametersSpec: type[Model] = create_model(
     "ParametersSpec",
     __base__=Domains,
-    __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log, step} (a range).",
+    __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log} (a range).",
     **{
         attribute(name): (domain_of(parameter, sampled=name != SCALE), _field(parameter))
         for name, parameter in NAMES.items()
@@ -263,11 +229,8 @@ ParametersSpec: type[Model] = create_model(
 
 def _of_kinds(given: dict[str, Value]) -> dict[str, Value]:
     """Return a setting with each number of its parameter's kind; what is no such number, `rules` refuse."""
-    found = dict(given)
-    for name, value in given.items():
-        if name in NAMES:
-            found[name] = _as_whole(value) if NAMES[name].kind is int else float(value)
-    return found
+    kinds = {name: NAMES[name].kind for name in given if name in NAMES}
+    return {name: float(value) if kinds.get(name) is float else _as_whole(value) for name, value in given.items()}
 
 
 Values = Annotated[dict[str, Value], AfterValidator(_of_kinds)]

@@ -1,20 +1,23 @@
 """Rules between the sections of a space. Pure.
 
-A rule is a function that yields a `Fault` for each place that breaks it. `LEFT_OUT` and `MUST` hold those that are a
-condition and a message. What concerns one section alone is a validator of it, in `sections`. `RULES` has the functions
-of each kind of study; `parsing` runs them.
+Most are a row of one of three tables, a condition and a message. A rule that needs more is a function that yields a
+`Fault` for each place that breaks it. What concerns one section alone is a validator of it, in `sections`. `parsing`
+runs them.
 """
 
+import ast
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from study.errors import Fault
-from study.space.domains import MAX_LISTED, Choices, Domain, Range, contains, largest, smallest, values
-from study.space.names import meant_by
+from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
+from study.space.faults import as_yaml, fault, unknown
 from study.space.parameters import (
     END_FRACTION,
     FRAGMENT,
@@ -27,37 +30,34 @@ from study.space.parameters import (
     Value,
     attribute,
 )
-from study.space.procgen import MAX_LEVELS, TRAINING_LEVELS, is_procgen
-from study.space.sections import EnvironmentSpec
-from study.space.settings import batch_domain, batch_unit, minibatch_bounds, misfit, overlay, resolve
-from study.space.space_file import as_yaml
+from study.space.sections import MAX_LEVELS, TRAINING_LEVELS, EnvironmentSpec, is_procgen
+from study.space.settings import batch_domain, batch_unit, minibatch_bounds
 from study.space.spec import StudySpec
 from study.text import listed
 
 Rule = Callable[[StudySpec], Iterator[Fault]]
 Faults = Iterator[Fault]
-Condition = Callable[[StudySpec], object]
+Row = tuple[str, Callable[[StudySpec], object], str, str]
+"""Places, separated by blanks; when the rule applies; what must hold, where `{s}` is the space; what to do."""
 
 MAX_UNITS = 1_000
 """Combinations of environments and lengths of fragments that a batch is compared with."""
 
-
-def fault(where: str, rule: str, got: object, fix: str) -> Fault:
-    """Return a fault; `got` as YAML has it, text as it is."""
-    return Fault(where=where, rule=rule, got=got if isinstance(got, str) else as_yaml(got), fix=fix)
-
-
-# --- keys that some spaces may not have, and values that others must have ---------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 _REMOVE = "Remove it."
 _MADE_BY_SCRIPT = " ".join(
     f"environment.{name}" for name in EnvironmentSpec.model_fields if name not in ("id", "floor", "reference", "target")
 )
 _TIMED = "a throughput study counts its iterations itself, searches for nothing, and evaluates nothing"
-LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
+
+
+def _above(floor: float | None, value: float | None) -> bool:
+    return floor is None or value is None or floor < value
+
+
+LEFT_OUT: tuple[Row, ...] = (
     ("holdup", lambda s: s.algorithm != "PPO", "a hold-up study needs PPO, not {s.algorithm}", _REMOVE),
-    ("standardization", lambda s: s.algorithm != "PPO" and s.standardization != "none",
-     "{s.algorithm} standardises no advantages", _REMOVE),
     ("learner", lambda s: s.traits.asynchronous and s.learner == "fused",
      "learner: fused has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
     ("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}", "Set execution: real."),
@@ -95,25 +95,46 @@ LEFT_OUT: tuple[tuple[str, Condition, str, str], ...] = (
     ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
      "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."),
 )  # fmt: skip
-"""Keys; when they must have their defaults; why; what to do. `{s}` is the space."""
-MUST: tuple[tuple[str, Condition, str, str], ...] = (
+"""Keys that must have their defaults."""
+NEEDED: tuple[Row, ...] = (
+    ("environment.floor", lambda s: s.learns and (s.holdup or s.environment.reference is not None),
+     "a score needs it", "Add it: what random actions get, by `python -m study evaluate SPACE --random`."),
+    ("environment.reference",  # of a script it is left to the person
+     lambda s: s.learns and (s.holdup or (s.environment.floor is not None and s.config is None)),
+     "a score needs it", "Add it: what a good policy gets, as published, or the most that is possible."),
+    ("environment.target", lambda s: s.learns and (s.holdup or s.search.objective.endswith("_to_target")),
+     "a hold-up study, or a search for a price of reaching it, needs it",
+     "Add it: as the environment's page says, or nine tenths of the way from floor to reference."),
+    ("throughput", lambda s: s.kind == "throughput", "must be given with kind: throughput", "Add throughput.grids."),
+    ("budget.env_steps", lambda s: smallest({**s.fixed, **s.tuned}.get(END_FRACTION, 1)) < 1,
+     f"must be given with parameters.{END_FRACTION}, as the learning rate falls over it", "Add it."),
+    ("search.num_trials", lambda s: s.kind == "search" and _counts_trials(s),
+     "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
+)  # fmt: skip
+"""Keys that must be given."""
+MUST: tuple[Row, ...] = (
+    ("environment.reference", lambda s: not _above(s.environment.floor, s.environment.reference),
+     "must be above the floor, {s.environment.floor}",
+     "Set floor to what a policy gets that learnt nothing, and reference to what a good one gets."),
+    ("environment.target", lambda s: not _above(s.environment.floor, s.environment.target),
+     "must be above the floor, {s.environment.floor}", "Set target to a return worth reaching."),
     ("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",
      "Procgen needs backend: envpool", _REMOVE),
     ("environment.backend", lambda s: s.runner == "stock" and s.environment.backend == "envpool",
      "`envpool` needs runner: batched", "Set runner: batched."),
+    ("algorithm", lambda s: s.algorithm == "A2C" and s.fused_left_out,  # RLlib's learner has another optimizer
+     "`A2C` needs the fused learner, and {s.fused_left_out}", "Remove one of the two."),
     ("algorithm", lambda s: s.kind == "throughput" and s.traits.asynchronous,
      "a throughput study times the phases of an iteration, and those of {s.algorithm} overlap",
      "Use kind: search with budget.time_s, or algorithm: PPO."),
-    ("throughput", lambda s: s.kind == "throughput" and s.throughput is None, "must be given with kind: throughput",
-     "Add throughput.grids."),
+    ("algorithm", lambda s: s.script and s.algorithm != s.script.base_algorithm,
+     "is the script's, {s.script.base_algorithm}", "Remove it, or change the script."),
+    ("environment.id", lambda s: s.script and s.environment.id != s.script.environment,
+     "is the script's, {s.script.environment}", "Remove it, or change the script."),
     ("budget", lambda s: s.learns and not (s.budget.env_steps or s.budget.iterations or s.budget.time_s),
      "one of env_steps, iterations, time_s must be given", "Add budget.env_steps."),
-    ("budget.env_steps", lambda s: smallest({**s.fixed, **s.tuned}.get(END_FRACTION, 1)) < 1 and not s.budget.env_steps,
-     f"must be given with parameters.{END_FRACTION}, as the learning rate falls over it", "Add it."),
     ("search.objective", lambda s: s.execution == "emulated" and s.search.objective == "time_to_target_s",
      "in emulation only environment steps are a fact", "Use env_steps_to_target, or execution: real."),
-    ("search.num_trials", lambda s: s.kind == "search" and s.search.num_trials is None and _counts_trials(s),
-     "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
     ("parameters.num_minibatches",
      lambda s: s.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
@@ -135,64 +156,23 @@ MUST: tuple[tuple[str, Condition, str, str], ...] = (
      "a target is reached when two consecutive evaluations are at or above it, so that two are needed",
      "Raise it; 10 gives a tenth of the budget as resolution."),
 )  # fmt: skip
-"""Place of the fault; when it is one; what must hold; what to do."""
+"""Places where something else must stand."""
 
 
-def _at(spec: StudySpec, place: str) -> tuple[Any, Any]:
-    """Return the value at a place of a space, and its default; None where it is a section."""
-    *above, name = place.split(".")
-    section = functools.reduce(getattr, above, spec)
-    value, default = getattr(section, name), type(section).model_fields[name].get_default()
-    return value, default
-
-
-def _shown(value: Any) -> str:
-    return as_yaml(value) if isinstance(value, (str, int, float, list, tuple)) else ""
-
-
-def left_out(s: StudySpec) -> Faults:
-    """Yield the keys that a space may not have, by the table."""
-    for places, when, rule, fix in LEFT_OUT:
-        for where in places.split() if when(s) else ():
-            value, default = _at(s, where)
-            if value != default:
-                yield fault(where, rule.format(s=s), _shown(value), fix)
-
-
-def must_hold(s: StudySpec) -> Faults:
-    """Yield the places where something else must stand, by the table."""
-    for where, when, rule, fix in MUST:
-        if when(s):
-            yield fault(where, rule.format(s=s), _shown(_at(s, where)[0]), fix)
+def tables(s: StudySpec) -> Faults:
+    """Yield the places that break a row of the tables."""
+    for table in (LEFT_OUT, NEEDED, MUST):
+        for places, when, rule, fix in table:
+            for where in places.split() if when(s) else ():
+                *above, name = where.split(".")
+                section = functools.reduce(getattr, above, s)
+                value, default = getattr(section, name), type(section).model_fields[name].get_default()
+                if table is MUST or (value != default if table is LEFT_OUT else value is None):
+                    plain = isinstance(value, (str, int, float, list, tuple))
+                    yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix)
 
 
 # --- what every study keeps -------------------------------------------------------------------------------------------
-
-_SET_BY_STUDY = {
-    "environment": "env env_config observation_space action_space",
-    "env_runners": "num_env_runners num_envs_per_env_runner num_cpus_per_env_runner sample_timeout_s env_runner_cls "
-    "rollout_fragment_length gym_env_vectorize_mode num_gpus_per_env_runner custom_resources_per_env_runner",
-    "learners": "num_learners num_cpus_per_learner num_gpus_per_learner learner_class custom_resources_per_learner",
-    "training": "train_batch_size train_batch_size_per_learner minibatch_size use_kl_loss learner_class model "
-    + " ".join(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
-    "resources": "num_cpus_for_main_process placement_strategy",
-    "debugging": "seed",
-    "rl_module": "model_config algorithm_config_overrides_per_module",
-}
-"""What `rllib:` may not set: the recorded spec could disagree with what ran."""
-_IGNORED = {"environment": "clip_rewards", "env_runners": "observation_filter compress_observations"}
-"""What RLlib's new API stack ignores."""
-
-
-def not_in_rllib(s: StudySpec) -> Faults:
-    """Yield the options of `rllib:` that the study sets itself, or that RLlib ignores."""
-    for section, arguments in s.rllib.items():
-        for name in arguments:
-            if name in _SET_BY_STUDY.get(section, "").split():
-                fix = "Remove it, and use the keys of the space."
-                yield fault(f"rllib.{section}.{name}", "cannot be set: the study sets it itself", "", fix)
-            if name in _IGNORED.get(section, "").split():
-                yield fault(f"rllib.{section}.{name}", "RLlib's new API stack ignores it", "", _REMOVE)
 
 
 def of_algorithm(s: StudySpec) -> Faults:
@@ -217,73 +197,62 @@ def procgen_levels(s: StudySpec) -> Faults:
     """Yield the arguments of a Procgen game that EnvPool would take for something else."""
     sections = {"environment": s.environment.kwargs, "evaluation": s.evaluation.kwargs}
     for section, kwargs in sections.items() if is_procgen(s.environment.id) else ():
-        wrong = {}
-        if kwargs.get("distribution_mode", "easy") not in TRAINING_LEVELS:
-            wrong["distribution_mode"] = "easy or hard"
+        if (mode := kwargs.get("distribution_mode", "easy")) not in TRAINING_LEVELS:
+            yield fault(f"{section}.kwargs.distribution_mode", "must be easy or hard", mode, "Change the value.")
         for name in ("num_levels", "start_level"):
             if type(value := kwargs.get(name, 0)) is not int or not 0 <= value <= MAX_LEVELS:
-                wrong[name] = f"a whole number from 0 to {MAX_LEVELS}"
-        if kwargs.get("num_levels") == 0 and kwargs.get("start_level"):
-            wrong["start_level"] = "left out where num_levels is 0, which means all levels"
-        for name, rule in wrong.items():
-            yield fault(f"{section}.kwargs.{name}", f"must be {rule}", kwargs[name], "Change the value.")
+                rule = f"must be a whole number from 0 to {MAX_LEVELS}"
+                yield fault(f"{section}.kwargs.{name}", rule, value, "Change the value.")
 
 
-_RETURNS = {
-    "floor": "what random actions get, by `python -m study evaluate SPACE --random`",
-    "reference": "what a good policy gets, as published, or the most that is possible",
-    "target": "as the environment's page says, or nine tenths of the way from floor to reference",
-}
-"""The returns that give a score its meaning, and how to choose them."""
+_OURS = (
+    *(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
+    *("env", "env_config", "observation_space", "action_space", "num_env_runners", "num_envs_per_env_runner"),
+    *("num_cpus_per_env_runner", "num_gpus_per_env_runner", "custom_resources_per_env_runner", "env_runner_cls"),
+    *("rollout_fragment_length", "gym_env_vectorize_mode", "sample_timeout_s", "learner_class", "num_learners"),
+    *("num_cpus_per_learner", "num_gpus_per_learner", "custom_resources_per_learner", "train_batch_size"),
+    *("train_batch_size_per_learner", "minibatch_size", "use_kl_loss", "model", "model_config", "seed"),
+    *("num_cpus_for_main_process", "placement_strategy", "algorithm_config_overrides_per_module"),
+    *("clip_rewards", "observation_filter", "compress_observations"),  # which RLlib's new API stack ignores
+)
+"""What `rllib:` may not set: the recorded spec could disagree with what ran."""
 
 
-def returns(s: StudySpec) -> Faults:
-    """Yield the returns that give a score its meaning and are missing, or not above the floor."""
-    floor, reference, target = s.environment.floor, s.environment.reference, s.environment.target
-    needed = dict.fromkeys(_RETURNS if s.learns and s.holdup else (), "a hold-up study")
-    if s.learns and s.search.objective.endswith("_to_target"):
-        needed["target"] = f"search.objective {s.search.objective}"
-    if s.learns and reference is not None:
-        needed["floor"] = "a score, which reference is given for,"
-    if s.learns and floor is not None and s.config is None:  # of a script the reference is left to the person
-        needed["reference"] = "a score, which floor is given for,"
-    for name, what in needed.items():
-        if getattr(s.environment, name) is None:
-            yield fault(f"environment.{name}", f"{what} needs it", "", f"Add it: {_RETURNS[name]}.")
-    for name, value in (("reference", reference), ("target", target)):
-        if floor is not None and value is not None and not floor < value:
-            fix = f"Set floor to what a policy gets that learnt nothing, and {name} to a return worth reaching."
-            yield fault(f"environment.{name}", f"`floor < {name}` must hold", f"floor={floor}, {name}={value}", fix)
-            return
+@functools.cache
+def _rllib_methods(algorithm: str) -> dict[str, set[str]]:
+    """Return method of RLlib's configuration -> its arguments, by Ray's source: to import it takes seconds."""
+    ray, found = find_spec("ray"), dict[str, set[str]]()
+    names = ["algorithm_config", *({"APPO": "ppo impala appo", "IMPALA": "impala"}.get(algorithm, "ppo").split())]
+    for name in names if ray is not None and ray.origin is not None else ():
+        folder = Path(ray.origin).parent / "rllib" / "algorithms"  # type: ignore[union-attr,arg-type]
+        file = folder / f"{name}.py" if name == "algorithm_config" else folder / name / f"{name}.py"
+        for each in ast.parse(file.read_text(encoding="utf-8")).body:
+            for method in each.body if isinstance(each, ast.ClassDef) and each.name.endswith("Config") else ():
+                if isinstance(method, ast.FunctionDef):
+                    arguments = {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}
+                    found.setdefault(method.name, set()).update(arguments - {"self"})
+    return found
 
 
-def fused_alone(s: StudySpec) -> Iterator[tuple[str, str]]:
-    """Yield what a space asks for and RLlib's own learner would leave undone without a word: place, and value."""
-    if s.algorithm == "A2C":
-        yield "algorithm", "`A2C` "  # RLlib's learner has another optimizer, and standardises
-    if s.algorithm == "PPO" and s.standardization in ("steps", "none"):
-        yield "standardization", f"`{s.standardization}` "
-
-
-def without_fused(s: StudySpec) -> Faults:
-    """Yield what needs the fused learner in a space that has RLlib's own."""
-    # Where `fused` is asked for and cannot serve, a trial finds that.
-    own = "learner: rllib is set" if s.learner == "rllib" else s.learner == "auto" and s.fused_obstacle
-    for where, what in fused_alone(s) if own else ():
-        yield fault(where, f"{what}needs the fused learner, and {own}", "", "Remove one of the two.")
-
-
-# --- spaces with a script ---------------------------------------------------------------------------------------------
+def of_rllib(s: StudySpec) -> Faults:
+    """Yield the options of `rllib:` that RLlib has not, or that the study sets itself."""
+    methods = _rllib_methods(s.algorithm) if s.rllib else {}
+    for method, arguments in s.rllib.items() if methods else ():
+        if method not in methods:
+            yield unknown(f"rllib.{method}", sorted(name for name in methods if not name.startswith("_")))
+            continue
+        for name in arguments:
+            if name in _OURS:
+                fix = "Remove it, and use the keys of the space."
+                yield fault(f"rllib.{method}.{name}", "cannot be set: the study sets it itself", "", fix)
+            elif name not in methods[method]:
+                yield unknown(f"rllib.{method}.{name}", sorted(methods[method]))
 
 
 def of_script(s: StudySpec) -> Faults:
-    """Yield what a space says otherwise than its script, or of a parameter that the script has no one value of."""
+    """Yield the parameters of which the script has no one value that the study could change, or that it needs."""
     if (script := s.script) is None:
         return
-    said = {"algorithm": (s.algorithm, script.base_algorithm), "environment.id": (s.environment.id, script.environment)}
-    for where, (got, own) in said.items():
-        if got != own:
-            yield fault(where, f"is the script's, {own}", got, "Remove it, or change the script.")
     for name in script.overridden:
         if name in s.given_parameters:
             rule = "every module that learns has a value of its own in the script, which a study does not change"
@@ -322,13 +291,9 @@ def batches(s: StudySpec) -> Faults:
         yield fault(where, rule, f"{lanes} lanes and {steps} steps", fix)
         return
     for scale in s.scales:
-        yield from _multiples(where, batch_domain(s, scale), _units(s, scale, sampled=_is_sampled(batch)))
+        yield from _multiples(where, batch_domain(s, scale), _units(s, scale, sampled=isinstance(batch, Range)))
     if minibatches is not None and s.rule("num_minibatches") is None:
         yield from _multiples("parameters.minibatch_size", minibatches, [learners])
-
-
-def _is_sampled(domain: Domain) -> bool:
-    return isinstance(domain, Range) and domain.step is None
 
 
 def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
@@ -337,17 +302,21 @@ def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
     if not sampled and (not s.traits.asynchronous or s.script is not None):
         return
     fragments = s.domain(FRAGMENT) if s.traits.asynchronous else 1
-    counts = (itertools.islice(values(each), MAX_LISTED) for each in (s.domain("num_envs_per_env_runner"), fragments))
-    for num_envs, fragment in itertools.islice(itertools.product(*counts), MAX_UNITS):
+    pairs = itertools.product(values(s.domain("num_envs_per_env_runner"))[:MAX_UNITS], values(fragments)[:MAX_UNITS])
+    for num_envs, fragment in itertools.islice(pairs, MAX_UNITS):
         unit = batch_unit(s, scale, int(num_envs), int(fragment))
         # Steps of each runner are whole numbers too.
         yield math.lcm(unit, scale) if sampled and s.rule("steps_per_env_runner") is not None else unit
 
 
 def _multiples(where: str, domain: Domain, units: Iterable[int]) -> Faults:
-    """Yield a fault for the first unit that a size is no multiple of."""
+    """Yield a fault for the first unit that a size is no multiple of, or that a range, which is sampled, holds none."""
     for unit in units:
-        if got := misfit(domain, unit):
+        if isinstance(domain, Range):
+            got = f"{domain.low} to {domain.high}" if domain.high // unit * unit < domain.low else ""
+        else:
+            got = next((str(value) for value in values(domain) if value % unit), "")
+        if got:
             rule = f"must be, or hold, a multiple of {unit}, so that every learner and lane has an equal share"
             yield fault(where, rule, got, f"Use multiples of {unit}, or a wider range.")
             return
@@ -369,16 +338,12 @@ def trials(s: StudySpec) -> Faults:
         yield fault("search.num_trials", rule, number, f"Raise it to {least}, or list fewer scales or baselines.")
     if s.search.sampler != "grid":
         return
-    sizes = [len(s.scales), len(s.search.seeds)]
     for name, domain in s.tuned.items():
-        if isinstance(domain, Choices):
-            sizes.append(len(domain.choices))
-        elif domain.step is not None:
-            sizes.append(round((domain.high - domain.low) / domain.step) + 1)
-        else:
-            rule, got = "must be a list, or a range with a step, with sampler grid", f"{domain.low} to {domain.high}"
-            yield fault(f"parameters.{name}", rule, got, "List the values.")
-    if (total := math.prod(sizes)) > MAX_TRIALS:
+        if isinstance(domain, Range):
+            got = f"{domain.low} to {domain.high}"
+            yield fault(f"parameters.{name}", "must be a list with sampler grid", got, "List the values.")
+    sizes = [len(domain.choices) for domain in s.tuned.values() if isinstance(domain, Choices)]
+    if (total := math.prod([len(s.scales), len(s.search.seeds), *sizes])) > MAX_TRIALS:
         yield fault("search.sampler", f"a grid has at most {MAX_TRIALS} trials", total, "List fewer values.")
 
 
@@ -394,8 +359,7 @@ def baselines(s: StudySpec) -> Faults:
         if not wrong:  # a space with these values must have batches that run
             own: Any = s.parameters
             fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
-            alone = s.model_copy(update={"parameters": fixed})
-            for each in batches(alone):
+            for each in batches(s.model_copy(update={"parameters": fixed})):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")
     if s.holdup is not None:
@@ -406,9 +370,7 @@ def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Fault
     for name, value in given.items():
         where, known = f"{place}.{name}", NAMES.get(name)
         if known is None:
-            near = meant_by(name, [*NAMES])
-            fix = f"Use one of: {', '.join(s.traits.names)}." if near is None else f"Did you mean '{near}'?"
-            yield fault(where, "unknown key", "", fix)
+            yield unknown(where, s.traits.names)
         elif name not in {*s.traits.names, *s.parameter_names} or (name == SCALE and place == "holdup.published"):
             yield fault(where, "no such parameter here", "", _REMOVE)
         elif not isinstance(value, known.kind) or not known.allows(value):
@@ -420,39 +382,12 @@ def _outside(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
     """Yield the values of a baseline that the space does not allow."""
     for name, value in given.items():
         replaced = any(parameter == name and s.rule(rule) is not None for rule, parameter in REPLACED.items())
-        domain = None if replaced else s.rule(name) if name in RULES else s.domain(name)
+        domain = None if replaced else s.rule(name)
         if domain is None:
             yield fault(f"{place}.{name}", "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
         elif not contains(domain, value):
             fix = f"Widen parameters.{name} or change the baseline."
             yield fault(f"{place}.{name}", f"must lie in what parameters.{name} allows", value, fix)
-
-
-def one_batch(s: StudySpec) -> Faults:
-    """Yield the batches that use up the budget of a trial: it would learn from random actions alone.
-
-    For a study that a person starts now: one on record is read whatever its budget.
-    """
-    steps = s.budget.env_steps
-    if steps is None or not s.is_on_policy or not s.learns:
-        return
-    scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
-    largest_of = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
-    if s.holdup is not None:
-        naive = {"steps_per_env_runner": s.holdup.naive_steps_per_env_runner}
-        changes: dict[str, Mapping[str, Value]] = {"naive_growth": naive, "published": s.holdup.published}
-        plain: dict[str, Value] = {"train_batch_size": PARAMETERS["train_batch_size"].rllib or 0}
-        for baseline in s.holdup.baselines:
-            sizes = {key: each for key, each in changes.get(baseline, {}).items() if key in (*plain, *naive)}
-            largest_of[baseline] = int(resolve(overlay(plain, sizes), s.holdup.target_scale)["train_batch_size"])
-    name, batch = max(largest_of.items(), key=lambda item: item[1])
-    if batch > steps:
-        rule = "the largest train batch must fit into it, or a trial ends after one batch"
-        got = f"{steps:,} steps and a batch of {batch:,} of {name}"
-        yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
-
-
-# --- hold-up studies --------------------------------------------------------------------------------------------------
 
 
 def holdup_seeds(s: StudySpec) -> Faults:
@@ -472,17 +407,36 @@ def holdup_seeds(s: StudySpec) -> Faults:
             yield fault(f"holdup.{name}", f"{what} needs {least}", count, f"Set count: {least}.")
 
 
-COMMON: tuple[Rule, ...] = (
-    left_out,
-    must_hold,
-    of_algorithm,
-    procgen_levels,
-    returns,
-    without_fused,
-    not_in_rllib,
-    of_script,
-)
+# --- studies that a person starts now ---------------------------------------------------------------------------------
+
+
+def worth_starting(s: StudySpec) -> Faults:
+    """Yield a target above the reference, and batches that use up the budget of a trial: it would learn nothing.
+
+    For a study that a person starts now: one on record is read whatever its budget.
+    """
+    if not _above(s.environment.target, s.environment.reference) and s.environment.target != s.environment.reference:
+        rule, fix = "must not be above the reference, {:g}", "Lower it, or raise environment.reference."
+        yield fault("environment.target", rule.format(s.environment.reference), s.environment.target, fix)
+    if (steps := s.budget.env_steps) is None or not s.is_on_policy or not s.learns:
+        return
+    scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
+    sizes = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
+    if s.holdup is not None:
+        target, published = s.holdup.target_scale, s.holdup.published
+        grown = {"naive_growth": s.holdup.naive_steps_per_env_runner, "published": 0}
+        grown["published"] = int(published.get("steps_per_env_runner", 0))
+        sizes |= {name: grown[name] * target for name in s.holdup.baselines if name in grown}
+        sizes["published"] = max(sizes.get("published", 0), int(published.get("train_batch_size", 0)))
+    name, batch = max(sizes.items(), key=lambda item: item[1])
+    if batch > steps:
+        rule = "the largest train batch must fit into it, or a trial ends after one batch"
+        got = f"{steps:,} steps and a batch of {batch:,} of {name}"
+        yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
+
+
+COMMON: tuple[Rule, ...] = (tables, of_algorithm, procgen_levels, of_rllib, of_script)
 """For every kind of study."""
 SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines, holdup_seeds)
-ASKED: tuple[Rule, ...] = (one_batch,)
+ASKED: tuple[Rule, ...] = (worth_starting,)
 """For a study that a person starts now."""

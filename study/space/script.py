@@ -11,10 +11,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from study.space.domains import Model
-from study.space.parameters import ALGORITHMS, ASYNCHRONOUS, FRAGMENT, PARAMETERS, SCALE, Algorithm, Value
+from study.space.parameters import ALGORITHMS, FRAGMENT, PARAMETERS, SCALE, Algorithm, Value
 
 _OFF_POLICY = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma", "grad_clip", FRAGMENT)
 """What RLlib's other algorithms have of our parameters."""
+_PERHAPS = {"num_epochs", "minibatch_size", "lambda"}
+"""What a script's own algorithm may have beside those of RLlib's that it is derived from."""
 
 
 class ScriptSource(Model):
@@ -66,7 +68,6 @@ class ScriptFacts(Model):
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""
     """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
-
     sharing: Literal["harmless", "wrong", "unknown"] = "harmless"
     """What several of its environments in one process do to one another (`study.trial.engine.envs.probing`); unknown,
     too, of environments for several agents."""
@@ -77,38 +78,28 @@ class ScriptFacts(Model):
         return bool(self.agents)
 
     @property
-    def asynchronous(self) -> bool:
-        """Whether runners go on sampling while the learner learns."""
-        return self.base_algorithm in ASYNCHRONOUS
-
-    @property
-    def is_on_policy(self) -> bool:
-        """Whether a train batch is what the runners sampled with the policy, once; else it is drawn from a buffer."""
-        return self.base_algorithm in ("PPO", *ASYNCHRONOUS)
-
-    @property
     def defaults(self) -> dict[str, Value]:
         """The script's values that a space can hold: numbers within the bounds of our parameters."""
+        numbers = {name: value for name, value in self.values.items() if type(value) in (int, float)}
         found: dict[str, Value] = {}
-        for name, value in self.values.items():
+        for name, value in numbers.items():
             parameter = PARAMETERS.get(name)
-            if parameter is None or isinstance(value, bool) or not isinstance(value, (int, float)):
-                continue
             if name == SCALE:
                 found[name] = max(int(value), 1)  # without runners its main process samples, as one runner does
-            elif math.isfinite(value) and parameter.allows(value) and float(value) == float(parameter.kind(value)):
+            elif parameter and math.isfinite(value) and parameter.allows(value) and value == parameter.kind(value):
                 found[name] = parameter.kind(value)
         return found
 
-
-def of_script(facts: ScriptFacts) -> Algorithm:
-    """Return what a space may give to a script's algorithm; its defaults are the script's values."""
-    known = ALGORITHMS.get(facts.base_algorithm)
-    taken = set(_OFF_POLICY if known is None else known.parameters)
-    if known is not None:
-        taken |= {"num_epochs", "minibatch_size", "lambda"} & facts.values.keys()
-    parameters = tuple(name for name in PARAMETERS if name in taken)
-    return Algorithm(parameters=parameters, asynchronous=facts.asynchronous)
+    @property
+    def traits(self) -> Algorithm:
+        """What a space may give to the script's algorithm; its defaults are the script's values."""
+        known = ALGORITHMS.get(self.base_algorithm)
+        taken = {*_OFF_POLICY} if known is None else {*known.parameters, *(_PERHAPS & self.values.keys())}
+        return Algorithm(
+            name=self.base_algorithm,
+            parameters=tuple(name for name in PARAMETERS if name in taken),
+            defaults={name: value for name, value in self.defaults.items() if name in taken},
+        )
 
 
 def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,10 +1,12 @@
-"""The sections of a space file, those of hold-up and throughput studies included. Pure.
+"""The sections of a space file, those of hold-up and throughput studies included, and the games of Procgen. Pure.
 
 The text below each field is its description in the schema and the field reference.
 """
 
 import difflib
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,12 +14,40 @@ from pydantic import AfterValidator, Field, create_model, field_validator, model
 
 from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
-from study.space.procgen import GAMES, PREFIX, is_procgen
 
 Sampler = Literal["tpe", "random", "grid"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 Scale = Annotated[Whole, Field(ge=1, le=MAX_PROCESSES)]
 Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target"]
+
+GAMES = (
+    *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot", "heist", "jumper"),
+    *("leaper", "maze", "miner", "ninja", "plunder", "starpilot"),
+)
+"""Of Procgen: `procgen:coinrun` and so on, with levels to train on and others to be tested on. They are EnvPool's.
+
+Source: Cobbe et al., "Leveraging procedural generation to benchmark reinforcement learning", arXiv 1912.01588: training
+on 200 levels of the easy and 500 of the hard distribution, tests on others.
+"""
+PREFIX = "procgen:"
+TRAINING_LEVELS = {"easy": 200, "hard": 500}
+NUM_TEST_LEVELS = 100_000
+"""Levels to be tested on, which follow those of training; the paper tests on all there are."""
+MAX_LEVELS = 10**9
+"""Of `num_levels` and of `start_level`: with the levels to be tested on, their sum stays within 32 bits."""
+
+
+def is_procgen(env_id: str) -> bool:
+    """Return whether an id names a Procgen game: `procgen:coinrun`."""
+    return env_id.startswith(PREFIX)
+
+
+def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return EnvPool's task of a Procgen game and its arguments: where levels are not given, those of training."""
+    arguments = dict(kwargs)
+    mode = str(arguments.pop("distribution_mode", "easy"))
+    levels = {"num_levels": TRAINING_LEVELS[mode], "start_level": 0}
+    return f"{env_id.removeprefix(PREFIX).capitalize()}{mode.capitalize()}-v0", {**levels, **arguments}
 
 
 class EnvironmentSpec(Section):
@@ -55,7 +85,7 @@ evaluation, and not when emulated."""
 evaluation, and not when emulated."""
     action_repeat: Whole = Field(1, ge=1)
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
-    frame_stack: Whole = Field(1, ge=1)
+    frame_stack: Whole = Field(1, ge=1, le=64)
     """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
     normalize_rewards: bool = False
     """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
@@ -63,7 +93,11 @@ environment's. Needs PPO or A2C, and at most one learner."""
 
     @field_validator("id")
     @classmethod
-    def _game(cls, env_id: str) -> str:
+    def _named_rightly(cls, env_id: str) -> str:
+        if (file := re.fullmatch(r"([\w/.-]+)\.py(:\w+)", env_id)) is not None:
+            module = file[1].removeprefix("./").replace("/", ".")
+            rule, fix = "must be `module:Class`, without `.py`", f"Did you mean '{module}{file[2]}'?"
+            raise broken(rule=rule, got=f"'{env_id}'", fix=fix)
         if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
             near = difflib.get_close_matches(env_id, [PREFIX + game for game in GAMES], n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
@@ -82,8 +116,8 @@ environment's. Needs PPO or A2C, and at most one learner."""
 class NetworkSpec(Section):
     """RLlib's default network (names of `DefaultModelConfig`): fully connected; for images with convolutions before."""
 
-    fcnet_hiddens: list[Annotated[Whole, Field(ge=1)]] = Field([64, 64], min_length=1)
-    """Units of each hidden layer."""
+    fcnet_hiddens: list[Annotated[Whole, Field(ge=1)]] = Field([64, 64], min_length=1, max_length=64)
+    """Units of each hidden layer; the plan reckons with the memory that they take."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
     vf_share_layers: bool = False

@@ -5,15 +5,15 @@ three forms: what a space or a sampler proposes, the complete one (`rounded`), a
 runners (`runnable`).
 
 A batch that is a multiple of the lanes and learners (`batch_unit`) gives every one of them the same share. What a
-sampler chooses is rounded to such a multiple (`rounded`). What a person wrote runs as it is, or is refused by the rules
-(`misfit`): learners must share it evenly, and asynchronous runners deliver whole fragments only.
+sampler chooses is rounded to such a multiple (`rounded`). What a person wrote runs as it is, or is refused by the
+rules: learners must share it evenly, and asynchronous runners deliver whole fragments only.
 """
 
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from study.space.domains import Choices, Domain, Range, bounds, values
+from study.space.domains import Choices, Domain, Range, bounds
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
@@ -75,7 +75,7 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
     }
     for name, multiple in units.items():
         domain = spec.tuned.get(name)
-        if name in setting and isinstance(domain, Range) and domain.step is None and name not in written:
+        if name in setting and isinstance(domain, Range) and name not in written:
             lowest, highest = math.ceil(domain.low / multiple), max(math.floor(domain.high / multiple), 1)
             setting[name] = multiple * min(max(round(setting[name] / multiple), lowest), highest)
     return setting
@@ -111,15 +111,6 @@ def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: i
     return math.lcm(num_env_runners * num_envs, learners)
 
 
-def misfit(domain: Domain, unit: int) -> str:
-    """Return what of a size is no multiple of a unit; of a range that is sampled, that it holds none."""
-    if isinstance(domain, Range) and domain.step is None:
-        return f"{domain.low} to {domain.high}" if domain.high // unit * unit < domain.low else ""
-    # All of a range are multiples where the first and the step are: there may be too many to look at each.
-    some = (domain.low, domain.low + (domain.step or 0)) if isinstance(domain, Range) else values(domain)
-    return next((str(value) for value in some if value % unit), "")
-
-
 def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
     """Return the train batches that a space allows at a scale."""
     steps = spec.rule("steps_per_env_runner")
@@ -128,10 +119,7 @@ def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
     if isinstance(steps, Choices):
         return Choices(choices=[value * num_env_runners for value in steps.choices])
     if isinstance(steps, Range):
-        step = None if steps.step is None else steps.step * num_env_runners
-        return steps.model_copy(
-            update={"low": steps.low * num_env_runners, "high": steps.high * num_env_runners, "step": step}
-        )
+        return Range(low=steps.low * num_env_runners, high=steps.high * num_env_runners, log=steps.log)
     return steps * num_env_runners
 
 
@@ -187,6 +175,6 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
         return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
     if variant == "stock":
         environment = spec.environment.model_copy(update={"backend": "gymnasium"})
-        stock = {"runner": "stock", "learner": "rllib", "standardization": None, "execution": "auto"}
+        stock = {"runner": "stock", "learner": "rllib", "execution": "auto"}
         return spec.model_copy(update={"environment": environment, **stock})
     return spec

@@ -8,7 +8,6 @@ import contextlib
 import copy
 import difflib
 import io
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,9 +90,9 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
             return found
         is_folder = given.is_dir()
     if is_folder:
-        own = given / "space.yaml"
-        fix = f"Of that study it is {own}; with --name {given.name} --resume the study goes on."
-        fix = fix if own.is_file() else "Name a file in it."
+        fix = "Name a file in it."
+        if (own := given / "space.yaml").is_file():
+            fix = f"Of that study it is {own}; with --name {given.name} --resume the study goes on."
         raise _error(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(f"{given.stem}.yaml", shipped, n=1)
@@ -271,12 +270,3 @@ def _error(
 def dotted(place: Place) -> str:
     """Return the name of a place as messages show it: `parameters.lr`."""
     return ".".join(map(str, place)) or "file"
-
-
-def as_yaml(value: object) -> str:
-    """Return a value in a message as its YAML says it, a long one in part."""
-    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else _SHORT.repr(value)
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 4, 20, 20, 200, 200

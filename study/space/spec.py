@@ -4,23 +4,23 @@ Imports no Ray, torch or Optuna. A study's identity is the digest of the values 
 schema's version: a new key whose default does what was done before stops no resume, and makes no recorded study old.
 """
 
-import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
-from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section
+from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section, inner_model
 from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value, attribute
-from study.space.procgen import is_procgen, tested_on
-from study.space.script import ScriptFacts, of_script
+from study.space.script import ScriptFacts
 from study.space.sections import (
     LEARNERS,
+    NUM_TEST_LEVELS,
+    PREFIX,
     BudgetSpec,
     EnvironmentSpec,
     EvaluationSpec,
@@ -29,11 +29,15 @@ from study.space.sections import (
     ResourcesSpec,
     SearchSpec,
     ThroughputSpec,
+    is_procgen,
+    task_of,
 )
 
 VERSION = 1
 """Version of the schema of space files."""
 Standardization = Literal["steps", "rllib", "none"]
+"""What advantages are standardised over: environment steps only; as RLlib, also over the extra row that it appends to
+each fragment; or not at all."""
 Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
@@ -92,10 +96,6 @@ parameters of its own. With `config` it is the script's, any of RLlib's new API 
     """How a batch is learnt from: `fused`, RLlib's update as one program that JAX compiles, for PPO and A2C, vectors, \
 dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can serve all trials of the \
 study, else `rllib`; each trial records which."""
-    standardization: Standardization | None = None
-    """What advantages are standardised over: environment `steps` only, as RLlib (`rllib`) over the extra row \
-that it appends to each fragment too, or not at all (`none`). None is the learner's own: `steps` for `fused`; \
-`learner: rllib` always does as RLlib. Algorithms other than PPO do not standardise."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
 (or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
@@ -121,21 +121,23 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_defaults(cls, content: Any) -> Any:
-        """Give parameters the defaults of the algorithm, or all that a script says the script's values."""
+    def _fill_in(cls, content: Any) -> Any:
+        """Say what the space does not: the defaults of the algorithm; or all that its script says."""
         if not isinstance(content, dict):
             return content
-        if (facts := content.get("script")) is not None:
-            return _of_script(content, ScriptFacts.model_validate(facts))
-        if not isinstance(parameters := content.get("parameters"), dict):
-            return content
-        algorithm = ALGORITHMS.get(str(content.get("algorithm", "PPO")))
-        if algorithm is None or not algorithm.defaults:
+        facts = None if (found := content.get("script")) is None else ScriptFacts.model_validate(found)
+        traits = facts.traits if facts else ALGORITHMS.get(str(content.get("algorithm", "PPO")))
+        parameters, environment = content.get("parameters", {} if facts else None), content.get("environment", {})
+        if traits is None or not isinstance(parameters, dict) or not isinstance(environment, dict):
             return content
         replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
-        defaults = {name: value for name, value in algorithm.defaults.items() if name not in replaced}
-        learner = {"learner": "rllib"} if algorithm.asynchronous else {}
-        return {**learner, **content, "parameters": {**defaults, **parameters}}
+        defaults = {name: value for name, value in traits.defaults.items() if name not in replaced}
+        filled = {**content, "parameters": {**defaults, **parameters}}
+        if traits.name not in ("PPO", "A2C"):
+            filled = {"learner": "rllib", **filled}
+        if facts is not None:
+            filled = {"algorithm": traits.name, **filled, "environment": {"id": facts.environment, **environment}}
+        return filled
 
     @property
     def design(self) -> str:
@@ -150,12 +152,12 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def traits(self) -> Algorithm:
         """Parameters of `algorithm`, and the values that it fixes; of a script those of the algorithm that it has."""
-        return ALGORITHMS[self.algorithm] if self.script is None else of_script(self.script)
+        return ALGORITHMS[self.algorithm] if self.script is None else self.script.traits
 
     @property
     def is_on_policy(self) -> bool:
         """Whether a train batch is what the runners sampled for it; else it is drawn from a replay buffer."""
-        return self.script is None or self.script.is_on_policy
+        return self.traits.is_on_policy
 
     @property
     def set_by_study(self) -> dict[str, Domain]:
@@ -167,14 +169,9 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters that the algorithm has, in the order of `study.space.parameters`.
-
-        Of a script those that it or the space gives a value to.
-        """
-        if self.script is not None:
-            given = self.given_parameters | {REPLACED[rule] for rule in self.given_parameters & REPLACED.keys()}
-            return tuple(name for name in PARAMETERS if name in given)
-        known = {*self.traits.parameters, *self.traits.given, *(REPLACED[rule] for rule in self.traits.rules)}
+        """The parameters that the algorithm has; of a script those that it or the space gives a value to."""
+        known = {*self.traits.given, *(self.traits.parameters if self.script is None else self.given_parameters)}
+        known |= {REPLACED[rule] for rule in known & REPLACED.keys()}
         return tuple(name for name in PARAMETERS if name in known)
 
     @property
@@ -185,15 +182,12 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     def domain(self, name: str) -> Domain:
         """Return what the algorithm or the space says about parameter `name`, or its default."""
-        if (given := self.traits.given.get(name)) is not None:
-            return given
-        domain: Domain = getattr(self.parameters, attribute(name))
+        domain: Domain = self.traits.given.get(name, getattr(self.parameters, attribute(name)))
         return domain
 
     def rule(self, name: str) -> Domain | None:
         """Return what the algorithm or the space says about rule `name`; None where it is not used."""
-        domain: Domain | None = self.traits.rules.get(name, getattr(self.parameters, name))
-        return domain
+        return self.domain(name)
 
     @property
     def _domains(self) -> dict[str, Domain]:
@@ -247,6 +241,12 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return "fused" if self.learner == "fused" or find_spec("jax") is not None else "rllib"
 
     @property
+    def fused_left_out(self) -> str:
+        """Why the fused learner does not serve, as far as the space tells; one that is asked for, a trial tries."""
+        own = {"rllib": "learner: rllib is set", "auto": self.fused_obstacle}
+        return own.get(self.learner, "")
+
+    @property
     def fused_obstacle(self) -> str:
         """Why `fused` cannot serve all trials of the study, as far as the space tells; empty where it can."""
         pictures = is_procgen(self.environment.id) or self.model.conv_net or self.model.conv_filters
@@ -268,19 +268,21 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     @property
     def standardization_in_use(self) -> Standardization:
-        """What advantages are standardised over, the learner's own choice included."""
+        """What advantages are standardised over: the learner's own choice, and for a script as near as can be."""
         if self.algorithm != "PPO":
             return "none"
-        # A script's own update, as near as can be.
-        as_rllib = self.learner_in_use == "rllib" or self.script is not None
-        return self.standardization or ("rllib" if as_rllib else "steps")
+        return "rllib" if self.learner_in_use == "rllib" or self.script is not None else "steps"
 
     @property
     def evaluated_environment(self) -> EnvironmentSpec:
-        """The environment in which policies are judged."""
-        own = self.environment.kwargs
-        levels = tested_on(own) if is_procgen(self.environment.id) else {}
-        return self.environment.model_copy(update={"kwargs": {**own, **levels, **self.evaluation.kwargs}})
+        """The environment in which policies are judged; Procgen's on levels that follow those of training."""
+        kwargs = dict(self.environment.kwargs)
+        if is_procgen(self.environment.id):
+            _, training = task_of(PREFIX, kwargs)
+            if training["num_levels"] > 0:  # else it trains on all levels, and so is tested on them
+                start = training["start_level"] + training["num_levels"]
+                kwargs |= {"num_levels": NUM_TEST_LEVELS, "start_level": start}
+        return self.environment.model_copy(update={"kwargs": {**kwargs, **self.evaluation.kwargs}})
 
     @property
     def own_code(self) -> tuple[str, ...]:
@@ -341,55 +343,50 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
 NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
-_EARLIER: Mapping[str, str | None] = {
-    "search.anchors": "baselines",
-    "search.min_env_steps_per_s": None,
-    "budget.allow_larger_batch": None,
-    "environment.normalize_observations": None,
-    "script.own_parts": None,
-    **dict.fromkeys(("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours")),
-    "throughput.allocation": None,
-    **dict.fromkeys(f"parameters.vtrace_clip_{name}_threshold" for name in ("rho", "pg_rho")),
-    **dict.fromkeys(f"parameters.circular_buffer_{name}" for name in ("num_batches", "iterations_per_batch")),
-    "parameters.target_network_update_freq": None,
-}
-"""Key that earlier versions recorded -> its name now; None for one that nothing reads any more."""
+_CHOSE_NOTHING = ("parameters.", "script.", "search.", "budget.")
+"""Sections of which a key that is withdrawn left every trial as this version runs it."""
+
+
+def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded spec of an earlier version in the words of this one, without the keys that nothing reads now.
+
+    Keys that it lacks have their defaults.
+    """
+    content = dict(recorded)
+    if content.get("learner") == "lean":  # the update of `fused`, without JAX
+        content["learner"] = "fused"
+    if isinstance(search := content.get("search"), dict) and "anchors" in search:
+        content["search"] = {**search, "baselines": search["anchors"]}
+    known: dict[str, Any] = _known(StudySpec, content)
+    return known
 
 
 def gone_from(recorded: Mapping[str, Any]) -> list[str]:
     """Return the keys by which an earlier version ran trials that this one does not run."""
-    kinds = ("holdup.", "throughput.", "environment.")
-    places = [place.split(".") for place in _EARLIER if place.startswith(kinds)]
-    return [f"{above}.{name}" for above, name in places if (recorded.get(above) or {}).get(name) not in (None, False)]
+    said = (place for place, value in _differing(recorded, as_of_now(recorded)) if value not in (None, False, 0))
+    return [place for place in said if place.endswith(".step") or not place.startswith(_CHOSE_NOTHING)]
 
 
-def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults."""
-    content = copy.deepcopy(dict(recorded))
-    for place, now in _EARLIER.items():
-        above, name = place.split(".")
-        section = content.get(above)
-        if isinstance(section, dict) and name in section:
-            value = section.pop(name)
-            if now is not None:
-                section[now] = value
-    if content.get("learner") == "lean":  # the update of `fused`, without JAX
-        content["learner"] = "fused"
-    return content
-
-
-def _of_script(content: dict[str, Any], facts: ScriptFacts) -> dict[str, Any]:
-    """Return the content of a space with what the script says where the space says nothing."""
-    environment, parameters = content.get("environment", {}), content.get("parameters", {})
-    if not isinstance(environment, dict) or not isinstance(parameters, dict):
+def _known(model: type[BaseModel], content: Any) -> Any:
+    """Return what of a section, or of a list of such, the schema has keys for."""
+    if isinstance(content, list):
+        return [_known(model, each) for each in content]
+    if not isinstance(content, dict):
         return content
-    replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
-    taken = of_script(facts).parameters
-    values = {name: value for name, value in facts.defaults.items() if name in taken and name not in replaced}
-    return {
-        "algorithm": facts.base_algorithm,
-        **({"learner": "rllib"} if facts.base_algorithm != "PPO" else {}),
-        **content,
-        "environment": {"id": facts.environment, **environment},
-        "parameters": {**values, **parameters},
-    }
+    known = {}
+    for name, info in model.model_fields.items():
+        key = info.alias or name
+        if key in content:
+            value = content[key]
+            inner = Range if isinstance(value, dict) and "low" in value else inner_model(info)
+            known[key] = value if inner is None or get_origin(info.annotation) is dict else _known(inner, value)
+    return known
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield place and value of what is missing now."""
+    for name, value in before.items():
+        if name not in now:
+            yield f"{above}{name}", value
+        elif isinstance(value, dict):
+            yield from _differing(value, now[name], f"{above}{name}.")

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from study.errors import Fault
 from study.space.domains import Choices, ParametersSpec, Range
+from study.space.faults import fault
 from study.space.parameters import MAX_TRIALS, PARAMETERS, RULES, SCALE, Value
-from study.space.rules import batches, fault
+from study.space.rules import batches
 from study.space.sections import AXES, LEARNERS
 from study.space.settings import overlay, resolve, spec_of
 from study.space.spec import StudySpec

@@ -140,7 +140,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
         **({"overrides_per_module": overrides} if overrides else {}),
-        FRAGMENT: PARAMETERS[FRAGMENT].read(learner.config),
+        FRAGMENT: PARAMETERS[FRAGMENT].value_in(learner.config),
         "device": str(learner.device),
         **({} if platform is None else {"jax_platform": platform}),
         # Ray Train wraps the class of a learner that is an actor.
@@ -152,7 +152,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
     names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
-    values = {name: PARAMETERS[name].read(config) for name in names}
+    values = {name: PARAMETERS[name].value_in(config) for name in names}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.
     connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, FusedPPOLearner)
@@ -168,7 +168,7 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     optimizers = learner.get_optimizers_for_module(module_id)
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
-    if isinstance(config, IMPALAConfig) and (fraction := PARAMETERS[END_FRACTION].read(config)) is not None:
+    if isinstance(config, IMPALAConfig) and (fraction := PARAMETERS[END_FRACTION].value_in(config)) is not None:
         values[END_FRACTION] = fraction
     return {
         **{name: value if math.isfinite(value) else None for name, value in values.items()},

@@ -13,7 +13,6 @@ from ray.rllib.algorithms.ppo import PPO
 
 from study.errors import Fault, SpaceError, StudyError
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
-from study.space.rules import fused_alone
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.engine.sampling.lanes import LaneLayout
@@ -196,8 +195,8 @@ def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpe
         config.fallbacks = known.fallbacks
         if obstacle is None:
             config.learners(learner_class=known.learner_class)
-    if obstacle:
-        _refuse(fused_alone(spec), f"needs the fused learner, and {obstacle}")
+    if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
+        _refuse([("algorithm", "`A2C` ")], f"needs the fused learner, and {obstacle}")
     fused = obstacle is None
     config.standardization = spec.standardization_in_use if fused or spec.algorithm != "PPO" else "rllib"
     if not fused and spec.environment.normalize_rewards:

@@ -15,7 +15,7 @@ from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import TRACEBACKS, described, node_was_lost, original, was_lost
+from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
 from study.trial.places import KeptRunners
 
@@ -73,8 +73,9 @@ class StudyTrial(Trainable):
                 run.finish()  # Tune does not call `cleanup` where the next trial gets this process
             return result.packed()
         except Exception as error:
-            lost = was_lost(error)
+            lost, place = was_lost(error), next(filter(None, map(place_of, causes(error))), "")
             if isinstance(error, TrialLostError if lost else TrialError):
+                error.place = place
                 raise
             told = error if isinstance(error, StudyError) else None
             made = (TrialLostError if lost else TrialError)(
@@ -84,6 +85,7 @@ class StudyTrial(Trainable):
                 got=told.got if told else described(original(error)),
                 fix=told.fix if told else f"Its traceback is in {TRACEBACKS}.",
             )
+            made.place = place
             if isinstance(made, TrialLostError):
                 made.node = node_was_lost(error)
             raise made from error

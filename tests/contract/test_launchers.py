@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from study.errors import ExitCode, LaunchError
 from study.launch.commands import app
-from study.launch.job import JOB_FILE, Job
-from study.launch.schedulers import LAUNCHERS, BatchScheduler, Host, NoAnswerError, launcher_of
+from study.launch.job import JOB_FILE, Host, Job
+from study.launch.schedulers import LAUNCHERS, BatchScheduler, NoAnswerError, launcher_of
 from tests.launching import install, launcher
 
 LAST_WORD = '#!/bin/bash\nexec bash -c "${@: -1}"\n'
@@ -143,10 +143,6 @@ def job_of(name, place, **changes):
     return launcher(name, folder=place / "job", environment=environment, **fields)
 
 
-def test_every_launcher_has_a_case():
-    assert set(CASES) == set(LAUNCHERS)
-
-
 @each
 def test_print_shows_the_job_and_writes_nothing(name, place):
     result = launch(name, "--print")
@@ -199,7 +195,8 @@ def test_a_job_ends_where_its_environment_is_missing(name, place, workdir, activ
 @each_batch
 def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place):
     case = CASES[name]
-    install(place, {**case.programs, case.submission: f"#!/bin/bash\necho '{case.answer}'\n"})
+    welcome = "echo 'Welcome to n1\n\n2 nodes are down.'"  # what a site prints is not taken for the job's id
+    install(place, {**case.programs, case.submission: f"#!/bin/bash\n{welcome}\necho '{case.answer}'\n"})
     result = launch(name, "--set", "evaluation.episodes=4")
     assert result.exit_code == 0, result.exception
     folder = place / "work" / "studies" / "quickstart.launch"
@@ -209,14 +206,6 @@ def test_a_submission_says_id_and_log_and_writes_what_the_job_reads(name, place)
     assert type(launcher_of(job, folder)) is LAUNCHERS[name]
     assert (job.launcher, job.study) == (name, str(place / "work" / "studies" / "quickstart"))
     assert job.arguments[-2:] == ("--set", "evaluation.episodes=4")
-
-
-@each_batch
-def test_what_a_site_prints_before_the_id_is_not_taken_for_it(name, place):
-    case = CASES[name]
-    answer = case.inside["PBS_JOBID"] if name == "pbs" else case.answer
-    install(place, {case.submission: f"#!/bin/bash\necho 'Welcome to n1\n\n2 nodes are down.'\necho '{answer}'\n"})
-    assert job_of(name, place).submit(place / "job.sh") == (answer if name == "pbs" else "17")
 
 
 @each_batch
@@ -236,9 +225,9 @@ def test_a_submission_that_fails_is_an_error_with_its_reason(name, place, monkey
     error = launch(name).exception
     assert isinstance(error, LaunchError)
     assert (error.where, error.rule, error.got) == (CASES[name].submission, rule, got)
-    kept = "job id" in rule
-    assert isinstance(error, NoAnswerError) is kept
-    assert list((place / "work").iterdir()) == ([place / "work" / "studies"] if kept else [])
+    may_be_queued = "job id" in rule
+    assert isinstance(error, NoAnswerError) is may_be_queued
+    assert (place / "work" / "studies" / "quickstart.launch").exists() is may_be_queued
 
 
 @each

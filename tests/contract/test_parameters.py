@@ -23,9 +23,9 @@ def other_value(name: str) -> Value:
 @pytest.mark.parametrize(("algorithm", "name"), OF_EACH)
 def test_what_is_set_is_read_back(algorithm: str, name: str, learners: int) -> None:
     config, parameter = CONFIGS[algorithm]().learners(num_learners=learners), PARAMETERS[name]
-    assert parameter.read(config) != other_value(name)
-    parameter.set(config, other_value(name), env_steps=STEPS)
-    assert parameter.read(config) == pytest.approx(other_value(name))
+    assert parameter.value_in(config) != other_value(name)
+    parameter.apply(config, other_value(name), env_steps=STEPS)
+    assert parameter.value_in(config) == pytest.approx(other_value(name))
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
@@ -34,20 +34,20 @@ def test_a_setting_is_applied_and_leaves_the_rest_as_it_was(algorithm: str) -> N
     setting = {name: other_value(name) for name in names}
     config = CONFIGS[algorithm]()
     set_all(config, setting, env_steps=STEPS)
-    assert {name: PARAMETERS[name].read(config) for name in names} == pytest.approx(setting)
+    assert {name: PARAMETERS[name].value_in(config) for name in names} == pytest.approx(setting)
     if END_FRACTION in setting:
         assert config.lr == [[0, 0.37], [STEPS, pytest.approx(0.37 * 0.37)]]
     config, plain = CONFIGS[algorithm](), CONFIGS[algorithm]()
     set_all(config, {"lr": 0.37}, env_steps=STEPS)
-    assert [name for name in names if PARAMETERS[name].read(config) != PARAMETERS[name].read(plain)] == ["lr"]
+    assert [name for name in names if PARAMETERS[name].value_in(config) != PARAMETERS[name].value_in(plain)] == ["lr"]
 
 
 def test_rllib_s_defaults_are_those_of_the_entries() -> None:
     config = PPOConfig()
     for name, parameter in PARAMETERS.items():
         if parameter.rllib is not None and name != "grad_clip":  # RLlib clips none
-            assert parameter.read(config) == parameter.rllib, name
+            assert parameter.value_in(config) == parameter.rllib, name
     for algorithm in ("APPO", "IMPALA"):
         config = CONFIGS[algorithm]()
         for name, value in ALGORITHMS[algorithm].defaults.items():
-            assert PARAMETERS[name].read(config) == value or (algorithm, name) == ("APPO", "kl_coeff"), name
+            assert PARAMETERS[name].value_in(config) == value or (algorithm, name) == ("APPO", "kl_coeff"), name

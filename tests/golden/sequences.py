@@ -37,13 +37,18 @@ class Case:
 # --- running -------------------------------------------------------------------------------------------------------
 
 
+def command(folder: Path) -> list[str]:
+    """Return the words that run the study of a folder."""
+    words = ["run", "--space", str(folder / "space.yaml"), "--out", str(folder / "studies"), "--name", "demo"]
+    return [*words, "--address", "described", "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+
+
 def run(case: Case, folder: Path) -> Path:
     """Run a study in an empty folder, as often as it is killed and resumed; return the study's folder."""
     space, out = folder / "space.yaml", folder / "studies"
     space.write_text(case.space)
     study, kept, clock = out / "demo", folder / "kept", Clock()
-    words = ["run", "--space", str(space), "--out", str(out), "--name", "demo", "--address", "described"]
-    words += ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+    words = command(folder)
     for number, kill_after in enumerate((*case.kills, 0)):
         script = case.script()
         script.kill_after = kill_after

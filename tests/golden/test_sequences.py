@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import sequences
+from tests.golden import entry, sequences
 
 
 @pytest.mark.parametrize("name", sequences.CASES)
@@ -19,6 +19,18 @@ def test_a_study_writes_the_recorded_records(name: str, tmp_path: Path) -> None:
         for number, (line, before) in enumerate(zip(text.splitlines(), recorded.splitlines(), strict=False), start=1):
             assert _parsed(line) == _parsed(before), f"{file}, line {number}"
         raise AssertionError(f"{file} differs in its length or its spelling")
+
+
+def test_a_complete_study_that_is_resumed_starts_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = sequences.CASES["throughput"]
+    study = sequences.run(case, tmp_path)
+    before = (study / "records.jsonl").read_bytes()
+    with entry.on_cluster(case.nodes):
+        monkeypatch.setattr("study.driver.run.joined_ray", None)
+        code, text = entry.run_command(*sequences.command(tmp_path), "--resume")
+    assert code == 1, text  # as before: a trial has failed
+    assert "demo: complete" in text
+    assert (study / "records.jsonl").read_bytes() == before
 
 
 def _parsed(line: str) -> object:

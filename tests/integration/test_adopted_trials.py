@@ -20,6 +20,7 @@ from study.adopted.describing import facts_of
 from study.errors import TrialError
 from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import runnable
+from study.space.spec import StudySpec
 from study.trial.experiment import pickled
 from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
@@ -102,8 +103,9 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
     assert results[-1].policy
 
 
-def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit() -> None:
-    with trials.running(execution="emulated", standardization="rllib", seed=5, budget__env_steps=400) as of_space:
+def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StudySpec, "standardization_in_use", "rllib")  # as of a script
+    with trials.running(execution="emulated", seed=5, budget__env_steps=400) as of_space:
         setting, model = of_space._asked.setting, of_space._spec.model
         ours = [each.returns for each in of_kind(play(of_space), "evaluation")]
         expected = weights_of(of_space)

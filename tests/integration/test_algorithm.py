@@ -94,7 +94,6 @@ def test_our_components_serve_unless_the_space_says_otherwise() -> None:
     built = config(runner="stock", learner="rllib")
     assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
     assert (built.standardization, built.fallbacks) == ("rllib", [])
-    assert config(standardization="rllib").standardization == "rllib"
 
 
 def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
@@ -159,7 +158,6 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
 @pytest.mark.parametrize(
     ("rllib", "changes", "place", "words"),
     [
-        (COMPILED, {"standardization": "steps"}, "standardization", "`steps` needs the fused learner"),
         (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the fused learner, and torch_compile_learner is on"),
         (CONNECTED, {"environment__backend": "envpool"}, "environment.backend", "needs the batched runner"),
     ],

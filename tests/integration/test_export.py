@@ -64,7 +64,7 @@ def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     space = spec(algorithm=algorithm, budget__env_steps=8000, **given)
     traits = ALGORITHMS[algorithm]
     setting = {name: traits.defaults.get(name, PARAMETERS[name].default) for name in traits.parameters}
-    setting |= {SCALE: 2, **traits.given}
+    setting |= {SCALE: 2} | {name: value for name, value in traits.given.items() if name in PARAMETERS}
     if algorithm == "APPO":
         setting |= {"kl_coeff": 0.5, "lr_end_fraction": 0.1}
     names = run(plain_script(space, setting, header=[], seed=5, iterations=None))

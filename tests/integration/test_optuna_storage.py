@@ -16,10 +16,10 @@ from study.records.folder import StudyFolder
 from study.records.packing import pack
 from study.records.records import TrialStarted
 from tests import holdup
+from tests.driven import Session
 from tests.spaces import spec
 from tests.synthetic import append, make_folder, opened
 from tests.throughput import throughput_spec
-from tests.unit.test_conductor import Session
 from tests.values import replace
 
 

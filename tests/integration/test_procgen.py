@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from study.records.records import Evaluation, Iteration, TrialBuilt
-from study.space.procgen import GAMES
-from study.space.sections import EnvironmentSpec
+from study.space.sections import GAMES, EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.lane_envs import make_lane_envs
 from tests.integration.trials import play, running

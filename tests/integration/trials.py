@@ -45,7 +45,7 @@ def trial_config(
     own = {**space.traits.defaults, **space.traits.given}
     values = {name: own.get(name, PARAMETERS[name].default) for name in space.parameter_names}
     values |= {"num_env_runners": 2, "train_batch_size": 400, "lr": 1e-3}
-    values |= {"minibatch_size": 400} if space.traits.rules else {"minibatch_size": 100, "num_epochs": 2}
+    values |= {"minibatch_size": 400} if "num_minibatches" in own else {"minibatch_size": 100, "num_epochs": 2}
     begun = asked(values | (setting or {}), seed=seed, iterations=iterations, execution=execution)
     return {"spec": space.to_json(), "started": begun}
 

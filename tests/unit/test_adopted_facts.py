@@ -59,11 +59,6 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
     assert other.digest() != spec.digest()
 
 
-def test_what_only_the_fused_learner_can_do_is_refused_where_it_cannot_serve_the_script() -> None:
-    with pytest.raises(SpaceError, match="standardization: `steps` needs the fused learner, and the module is"):
-        script_spec(facts(learner_obstacle="the module is recurrent"), standardization="steps")
-
-
 def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
     found = facts(**SCHEDULED, **APPO)
     spec = script_spec(found, **one_runner(lr=0.01, lr_end_fraction=0.1))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from study.errors import Fault, SpaceError
-from study.space.parameters import ALGORITHMS, PARAMETERS, RULES
+from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED
 from study.space.settings import runnable
 from study.space.spec import StudySpec
 from tests.spaces import spec_of
@@ -35,10 +35,9 @@ def test_names_are_known_and_said_once(algorithm: str) -> None:
     traits = ALGORITHMS[algorithm]
     assert set(traits.parameters) <= PARAMETERS.keys()
     assert not set(traits.parameters) & set(traits.given)
-    assert traits.given.keys() <= PARAMETERS.keys()
-    assert traits.rules.keys() <= RULES.keys()
+    assert traits.given.keys() <= NAMES.keys()
     assert traits.defaults.keys() <= set(traits.parameters)
-    assert all(PARAMETERS[name].allows(value) for name, value in {**traits.defaults, **traits.given}.items())
+    assert all(NAMES[name].allows(value) for name, value in {**traits.defaults, **traits.given}.items())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -47,7 +46,7 @@ def test_a_setting_has_the_parameters_of_the_algorithm_and_no_others(algorithm: 
     setting = runnable(spec, {"num_env_runners": 2})
     assert tuple(setting) == spec.parameter_names
     traits = ALGORITHMS[algorithm]
-    told = {*traits.parameters, *traits.given} | ({"minibatch_size"} if traits.rules else set())
+    told = {*traits.parameters, *(REPLACED.get(name, name) for name in traits.given)}
     assert set(setting) == told
     assert set(spec.to_json()["parameters"]) == set(traits.parameters)
 

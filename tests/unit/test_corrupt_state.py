@@ -39,11 +39,10 @@ from study.records.packing import pack, unpacked
 from study.records.records import TrialEnded, read_lines
 from study.records.table import write_table
 from tests import holdup
-from tests.driven import CLUSTER, policy
+from tests.driven import CLUSTER, Session, policy
 from tests.needs import needs_no_root
 from tests.spaces import content, spec
 from tests.synthetic import make_folder
-from tests.unit.test_conductor import Session
 from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]

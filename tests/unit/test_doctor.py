@@ -1,7 +1,9 @@
 """The doctor's checks: each meets its fault and its absence, in surroundings that a test describes."""
 
+import dataclasses
 import os
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -10,65 +12,60 @@ import msgspec
 import pytest
 
 from study.doctor import checks
-from study.doctor.asking import Joined, Node, Surroundings
+from study.doctor.asking import PROJECT, Node, Surroundings, digest_of, read_node
 from study.doctor.checks import CHECKS, Finding, judge, run_check
 from study.errors import ClusterError
-from study.machine.facts import read_facts
 from study.machine.host import Mount
-from study.machine.shape import LOCAL
+from study.machine.load import NodeLoad
 from tests.spaces import spec
 
-FACTS: dict[str, Any] = {
-    "boot_id": "boot",
-    "software": {
-        "python": "3.11.2",
-        "versions": {"ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},
-        "source": "0123456789ab",
-    },
-    "cpus": {
-        "machine": 8,
-        "allowed": 8,
-        "quota": None,
-        "cores": ["0,4", "1,5", "2,6", "3,7"],
-        "num_cores": 4,
-        "granted": None,
-        "granted_by": "",
-    },
-    "memory_mb": [16000, 14000],
-    "shm_free_mb": 7900,
-    "token": {"mode": "token", "exists": False, "readable": None},
-    "threads_variable": None,
-    "niceness": 0,
-    "open_ports": ["gcs_server 0.0.0.0:6379"],
-    "load": {"seconds": 1.0, "foreign_cores": 0.02, "stolen_cores": 0.0, "largest": ""},
-}
-"""What a healthy machine of four cores with a Ray says."""
+QUIET = NodeLoad(host="h", num_cores=4, seconds=1.0, foreign_cores=0.02, stolen_cores=0.0)
+NODE = Node(
+    num_cpus=4,
+    boot_id="boot",
+    versions={PROJECT: "0123456789ab", "python": "3.11.2", "ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},
+    machine_cpus=8,
+    allowed_cpus=8,
+    cpu_quota=None,
+    cores=["0,4", "1,5", "2,6", "3,7"],
+    num_cores=4,
+    granted=(None, ""),
+    memory_mb=(16000, 14000),
+    shm_free_mb=7900,
+    token_mode="token",
+    has_token=False,
+    readable_token="",
+    threads_variable=None,
+    niceness=0,
+    open_ports=["gcs_server 0.0.0.0:6379"],
+    load=QUIET,
+)
+"""A healthy machine of four cores with a Ray."""
 
 
-def changed(**changes: Any) -> Any:
-    """Return the facts with some changed: a dictionary's keys one by one, anything else as a whole."""
-    return FACTS | {name: FACTS[name] | new if isinstance(new, dict) else new for name, new in changes.items()}
+def changed(**changes: Any) -> Node:
+    return msgspec.structs.replace(NODE, **changes)
 
 
-def private(num_cpus: int = 4, study=None, out: Path = Path("studies"), uri: str = "sqlite:///x.db", **changes: Any):
+def private(study=None, out: Path = Path("studies"), uri: str = "sqlite:///x.db", refusal=None, **changes: Any):
     """Return the surroundings of a study without a cluster."""
-    facts = changed(**{"open_ports": []} | changes)
-    here = Node(address=LOCAL, facts=facts, num_cpus=num_cpus, why_no_environment="")
-    return Surroundings(here=here, tracking_uri=uri, out=out, spec=study)
+    here = changed(**{"open_ports": [], **changes})
+    return Surroundings(here=here, tracking_uri=uri, out=out, spec=study, refusal=refusal)
 
 
-def cluster(*each: dict[str, Any], study=None, **more: Any):
+def cluster(*each: dict[str, Any], study=None, here=None, **more: Any):
     """Return the surroundings on a cluster; each argument is what one node has of its own."""
-    nodes = []
-    for number, own in enumerate(each or ({}, {}), start=1):
-        facts = {name: value for name, value in own.items() if name in FACTS}
-        others = {name: value for name, value in own.items() if name not in FACTS}
-        facts.setdefault("boot_id", f"boot {number}")
-        nodes.append(Node(address=f"n{number}", facts=changed(**facts), **{"num_cpus": 4} | others))
-    total = sum(node.num_cpus for node in nodes)
-    joined = Joined(address="n1:6379", nodes=tuple(nodes), **{"num_free_cpus": total} | more)
-    here = Node(address=LOCAL, facts=changed(load=None, open_ports=[]), num_cpus=4)
-    return Surroundings(here=here, joined=joined, spec=study)
+    nodes = tuple(
+        changed(address=f"n{number}", **{"boot_id": f"boot {number}", **own})
+        for number, own in enumerate(each or ({}, {}), start=1)
+    )
+    more = {"num_free_cpus": sum(node.num_cpus for node in nodes)} | more
+    mine = changed(open_ports=[], load=None, **(here or {}))
+    return Surroundings(here=mine, address="n1:6379", joined=nodes, spec=study, **more)
+
+
+def working(**changes: Any) -> dict[str, Any]:
+    return {"load": dataclasses.replace(QUIET, **changes)}
 
 
 def assert_says(name: str, around: Surroundings, level: str, *words: str) -> None:
@@ -81,20 +78,12 @@ def assert_says(name: str, around: Surroundings, level: str, *words: str) -> Non
 
 
 SAME = {"boot_id": "one"}
-OPEN = {"token": {"mode": "disabled"}}
-GRANTED = {"granted": 2, "granted_by": "SLURM_CPUS_ON_NODE"}
+OPEN = {"token_mode": "disabled"}
+GRANTED = {"granted": (2, "SLURM_CPUS_ON_NODE")}
 SMALL = spec(parameters__num_env_runners=[1, 3], execution="real")
 WIDE = spec(parameters__num_env_runners=[1, 30], execution="real")
 HEAVY = spec(parameters__num_env_runners=[1, 3], execution="real", resources__memory_per_env_runner_mb=3000)
 REFUSED = ClusterError(where="--address x", rule="must let us in", got="no", fix="Check it.")
-
-
-def software(**changes: Any) -> dict[str, Any]:
-    return {"software": changes}
-
-
-def versions(**changes: str) -> dict[str, Any]:
-    return software(versions=FACTS["software"]["versions"] | changes)
 
 
 @pytest.mark.parametrize(
@@ -105,29 +94,29 @@ def versions(**changes: str) -> dict[str, Any]:
         ("ray", cluster(dead=("n9",)), "warn", ["n9"]),
         ("ray", cluster(silent={"n3": "No module named 'study'"}), "fail", ["n3: No module", "Install this project"]),
         ("ray", cluster(num_free_cpus=3), "warn", ["5 of 8"]),
-        ("ray", private(token={"exists": True, "readable": "/h/t"}), "fail", ["chmod 600 /h/t"]),
+        ("ray", private(has_token=True, readable_token="/h/t"), "fail", ["chmod 600 /h/t"]),
         ("ray", cluster({}, OPEN), "warn", ["n2: RAY_AUTH_MODE is disabled"]),
         ("CPUs", cluster(), "ok", ["all nodes: ", "4 CPUs of 4 cores"]),
         ("CPUs", cluster({"niceness": 15}, {}), "warn", ["n1: ", "nice 15", "RAY_worker_niceness"]),
         ("CPUs", cluster({}, {"threads_variable": "16"}), "warn", ["n2: OMP_NUM_THREADS=16"]),
         ("CPUs", cluster({"num_cpus": 8}), "warn", ["8 CPUs (hyper-threads) for 4 cores", "--num-cpus=4"]),
-        ("CPUs", cluster({"cpus": GRANTED}, {}), "fail", ["n1: ", "2 were allocated here by SLURM_CPUS_ON_NODE"]),
-        ("CPUs", cluster({"cpus": {"quota": 3.5}}), "fail", ["3 were allocated here by the quota"]),
-        ("CPUs", cluster({"cpus": {"allowed": 2}}), "fail", ["2 were allocated here by the affinity"]),
-        ("CPUs", private(cpus=GRANTED), "fail", ["private Ray would hand out 4", "--cpu-bind"]),
-        ("CPUs", private(16), "ok", ["4 CPUs of 4 cores"]),
+        ("CPUs", cluster(GRANTED, {}), "fail", ["n1: ", "2 were allocated here by SLURM_CPUS_ON_NODE"]),
+        ("CPUs", cluster({"cpu_quota": 3.5}), "fail", ["3 were allocated here by the quota"]),
+        ("CPUs", cluster({"allowed_cpus": 2}), "fail", ["2 were allocated here by the affinity"]),
+        ("CPUs", private(**GRANTED), "fail", ["private Ray would hand out 4", "--cpu-bind"]),
+        ("CPUs", private(num_cpus=16), "ok", ["4 CPUs of 4 cores"]),
         ("CPUs", cluster(SAME, SAME), "warn", ["n1, n2 are one machine", "8 CPUs for 4 cores"]),
-        ("CPUs", cluster(*(SAME | {"num_cpus": 2, "cpus": {"cores": c}} for c in (["0", "1"], ["2", "3"]))), "ok", []),
+        ("CPUs", cluster(*(SAME | {"num_cpus": 2, "cores": c} for c in (["0", "1"], ["2", "3"]))), "ok", []),
         ("memory", cluster(), "ok", ["1.0 GB needed if every CPU gets a runner"]),
-        ("memory", cluster({"memory_mb": [16000, 1000]}), "warn", ["End what holds"]),
+        ("memory", cluster({"memory_mb": (16000, 1000)}), "warn", ["End what holds"]),
         ("memory", cluster({"num_cpus": 64}), "fail", ["15.6 GB needed"]),
         ("memory", private(study=HEAVY), "ok", ["9.7 GB needed for the largest trial"]),
-        ("memory", private(study=HEAVY, memory_mb=[10000, 9900]), "fail", []),
+        ("memory", private(study=HEAVY, memory_mb=(10000, 9900)), "fail", []),
         ("memory", private(shm_free_mb=60), "warn", ["--shm-size"]),
         ("other work", private(), "ok", ["quiet"]),
-        ("other work", private(load={"foreign_cores": 2.6, "largest": "stress"}), "warn", ["2.6 of 4", "stress"]),
-        ("other work", private(load={"foreign_cores": None}), "warn", ["cannot be seen"]),
-        ("other work", private(load={"stolen_cores": 0.4}), "warn", ["the hypervisor took 10%"]),
+        ("other work", private(**working(foreign_cores=2.6, largest="stress")), "warn", ["2.6 of 4", "stress"]),
+        ("other work", private(load=None), "warn", ["cannot be seen"]),
+        ("other work", private(**working(stolen_cores=0.4)), "warn", ["the hypervisor took 10%"]),
         ("space", private(study=SMALL), "ok", ["fits with 4 CPUs", "measured at 1 and 3 runners"]),
         ("space", cluster({}, {"num_cpus": 40}, study=WIDE), "warn", ["oversubscribed at 1 and 30"]),
         ("space", cluster({}, {"num_cpus": 2}, study=WIDE), "fail", ["need"]),
@@ -138,38 +127,64 @@ def test_a_check_meets_its_fault_and_its_absence(name, around, level, words):
     assert_says(name, around, level, *words)
 
 
-def test_packages_are_those_that_were_tested_and_the_same_on_every_node():
-    installed = read_facts(sample_s=0)["software"]
+@pytest.mark.parametrize(
+    ("theirs", "level", "words"),
+    [
+        ({}, "ok", []),
+        ({PROJECT: "0" * 12}, "fail", ["n2: this project 000000000000 instead of"]),
+        ({"python": "3.11.1"}, "fail", ["n2: python 3.11.1"]),
+        ({"torch": "2.9.0"}, "fail", ["n2: torch 2.9.0 instead of"]),
+        ({"zipp": "0"}, "warn", ["zipp 0 instead of"]),
+    ],
+)
+def test_packages_are_the_same_on_every_node(theirs, level, words):
+    installed = read_node(sample_s=0).versions
+    around = cluster({"versions": installed}, {"versions": installed | theirs}, here={"versions": installed})
+    assert_says("packages", around, level, *words)
 
-    def nodes(*theirs):
-        around = cluster(*({"software": installed | their} for their in theirs))
-        return msgspec.structs.replace(
-            around, here=msgspec.structs.replace(around.here, facts=changed(software=installed))
-        )
 
-    assert_says("packages", nodes({}, {}), "ok")
-    assert_says("packages", nodes({"source": "0" * 12}, {}), "fail", "n1: another version of this project")
-    assert_says("packages", nodes({}, {"python": "3.11.1"}), "fail", "n2: Python 3.11.1")
-    other = {"versions": installed["versions"] | {"torch": "2.9.0"}}
-    assert_says("packages", nodes({}, other), "fail", "n2: torch 2.9.0 instead of")
-    assert_says("packages", nodes({}, {"versions": installed["versions"] | {"zipp": "0"}}), "warn", "zipp 0 instead of")
-    older = {"versions": installed["versions"] | {"torch": "1.0"}}
-    assert_says("packages", private(software=installed | older), "fail", "torch 1.0 instead of")
-    missing = {name: version for name, version in installed["versions"].items() if name != "jinja2"}
-    assert_says("packages", private(software=installed | {"versions": missing}), "fail", "jinja2 is missing")
+def test_packages_are_those_that_were_tested():
+    installed = read_node(sample_s=0).versions
+    assert_says("packages", private(versions=installed | {"torch": "1.0"}), "fail", "torch 1.0 instead of")
+    missing = {name: version for name, version in installed.items() if name != "jinja2"}
+    assert_says("packages", private(versions=missing), "fail", "jinja2 missing")
 
 
 def test_a_ray_without_a_token_is_named_and_a_refusal_keeps_its_parts():
-    def everywhere(**facts):
-        around = cluster(facts)
-        here = msgspec.structs.replace(around.here, facts=changed(open_ports=[], load=None, **OPEN))
-        return msgspec.structs.replace(around, here=here)
-
-    assert_says("ray", everywhere(**OPEN), "warn", "gcs_server 0.0.0.0:6379", "without a token")
-    assert_says("ray", everywhere(**OPEN, open_ports=[]), "ok")
-    around = private(token={"mode": None, "exists": True})
-    around = msgspec.structs.replace(around, refusal=REFUSED)
+    assert_says("ray", cluster(OPEN, here=OPEN), "warn", "gcs_server 0.0.0.0:6379", "without a token")
+    assert_says("ray", cluster({**OPEN, "open_ports": []}, here=OPEN), "ok")
+    around = private(token_mode=None, has_token=True, refusal=REFUSED)
     assert_says("ray", around, "fail", "--address x: must let us in, got no", "Check it. A token exists here")
+
+
+@pytest.mark.parametrize(
+    ("mode", "above", "is_private"),
+    [(0o600, 0o755, True), (0o644, 0o700, True), (0o640, 0o755, False), (0o604, 0o711, False)],
+)
+def test_who_can_read_a_token_depends_on_its_mode_and_on_the_folders_above(mode, above, is_private, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own folders are private
+        Path(place).chmod(0o755)
+        file = Path(place) / ".ray" / "auth_token"
+        file.parent.mkdir()
+        file.write_text("x" * 40)
+        file.chmod(mode)
+        file.parent.chmod(above)
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+        here = read_node(sample_s=0)
+        assert (here.has_token, here.readable_token) == (True, "" if is_private else str(file))
+
+
+def test_a_digest_changes_with_any_module_and_with_nothing_else(tmp_path):
+    package = tmp_path / "study"
+    package.mkdir()
+    (package / "a.py").write_text("x = 1\n")
+    before = digest_of([package])
+    (package / "a.pyc").write_text("compiled")
+    assert digest_of([package]) == before
+    (package / "a.py").write_text("x = 2\n")
+    changed_text = digest_of([package])
+    (package / "a.py").rename(package / "b.py")
+    assert len({before, changed_text, digest_of([package])}) == 3
 
 
 def test_a_folder_is_tried_and_left_as_it_was_or_it_fails(tmp_path, monkeypatch):
@@ -226,7 +241,7 @@ def test_mlflow_is_asked_as_the_start_of_a_study_asks(tmp_path, monkeypatch):
 def test_nodes_that_say_the_same_make_one_line():
     slow = {"niceness": 15}
     assert_says("CPUs", cluster(*([{}] + [slow] * 9)), "warn", "n2, n3, n4, n5 and 5 more: trials run at nice 15")
-    (found,) = run_check("other work", cluster(*({"load": FACTS["load"] | {"foreign_cores": n}} for n in range(1, 10))))
+    (found,) = run_check("other work", cluster(*(working(foreign_cores=float(n)) for n in range(1, 10))))
     assert "n1: other processes use 1.0" in found.found
     assert found.found.endswith("; and 6 more nodes")
 

@@ -107,7 +107,8 @@ def study_of(path: Path, spec: StudySpec, *, trials: int = 1, **changes: Any) ->
     for trial in range(trials):
         begun, *others = synthetic.whole_trial(trial)
         assert isinstance(begun, TrialStarted)
-        setting = {**SETTING, **spec.traits.given, "lr": 0.001 * (trial + 1)} | changes.pop("setting", {})
+        given = {name: value for name, value in spec.traits.given.items() if name in PARAMETERS}
+        setting = {**SETTING, **given, "lr": 0.001 * (trial + 1)} | changes.pop("setting", {})
         synthetic.append(folder, replace(begun, setting=setting, seed=7, **changes), *others[:-1])
         if trial < trials - 1 or trials == 1:
             synthetic.append(folder, others[-1])

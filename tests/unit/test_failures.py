@@ -67,6 +67,6 @@ def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path,
     places = itertools.cycle([("sampling", "my_env.py, line 12, in step"), ("evaluation", other)])
     while (started := session.conductor.next_trial()) is not None:
         what, place = next(places)
-        session.conductor.end(started.trial, "failed", f"{what} must not fail, got KeyError: 500 ({place}).")
+        session.conductor.end(started.trial, "failed", f"{what} must not fail, got KeyError: 500.", way=place)
     assert session.conductor.is_broken == stops
     assert len(session.conductor.ledger.rows) == (4 if stops else 8)

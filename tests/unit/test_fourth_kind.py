@@ -21,9 +21,8 @@ from study.space.parsing import RULES
 from study.space.rules import COMMON, batches, fault
 from study.space.spec import KINDS, StudySpec
 from study.text import count
-from tests.driven import CLUSTER, assert_whole
+from tests.driven import CLUSTER, Session, assert_whole
 from tests.synthetic import make_folder
-from tests.unit.test_conductor import Session
 
 SPACE = """
 kind: repeat

@@ -42,37 +42,12 @@ def refused(result, option, *, kind=SpaceError):
     assert option in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("slurm", ["-N4"]), ("slurm", ["--time=8:00:00"]), ("oar", ["-l", "/host=4,walltime=8"]), ("pbs", ["-l", "x=1"])],
-)
-def test_a_size_of_the_scheduler_s_own_options_is_not_guessed(kind, options):
-    more = () if kind == "pbs" else ("--cpus-per-node", 4)
-    ours, theirs = (launch(kind, *more, "--print", "--", *words).output for words in (["--own=x"], options))
-    assert "quickstart on 1 node x 4 CPUs for at most 1:00:00" in ours
-    assert "quickstart on the nodes, and for the time, that the options after -- ask for" in theirs
-    assert ("Reserves at most 4.0 CPU-hours" in ours, "Reserves" in theirs) == (True, False)
-    assert "is known when the job runs there" in theirs
-
-
-def test_the_scheduler_s_forecast_is_shown(place):
-    later = "#!/bin/bash\n[[ $1 == --test-only ]] && exec echo 'to start at 2026-11-22T08:00:00 using 96'\necho 17\n"
-    install(place, {"sbatch": later})
-    assert "SLURM foresees a start at 2026-11-22 08:00:00" in launch("slurm").output
-
-
-def test_a_job_that_is_refused_or_cannot_be_written_leaves_everything_as_it_was(place):
-    install(place, {"sbatch": "#!/bin/bash\necho 17\n"})
-    assert launch("slurm").exit_code == 0
-    studies = place / "work" / "studies"
-    (studies / "quickstart.launch" / "job-17.log").write_text("of the first job")
-    before = {path: path.read_bytes() for path in studies.rglob("*") if path.is_file()}
+def test_a_job_that_is_refused_or_cannot_be_written_says_so_and_leaves_no_new_folder(place):
     install(place, {"sbatch": "#!/bin/bash\nexit 1\n"})
-    assert isinstance(launch("slurm", "--set", "evaluation.episodes=4").exception, LaunchError)
-    assert {path: path.read_bytes() for path in studies.rglob("*") if path.is_file()} == before
+    assert isinstance(launch("slurm").exception, LaunchError)
+    assert not list((place / "work" / "studies").iterdir())
     (place / "work" / "file").write_text("")
-    error = launch("slurm", "--out", "file/studies").exception
-    assert (error.rule, {path.name for path in (place / "work").iterdir()}) == ("must be writable", {"file", "studies"})
+    assert launch("slurm", "--out", "file/studies").exception.rule == "must be writable"
 
 
 def test_a_printed_command_runs_and_a_relative_working_directory_is_that_of_this_folder(place):

@@ -100,7 +100,7 @@ def commands(made):
     [
         {"ssh_key": f"/home/{ODD}"},
         {"hosts": "lab-1"},
-        {"interface": "ib0", "dashboard": True, "use_head": True, "activate": "module load python"},
+        {"interface": "ib0", "use_head": True, "activate": "module load python"},
     ],
 )
 def test_a_cluster_file_follows_rays_schema(changes):
@@ -119,10 +119,10 @@ def test_a_cluster_file_and_its_commands_name_hosts_token_script_and_space(place
     mounts = {name: content["file_mounts"][path] for name, path in there.items()}
     assert {mounts["ray.token"], mounts["node.sh"]} == {f"{folder}/ray.token", f"{folder}/node.sh"}
     assert Path(mounts["lab.yaml"]).name == "quickstart.yaml"
-    words = commands(ray_up(dashboard=True))
-    actions = [["ray", "up"], ["ray", "exec"], ["ray", "rsync-down"], ["ray", "exec"], ["ray", "down"], ["ssh", "-N"]]
+    words = commands(ray_up())
+    actions = [["ray", "up"], ["ray", "exec"], ["ray", "rsync-down"], ["ray", "exec"], ["ray", "down"]]
     assert [each[:2] for each in words[1:]] == actions
-    assert all(str(folder / "cluster.yaml") in each for each in words[1:-1])
+    assert all(str(folder / "cluster.yaml") in each for each in words[1:])
     assert [words[2][-1], words[4][-1]] == [f". {there['node.sh']} run", f". {there['node.sh']} stop-all"]
 
 

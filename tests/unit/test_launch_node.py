@@ -1,117 +1,159 @@
-"""A launched node of Ray: its CPUs, its environment, and what it finds in its temporary folder."""
+"""The program on a host: a real process that is told what to do; the ports, CPUs and folder of a node of Ray."""
 
 import contextlib
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
+import msgspec
+import psutil
 import pytest
 
 from study.errors import LaunchError
 from study.launch import node
-from study.launch.node import CELL, LONGEST_TEMP_ROOT, LOWEST_PORT, RayTask, take_ports
+from study.launch.node import CELL, LONGEST_TEMP_ROOT, LOWEST_PORT, Task, take_ports
+from tests.e2e.commands import ROOT, environment
 
 
 @pytest.fixture
-def ports():
+def agent():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "study.launch.node"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def tell(agent, task):
+    agent.stdin.write((task if isinstance(task, str) else msgspec.json.encode(task).decode()) + "\n")
+    agent.stdin.flush()
+
+
+def sleeper(agent):
+    """Let the agent run a command that ends with 7 when it is asked to end; return its process."""
+    line = "trap 'echo ended; exit 7' TERM; echo $$; while :; do sleep 0.1; done"
+    tell(agent, Task(job="1", command=("bash", "-c", line)))
+    return int(agent.stdout.readline())
+
+
+def test_it_passes_on_what_a_command_prints_and_how_it_ended(agent):
+    words = ("bash", "-c", 'cat "$1"; echo $SECRET >&2; echo $2; exit 3', "-", "{folder}/a.yaml", "{python}")
+    tell(agent, Task(job="1", environment={"SECRET": "s3cret"}, command=words, files={"a.yaml": "content\n"}))
+    assert agent.stdout.read().split() == ["content", "s3cret", sys.executable]
+    assert agent.wait(5) == 3
+
+
+def test_signals_of_a_scheduler_do_not_end_its_child_and_the_end_of_its_supervisor_does(agent):
+    pid = sleeper(agent)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        agent.send_signal(number)  # as a scheduler would send to all of a job
+    tell(agent, "more words")
+    time.sleep(0.5)
+    assert psutil.pid_exists(pid)
+    agent.stdin.close()  # the supervisor, or the connection to it, is gone
+    assert agent.stdout.read() == "ended\n"
+    assert agent.wait(5) == 7
+
+
+def test_a_killed_agent_leaves_no_child_and_a_killed_child_is_told_by_the_code(agent):
+    child = psutil.Process(sleeper(agent))
+    agent.kill()
+    child.wait(10)
+    other = subprocess.Popen([sys.executable, "-m", "study.launch.node"], stdin=subprocess.PIPE, text=True, cwd=ROOT)
+    tell(other, Task(job="1", command=("bash", "-c", "kill -9 $$")))
+    assert other.wait(20) == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ('{"job": "1", "command": ["true"], "extra": 1}', "must be of the same version"),
+        (Task(job="1", command=("no-such-command-here",)), "no-such-command-here"),
+        (Task(job="1", num_cpus=1, interface="none0"), "--interface none0: must have an IPv4 address here"),
+        (Task(job="1", num_cpus=1, temp_root="/proc"), "Fix: Choose a --temp-root"),
+    ],
+)
+def test_what_cannot_start_says_why(agent, task, said):
+    tell(agent, task)
+    assert said in agent.stdout.read()
+    assert agent.wait(5) == 69
+
+
+# --- the folder of a node ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def take():
+    """A function that takes a cell of ports for a job; returns its base and its lock."""
     with contextlib.ExitStack() as stack:
-
-        def take(job):
-            base, lock = take_ports(job)
-            stack.callback(lock.close)
-            return SimpleNamespace(base=base, lock=lock)
-
-        yield take
+        yield lambda job: (taken := take_ports(job), stack.callback(taken[1].close))[0]
 
 
-def node_folder(root, base, monkeypatch, host=None):
-    """Make the folder of a node on a host; return it."""
-    with monkeypatch.context() as patch:
-        if host:
-            patch.setattr(socket, "gethostname", lambda: host)
-        return node.node_folder(str(root), base)
-
-
-def test_what_killed_nodes_of_this_host_left_is_removed_and_nothing_of_those_that_live(tmp_path, ports, monkeypatch):
-    mine, other, dead = ports("mine"), ports("other"), ports("dead")
-    left, living, gone = (node_folder(tmp_path, each.base, monkeypatch) for each in (mine, other, dead))
+def test_killed_nodes_of_this_host_leave_nothing_and_all_else_in_a_shared_folder_stays(tmp_path, take, monkeypatch):
+    (mine, _), (other, _), (dead, lock) = take("mine"), take("other"), take("dead")
+    left, living, gone = (node.node_folder(str(tmp_path), base) for base in (mine, other, dead))
     (left / "start.log").write_text("left by a node that was killed")
-    dead.lock.close()
-    made = node.node_folder(str(tmp_path), mine.base)
-    assert made == left
-    assert not list(made.iterdir())
-    assert living.exists()
+    owner = left.name.rpartition("-")[2]
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "n2")  # where living nodes may have these ports
+        elsewhere = [node.node_folder(str(tmp_path), base) for base in (mine, dead)]
+    foreign = [
+        tmp_path / each for each in ("rl-baselines-env", "rl-20000-abcdef", f"rl-x-{owner}", f"rl-21999-{owner}")
+    ]
+    foreign[2].mkdir()
+    foreign[3].symlink_to(foreign[2])
+    for folder in foreign[:2]:
+        (folder / "bin").mkdir(parents=True)
+    lock.close()
+    assert node.node_folder(str(tmp_path), mine) == left
+    assert not list(left.iterdir())
+    assert set(tmp_path.iterdir()) == {left, living, *elsewhere, *foreign}
     assert not gone.exists()
+    shutil.rmtree(left)
+    left.symlink_to(foreign[0])
+    with pytest.raises(LaunchError, match="must be a folder in which you can write"):
+        node.node_folder(str(tmp_path), mine)
+    assert (foreign[0] / "bin").exists()
 
 
-def test_what_other_hosts_users_and_programs_have_in_a_shared_folder_is_left_alone(tmp_path, ports, monkeypatch):
-    mine, dead = ports("mine"), ports("dead")
-    for base in (mine.base, dead.base):
-        node_folder(tmp_path, base, monkeypatch, host="n2")  # where living nodes may have these ports
-    for name in ("rl-baselines-env", "rl-17-env", "rl-20000-abcdef", f"rl-{os.getuid()}-20000", "rl-x"):
-        (tmp_path / name / "bin").mkdir(parents=True)
-    owner = node_folder(tmp_path, mine.base, monkeypatch).name.rpartition("-")[2]
-    (tmp_path / f"rl-x-{owner}").mkdir()
-    (tmp_path / f"rl-{dead.base}-{owner}").symlink_to(tmp_path / "rl-x")
-    if os.geteuid() == 0:
-        (tmp_path / f"rl-20001-{owner}").mkdir()
-        os.chown(tmp_path / f"rl-20001-{owner}", 20001, 20001)
-    dead.lock.close()
-    before = sorted(tmp_path.iterdir())
-    node.node_folder(str(tmp_path), mine.base)
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_name_that_something_else_has_is_refused(tmp_path, ports, monkeypatch):
-    mine = ports("mine")
-    folder = node_folder(tmp_path, mine.base, monkeypatch)
-    shutil.rmtree(folder)
-    (tmp_path / "elsewhere").mkdir()
-    folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match=f"^{folder}: must be a folder of yours"):
-        node.node_folder(str(tmp_path), mine.base)
-    assert (tmp_path / "elsewhere").exists()
-
-
-def test_the_longest_path_of_a_socket_fits(monkeypatch):
+def test_the_longest_path_of_a_socket_fits():
     """Source of the session's name and of the sockets': ray/_private/node.py, _init_temp and _prepare_socket_file."""
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
         root = Path(base, "x" * (LONGEST_TEMP_ROOT - len(base) - 1))
         root.mkdir()
-        folder = node_folder(root, 65_500, monkeypatch)
-        largest_pid = 4_194_304  # Linux' pid_max on 64 bits
-        session = f"session_2026-11-22_21-30-32_123456_{largest_pid}"
-        assert len(f"{folder}/r/{session}/sockets/plasma_store") <= 107
+        session = f"session_2026-11-22_21-30-32_123456_{4_194_304}"  # Linux' pid_max on 64 bits
+        assert len(f"{node.node_folder(str(root), 65_500)}/r/{session}/sockets/plasma_store") <= 107
 
 
-# --- environment ------------------------------------------------------------------------------------------------------
-
-
-class Started:
-    """A process that was started, and writes into its log."""
-
-    def __init__(self, words, *, env, stdout, **_):
-        self.words, self.environment = words, env
-        stdout.write(b"Local node IP\n    code of a traceback\nRay runtime started.\n")
-        stdout.flush()
-
-    def poll(self):
-        return None
+# --- CPUs, environment, ports -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """A function that makes a node whose `ray start` is no process."""
-    monkeypatch.setattr(node.subprocess, "Popen", Started)
+    """A function that makes a node whose `ray start` is no process, but writes into its log."""
+
+    def popen(words, *, env, stdout, **_):
+        stdout.write(b"Local node IP\n    code of a traceback\nRay runtime started.\n")
+        stdout.flush()
+        return type("Started", (), {"words": words, "environment": env})
+
+    monkeypatch.setattr(node.subprocess, "Popen", popen)
     with contextlib.ExitStack() as stack:
 
-        def make(num_cpus=1, granted=None, **environment):
-            task = RayTask(
-                job="1", temp_root=str(tmp_path), environment=environment, num_cpus=num_cpus, granted=granted
-            )
+        def make(num_cpus=1, granted=None, **variables):
+            task = Task(job="1", temp_root=str(tmp_path), environment=variables, num_cpus=num_cpus, granted=granted)
             made = node.RayNode(task)
             stack.callback(made._lock.close)
             stack.callback(made._log.close)
@@ -120,8 +162,20 @@ def start(monkeypatch, tmp_path):
         yield make
 
 
-def test_the_last_lines_of_a_node_are_those_that_say_something(start):
-    started = start()
+@pytest.mark.parametrize(
+    ("asked", "granted", "expected"), [(None, 72, 36), (None, 12, 12), (None, None, 36), (48, 72, 48), (0, 2, 0)]
+)
+def test_ray_hands_out_what_was_asked_or_the_cores_that_were_granted(start, monkeypatch, asked, granted, expected):
+    monkeypatch.setattr(node, "num_cores", lambda: 36)
+    assert f"--num-cpus={expected}" in start(asked, granted).process.words
+
+
+def test_a_node_has_its_own_environment_and_says_its_last_lines(start, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, "16")
+    started = start(RAY_AUTH_TOKEN="x")
+    assert started.process.environment["RAY_AUTH_TOKEN"] == "x"
+    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(started.process.environment)
     assert started.is_up()
     logs = started.folder / "r" / "session_latest" / "logs"
     logs.mkdir(parents=True)
@@ -129,61 +183,39 @@ def test_the_last_lines_of_a_node_are_those_that_say_something(start):
     assert started.last_lines() == "Local node IP\nRay runtime started.\nno memory"
 
 
-@pytest.mark.parametrize(
-    ("asked", "granted", "cores", "expected"),
-    [(None, 72, 36, 36), (None, 12, 36, 12), (None, None, 36, 36), (48, 72, 36, 48), (0, 2, 36, 0)],
-)
-def test_ray_hands_out_what_was_asked_or_the_cores_that_were_granted(
-    start, monkeypatch, asked, granted, cores, expected
-):
-    monkeypatch.setattr(node, "num_cores", lambda: cores)
-    assert f"--num-cpus={expected}" in start(asked, granted).process.words
-
-
-def test_threads_and_the_address_of_another_ray_do_not_reach_its_workers(start, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
-        monkeypatch.setenv(name, "16")
-    environment = start(RAY_AUTH_TOKEN="x").process.environment
-    assert environment["RAY_AUTH_TOKEN"] == "x"
-    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(environment)
-
-
-def test_a_server_for_ray_client_has_a_port_of_the_block(start, monkeypatch):
-    """Ray starts one where grpc is installed, at 10001 for all on the host; without grpc it refuses the option."""
-    for has_grpc in (False, True):
-        monkeypatch.setattr(node, "find_spec", lambda name, found=has_grpc: found or None)
-        started = start()
-        given = [each for each in started.process.words if each.startswith("--ray-client-server-port=")]
-        assert given == ([f"--ray-client-server-port={started.port('client')}"] if has_grpc else [])
-
-
-# --- ports ------------------------------------------------------------------------------------------------------------
-
-
-def ports_of(words):
-    return [int(word.partition("=")[2]) for word in words if "port=" in word]
-
-
-def test_ports_of_nodes_never_overlap_and_are_given_back(start):
-    """Nodes of one job on one host may differ in their CPUs, and so may jobs that begin at different ports."""
+@pytest.mark.parametrize("has_grpc", [False, True])
+def test_ports_of_nodes_never_overlap(start, monkeypatch, has_grpc):
+    """Nodes of one job on one host may differ in their CPUs; with grpc Ray has one server more."""
+    monkeypatch.setattr(node, "find_spec", lambda name: has_grpc or None)
     nodes = [start(num_cpus) for num_cpus in (16, 0, 640)]
-    taken = [ports_of(each.process.words) for each in nodes]
+    taken = [[int(word.partition("=")[2]) for word in each.process.words if "port=" in word] for each in nodes]
     for each, ports in zip(nodes, taken, strict=True):
-        assert len(set(ports)) == len(ports) >= 8
-        assert {port // CELL for port in ports} == {each.port("gcs") // CELL}
+        assert len(set(ports)) == len(ports) == 10 + has_grpc
+        assert {port // CELL for port in ports} == {each.port("port") // CELL}
         assert max(ports[:-2]) < ports[-2] < ports[-1], "those of workers follow"
     assert len({ports[0] // CELL for ports in taken}) == 3
     assert all(LOWEST_PORT <= port < 32_768 for ports in taken for port in ports), "below the ephemeral ones"
-    base, lock = take_ports("a")
-    lock.close()
-    again, lock = take_ports("a")
-    lock.close()
-    assert again == base
-    base, lock = take_ports("a", port_base=24_050)
-    lock.close()
-    assert base == 25_000
 
 
-def test_where_no_port_is_left_it_is_said():
+def test_ports_are_given_back_and_begin_where_a_firewall_allows():
+    bases = []
+    for job, port_base in (("a", None), ("a", None), ("a", 24_050)):
+        base, lock = take_ports(job, port_base=port_base)
+        lock.close()
+        bases.append(base)
+    assert bases[0] == bases[1]
+    assert bases[2] == 25_000
     with pytest.raises(LaunchError, match=r"ports: .* must be free between 66000 and 65535, got none"):
         take_ports("17", port_base=65_001)
+
+
+def test_only_folders_of_this_user_are_removed(tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can make a folder of another user")
+    base, lock = take_ports("dead")
+    folder = node.node_folder(str(tmp_path), base)
+    os.chown(folder, 20001, 20001)
+    lock.close()
+    with contextlib.suppress(LaunchError):
+        node.node_folder(str(tmp_path), base)
+    assert folder.exists()

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
-from study.launch.schedulers import Host, clock, expand_counts, parse_hosts
+from study.launch.job import Host, parse_hosts
+from study.launch.schedulers import clock, expand_counts
 from study.options import seconds
 from tests.launching import install, launcher
 
@@ -133,25 +134,6 @@ def test_the_head_needs_no_remote_shell(name):
     assert launcher(name, environment={"PBS_JOBID": "17"}).remote_shell(here, "true") == ["bash", "-c", "true"]
 
 
-SSH = '#!/bin/bash\necho "$*" > "${0%/*}/asked"\nexec bash -c "${@: -1}"\n'
-ATTACH = '#!/bin/bash\necho "$*" > "${0%/*}/attached"\necho attached\n'
-
-
-@pytest.mark.parametrize("has_attach", [True, False])
-def test_an_agent_on_pbs_is_spoken_to_and_belongs_to_the_job(has_attach, place):
-    install(place, {"ssh": SSH, **({"pbs_attach": ATTACH} if has_attach else {})})
-    pbs = launcher("pbs", environment={"PBS_JOBID": "17.server"}, ssh_options=("-p2222",))
-    command = pbs.remote_shell(Host("not-here"), "cd / && echo $$; exec cat")
-    done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
-    pid, said = done.stdout.splitlines()
-    assert said == "a task"  # and what pbs_attach prints is not taken for an answer
-    asked = (place / "bin" / "asked").read_text()
-    assert "BatchMode=yes" in asked
-    assert "-p2222 not-here" in asked
-    if has_attach:
-        assert (place / "bin" / "attached").read_text() == f"-j 17.server -p {pid}\n"
-
-
 @pytest.mark.parametrize("hosts", ["", "-oProxyCommand=touch no", "-o@a", "a b", "a:0", "a,a:3", "a;b"])
 def test_hosts_that_are_none(hosts):
     assert parse_hosts("lab-1:16, me@lab-2.site") == (Host("lab-1", 16), Host("me@lab-2.site"))
@@ -161,5 +143,6 @@ def test_hosts_that_are_none(hosts):
 
 @pytest.mark.parametrize("text", ["", "soon", "2:00", "0s", "-1h", "1:75:00"])
 def test_durations_that_are_none(text):
+    assert seconds("1-00:00:00", "--walltime") == 24 * 3600  # as SLURM writes it
     with pytest.raises(SpaceError):
         seconds(text, "--walltime")

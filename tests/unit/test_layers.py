@@ -9,8 +9,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.errors import SpaceError
-from study.space.procgen import GAMES, NUM_TEST_LEVELS, task_of
-from study.space.sections import EnvironmentSpec
+from study.space.sections import GAMES, NUM_TEST_LEVELS, EnvironmentSpec, task_of
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.wrappers import StepLoad, layered
 from tests.spaces import spec

@@ -15,6 +15,9 @@ LOST_NODE = TrialLostError(where="env runners", rule="all 2 must stay alive", go
 LOST_NODE.node = True
 
 
+FAILED.place = LOST.place = LOST_NODE.place = "my_env.py, line 12, in step"
+
+
 def in_trial(cause):
     """Return what Ray raises in the driver where a trial has raised this."""
     return RayTaskError("step", "Traceback", cause).as_instanceof_cause()
@@ -26,7 +29,7 @@ def in_trial(cause):
 )
 def test_what_a_trial_raised_stands_for_itself(error, loss):
     for raised in (in_trial(error), pickle.loads(pickle.dumps(error))):
-        assert fault_of(raised) == Fault(str(error), loss)
+        assert fault_of(raised) == Fault(str(error), loss, way="my_env.py, line 12, in step")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,7 @@ def test_what_a_trial_raised_stands_for_itself(error, loss):
 )
 def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error, alone, loss):
     monkeypatch.setattr(searcher, "died_alone", lambda actor: alone)
-    reason, found = fault_of(error, address="10.0.0.7")
+    reason, found, _ = fault_of(error, address="10.0.0.7")
     assert found == loss
     assert "(10.0.0.7)" in reason
     assert "\n" not in reason
@@ -54,4 +57,4 @@ def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error
     ],
 )
 def test_anything_else_is_a_failure_by_its_last_line(error, said, reason):
-    assert fault_of(error, said=said) == Fault(reason, None)
+    assert fault_of(error, said=said) == Fault(reason, None, way="")

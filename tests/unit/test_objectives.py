@@ -6,9 +6,9 @@ from study.designs.search.outcome import importance_per_scale
 from study.designs.search.worth import merit
 from study.records.ledger import fold
 from study.records.records import read_lines
+from tests.driven import Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
-from tests.unit.test_conductor import Session
 
 
 def play(session, trial, *returns, cost=2.0):

@@ -12,9 +12,9 @@ from study.records import log as records_module
 from study.records.ledger import fold
 from study.records.records import read_lines
 from study.records.table import table_row
+from tests.driven import Session
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec
-from tests.unit.test_conductor import Session
 
 CLUSTER = cluster(n0=4, n1=4)
 

@@ -10,9 +10,8 @@ from optuna.samplers import TPESampler
 
 from study.designs.search.proposals import Observation, nearest, propose
 from study.errors import RecordError
-from tests.driven import ROOMY
+from tests.driven import ROOMY, Session
 from tests.spaces import spec
-from tests.unit.test_conductor import Session
 
 SAMPLERS = ("tpe", "random", "grid")
 

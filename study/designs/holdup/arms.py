@@ -131,9 +131,8 @@ def _typical(domain: Choices | Range, default: Value | None) -> Value:
     if isinstance(domain, Choices):
         ordered = sorted(domain.choices)
         return default if default is not None and default in ordered else ordered[len(ordered) // 2]
-    if default is not None and domain.low <= default <= domain.high and domain.step is None:
+    if default is not None and domain.low <= default <= domain.high:
         return default
     if domain.log:
         return float((domain.low * domain.high) ** 0.5)
-    middle = (domain.low + domain.high) / 2
-    return middle if domain.step is None else domain.low + round((middle - domain.low) / domain.step) * domain.step
+    return (domain.low + domain.high) / 2

@@ -14,8 +14,8 @@ from study.designs.base import Design
 from study.planning.plan import TrialKind
 from study.records.records import StageDecided
 from study.records.request import TrialRequest, numbered
-from study.space.domains import Choices, Range
-from study.space.parameters import SCALE, Value
+from study.space.domains import Choices
+from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
 
@@ -61,7 +61,7 @@ def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:
 
 def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
     names = list(spec.tuned)
-    values = [grid_values(spec.tuned[name]) for name in names]
+    values = [domain.choices for domain in spec.tuned.values() if isinstance(domain, Choices)]  # rules refuse ranges
     cells = list(itertools.product(spec.scales, itertools.product(*values)))
     for block, seed in enumerate(spec.search.seeds):
         rng = np.random.default_rng([spec.search.sampler_seed, block])
@@ -69,13 +69,3 @@ def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
             num_env_runners, point = cells[index]
             given, iterations = dict(zip(names, point, strict=True)), spec.budget.iterations
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
-
-
-def grid_values(domain: Choices | Range) -> list[Value]:
-    """Return every value of a list, or of a range with a step."""
-    if isinstance(domain, Choices):
-        return list(domain.choices)
-    step = domain.step
-    assert step is not None  # else the space is refused when it is read
-    count = round((domain.high - domain.low) / step) + 1  # the schema checks that the step divides the range
-    return [min(domain.low + index * step, domain.high) for index in range(count)]

@@ -35,10 +35,10 @@ def distributions(spec: StudySpec) -> dict[str, BaseDistribution]:
 def _distribution(domain: Choices | Range) -> BaseDistribution:
     if isinstance(domain, Choices):
         return CategoricalDistribution(domain.choices)
-    low, high, step = domain.low, domain.high, domain.step
+    low, high = domain.low, domain.high
     if isinstance(low, int) and isinstance(high, int):
-        return IntDistribution(low, high, log=domain.log, step=int(step or 1))
-    return FloatDistribution(float(low), float(high), log=domain.log, step=None if step is None else float(step))
+        return IntDistribution(low, high, log=domain.log)
+    return FloatDistribution(float(low), float(high), log=domain.log)
 
 
 def value_of(spec: StudySpec, row: TrialRow) -> float | None:

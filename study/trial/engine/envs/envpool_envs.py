@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple, flatten_space
 
-from study.space.procgen import is_procgen, task_of
-from study.space.sections import EnvironmentSpec
+from study.space.sections import EnvironmentSpec, is_procgen, task_of
 from study.trial.engine.envs.wrappers import (
     LaneError,
     StepLoad,
