@@ -5,7 +5,7 @@ runner), it is the one that ran at most scales. Nothing is predicted beyond `MOS
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from analysis.models.laws import Law, LawFit, amdahl, fit_law, usl
 from analysis.models.runs import CELL, SETTING, column, from_runs
 from analysis.quantity import Basis, Row, declare, quantity, row
 from analysis.scaling.blocks import LEVEL
-from analysis.scaling.clock import Names, engine_in, prices_of
+from analysis.scaling.clock import Names, engine_in
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, without_interval
 
@@ -119,14 +119,14 @@ def prediction_error(found: Models) -> Estimate | None:
     return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
 
 
-LAWS = {
+LAWS: Mapping[str, tuple[Law, int, str, str]] = {
     "amdahl_serial_fraction": (amdahl, 0, "serial fraction", "Share that no runner shortens, by Amdahl's law."),
     "usl_contention": (usl, 0, "contention", "a of the universal scalability law."),
     "usl_coherency": (usl, 1, "coherency", "b of the universal scalability law."),
 }
 """Quantity -> the law, the place of the unknown in it, what people call it, and what it is."""
-for _name, (_, _, _label, _definition) in LAWS.items():
-    declare("law", _name, "1", _label, _definition)
+for _name, _law in LAWS.items():
+    declare("law", _name, "1", *_law[2:])
 
 
 class _Place:
@@ -182,21 +182,6 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         limit = limit_num_env_runners(found)
         if limit is not None and limit.value <= most:
             yield row("limit_num_env_runners", limit, place.at(max(place.scales), place.basis(limit.value)))
-
-
-def rows_at(found: Models, measured: pd.DataFrame, names: Names, num_env_runners: int) -> list[Row]:
-    """Return predicted throughput and prices at a number of runners of the workload that ran at most scales.
-
-    Raises:
-        AnalysisError: The runs allow no model, the model does not describe them, or the number is too far away.
-    """
-    most = MOST_EXTRAPOLATED * max(found.scales)
-    if not 1 <= num_env_runners <= most:
-        rule = f"must be from 1 to {most}, twice the largest measured"
-        fix = "Measure larger scales first."
-        raise AnalysisError(where="num_env_runners", rule=rule, got=num_env_runners, fix=fix)
-    rows = list(_predicted(found, _Place(found, measured, names), [num_env_runners]))
-    return [*rows, *prices_of(rows)]
 
 
 def _predicted(found: Models, place: _Place, scales: Iterable[int]) -> Iterator[Row]:

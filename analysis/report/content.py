@@ -1,11 +1,8 @@
 """What a report says, apart from how it looks: the answer, at most five tables and five figures, limits. No engine."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from analysis.answers import Answer
 from analysis.answers.facts import complete, progress
@@ -31,16 +28,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 """Kind of study -> the tables that its question is about, in order."""
 SOFTWARE = ("ray", "torch", "jax", "gymnasium", "python")
 """Versions that a page names."""
-GRID5000 = (
-    "Experiments presented in this paper were carried out using the Grid'5000 testbed, supported by a scientific "
-    "interest group hosted by Inria and including CNRS, RENATER and several Universities as well as other "
-    "organizations (see https://www.grid5000.fr)."
-)
-"""Source: Grid'5000's usage policy."""
-_NODE = re.compile(r"(?:^|[^A-Za-z0-9.-])(?:[A-Za-z0-9-]+\.)+grid5000\.fr(?![A-Za-z0-9.-]*[A-Za-z0-9])", re.IGNORECASE)
-"""A host name of the testbed, such as gros-12.nancy.grid5000.fr, and not of a name that merely begins so."""
-_PLACES = ("hardware", "cluster", "sessions", "hostname", "nodes")
-"""Entries of the sheet that name machines; a description, or the command of a session, may name any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +42,6 @@ class Report:
         answer: What it says, with its limits.
         tables: Every table, the empty ones and those of the answer too; each is a file.
         figures: Every figure, those that are not drawn too; each that is drawn is a file.
-        acknowledgement: What a testbed asks to be said; empty where there is none.
     """
 
     name: str
@@ -65,7 +51,6 @@ class Report:
     answer: Answer
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
-    acknowledgement: str = ""
 
     @property
     def beside(self) -> Figure | None:
@@ -120,7 +105,6 @@ def make_report(study: "Study", *, price_per_cpu_hour: float | None = None) -> R
         answer=answer,
         tables=(*answer.tables, *(table for table in study.tables.values() if table.key not in keys)),
         figures=tuple(study.figures.values()),
-        acknowledgement=acknowledgement(study.data),
     )
 
 
@@ -144,12 +128,3 @@ def _ran_on(sheet: Mapping[str, Any]) -> str:
     said += [f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name)]
     said += [f"commit {str(sheet['commit'])[:10]}"] if sheet.get("commit") else []
     return f"Its last session ran on {', '.join(said)}." if said else ""
-
-
-def acknowledgement(data: StudyData) -> str:
-    """Return the testbed's sentence if a driver or a node of the study was there, else an empty text."""
-    places = {name: data.sheet.get(name) for name in _PLACES}
-    sessions = [{**each, "command": None} for each in places["sessions"] or []]
-    machines = orjson.dumps({**places, "sessions": sessions}, default=str).decode()
-    nodes = " ".join(map(str, data.runs["nodes"].dropna().unique()))
-    return GRID5000 if _NODE.search(f"{machines} {nodes}") else ""

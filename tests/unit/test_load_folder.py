@@ -209,9 +209,9 @@ def test_a_torn_last_line_is_told_and_the_rest_shown(study):
 
 def test_a_space_of_another_version_is_shown_as_written(study):
     content = json.loads(study.identity_file.read_text())
-    content["spec"]["gravity"] = 9.81
+    content["spec"]["budget"] = {"env_steps": "many"}
     study.identity_file.write_text(json.dumps(content))
     data = load.from_folder(study.path)
     assert data.spec is None
     assert data.sheet["environment"]["id"] == "CartPole-v1"
-    assert any("not one of this version" in problem and "gravity" in problem for problem in data.problems)
+    assert any("not one of this version" in problem and "budget.env_steps" in problem for problem in data.problems)

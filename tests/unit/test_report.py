@@ -1,7 +1,10 @@
 """The report by value: the answer first, at most five tables and five figures, safe text, files that stand alone."""
 
 import csv
+import os
 import re
+import subprocess
+import sys
 from html import unescape
 from html.parser import HTMLParser
 
@@ -14,22 +17,16 @@ from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.report import Report, make_report, to_html, write
-from analysis.report.content import GRID5000, MOST, acknowledgement
+from analysis.report.content import MOST
 from analysis.tables.table import Table, TableColumn, without_rows
-from tests.examples import example
+from tests.examples import ANALYSIS, example
 from tests.planted import Truth, planted_folder
-from tests.unit.tables_data import study
 from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 MOST_WORDS = 2_500
 EXAMPLES = ("example_throughput", "example_study", "example_table")
-
-
-def data(rows=({"status": "finished", "timing": "measured"},), **changes):
-    runs = [{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)]
-    return study(runs, **{"name": "demo", "sheet": {}, **changes})
 
 
 def table(key, conclusion="It is so.", **more):
@@ -140,19 +137,6 @@ def test_the_page_of_an_example_is_short(name):
     assert 1 <= page.count('class="picture"') <= MOST
 
 
-@pytest.mark.parametrize(
-    ("sheet", "nodes", "thanked"),
-    [
-        ({}, "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr", True),
-        ({"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr"}]}}]}, None, True),
-        ({"hardware": {"hostname": "node.grid5000.fr.example.org"}}, None, False),
-        ({"description": "meant for gros-1.nancy.grid5000.fr"}, None, False),
-    ],
-)
-def test_the_testbed_is_acknowledged_where_a_node_is_from_there(sheet, nodes, thanked):
-    assert acknowledgement(data([{"status": "finished", "nodes": nodes}], sheet=sheet)) == (GRID5000 if thanked else "")
-
-
 def test_names_and_reasons_are_text_and_never_elements():
     hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
     facts = tuple(Fact(role=role, text=HOSTILE) for role in ("answer", "support", "unknown", "limit"))
@@ -219,3 +203,11 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     assert (tmp_path / "figures" / "mine.svg").exists()
     with (tmp_path / "tables" / "T2.csv").open() as lines:
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
+
+
+def test_a_figure_is_drawn_whatever_the_surroundings_ask_of_matplotlib():
+    code = "import sys, analysis; assert analysis.open(sys.argv[1]).plot('score').to_png()"
+    words = [sys.executable, "-W", "error", "-c", code, str(ANALYSIS / "example_coinrun")]
+    surroundings = os.environ | {"MPLBACKEND": "module://of.another.program"}
+    done = subprocess.run(words, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
