@@ -48,11 +48,10 @@ _IMAGE = (64, 64, 3)
 """Height, width and channels where nobody has seen the observations."""
 _CONVOLUTIONS: Mapping[str | int, Sequence[Sequence[int]]] = {
     "nature": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
-    "impala": [[filters, 3, 1 + (at == 1)] for filters in (16, 32, 32) for at in range(5)],
     42: [[16, 4, 2], [32, 4, 2], [256, 11, 1]],
     64: [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
 }
-"""By name, or by the height of an image: filters, kernel and stride of each layer, pooling as a stride of the next."""
+"""By name, or by the height of an image: filters, kernel and stride of each layer."""
 _LARGE_IMAGES = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
 """RLlib's own convolutions for images of 84 pixels or more."""
 

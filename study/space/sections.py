@@ -125,9 +125,9 @@ class NetworkSpec(Section):
     conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
     """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
 64, 84 or 96 pixels."""
-    conv_net: Literal["nature", "impala"] | None = None
+    conv_net: Literal["nature"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
-RLlib's padding, or `impala`, the 15 layers in residual blocks of IMPALA (Espeholt et al. 2018)."""
+RLlib's padding."""
 
 
 class BudgetSpec(Section):

@@ -14,7 +14,7 @@ from ray.rllib.algorithms.ppo import PPO
 from study.errors import Fault, SpaceError, StudyError
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
 from study.space.spec import Execution, StudySpec
-from study.trial.engine.learning.rewards import ScaledRewards
+from study.trial.engine.learning.batches import ScaledRewards
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.experiment import Experiment, alone_in_its_process, with_spaces
 from study.trial.failures import described

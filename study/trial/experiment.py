@@ -29,7 +29,6 @@ from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import register_env
 
@@ -40,7 +39,6 @@ from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory, judged_in
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
-from study.trial.engine.learning.encoders import CONV_NET, NATURE_FILTERS, StudyCatalog
 from study.trial.failures import described
 from study.trial.parts import learner_obstacle, names, runner_obstacle, same
 from study.trial.places import here
@@ -209,12 +207,7 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
     )
     config.training(grad_clip_by="global_norm")
     config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
-    network = _network(spec.model, spaces)
-    config.rl_module(model_config=network)
-    if CONV_NET in network:
-        module_class = config.get_default_rl_module_spec().module_class
-        # Here again: RLlib merges its defaults into the one of the configuration only.
-        config.rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, catalog_class=StudyCatalog))
+    config.rl_module(model_config=_network(spec.model, spaces))
     _override(config, spec.rllib)
     return Experiment(
         config=config,
@@ -239,6 +232,10 @@ def _algorithm(name: str) -> AlgorithmConfig:
     return config
 
 
+NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Filters, kernel, stride. Source: Mnih et al., Nature 518 (2015), Methods."""
+
+
 def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
     hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
     if len(spaces.observation_space.shape) == 1:
@@ -253,8 +250,7 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
         head_fcnet_activation=activation,
         vf_share_layers=spec.vf_share_layers,
     )
-    named = {CONV_NET: spec.conv_net} if spec.conv_net == "impala" else {}
-    return {**dataclasses.asdict(images), **named}
+    return dataclasses.asdict(images)
 
 
 def _registered(factory: EnvFactory) -> str:

@@ -25,7 +25,6 @@ from study.jax_private import jax_obstacle
 from study.ray_private import maker_of, option
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.encoders import CONV_NET, StudyCatalog
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.acting import action_rule
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
@@ -91,7 +90,7 @@ _OF_V_TRACE = names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__) | {CONV_NET}
+_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__)
 
 
 # --- the check -----------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def _of_module(config: AlgorithmConfig) -> Iterator[str]:
     own = spec is not None and (
         type(spec) is not RLModuleSpec
         or spec.module_class not in (None, default.module_class)
-        or spec.catalog_class not in (None, default.catalog_class, StudyCatalog)
+        or spec.catalog_class not in (None, default.catalog_class)
         or getattr(spec, "load_state_path", None) is not None
         or not (spec.model_config is spec.observation_space is spec.action_space is None)
         or spec.inference_only

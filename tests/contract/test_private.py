@@ -146,11 +146,6 @@ REPLACED = [
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER_OF_SEVERAL),
-    (
-        "study.trial.engine.learning.encoders:StudyCatalog._get_encoder_config",
-        "ray.rllib.algorithms.ppo.ppo_catalog:PPOCatalog",
-    ),
-    ("study.trial.engine.learning.encoders:ImpalaEncoder._forward", "ray.rllib.core.models.torch.base:TorchModel"),
 ]
 """Methods of ours that take the place of RLlib's private ones, and whose."""
 

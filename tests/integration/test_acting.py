@@ -41,15 +41,6 @@ def test_numpy_evaluates_the_network_of_the_module(activation: str, shared: bool
         module.set_state(state)  # the function follows the weights
 
 
-def test_a_large_deviation_is_clipped_as_in_rllib() -> None:
-    module = module_of(BOX, log_std_clip_param=0.01, vf_share_layers=False)
-    rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
-    expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
-    got = network_of(module)(rows)
-    np.testing.assert_allclose(got, expected, atol=1e-6)
-    assert np.abs(got[:, 2:]).max() == pytest.approx(0.01)
-
-
 @pytest.mark.parametrize(
     ("observation", "model"), [(VECTOR, {"free_log_std": True}), (IMAGE, {})], ids=["free log std", "image"]
 )

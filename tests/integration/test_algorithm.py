@@ -1,24 +1,21 @@
 """A setting becomes the configuration that was meant, and `rllib:` cannot break what the study rests on."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.utils.actor_manager import ResultOrError
 
+from study.designs.holdup.arms import RLLIB_DEFAULTS
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError
 from study.planning.plan import remarks
 from study.space.parameters import ALGORITHMS, PARAMETERS, attribute
-from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
-from study.trial.measured import MeasuredAlgorithm
 from tests.integration.trials import built_config
 from tests.spaces import cluster, spec
 
@@ -67,26 +64,6 @@ def test_a2c_is_ppo_with_one_plain_update() -> None:
     assert built.learner_class is FusedPPOLearner
 
 
-def test_resources_and_network_reach_rllib() -> None:
-    built = config(
-        resources__num_cpus_for_main_process=3,
-        resources__num_cpus_per_env_runner=2,
-        resources__placement="spread",
-        resources__sample_timeout_s=77.0,
-        model__fcnet_hiddens=[32, 16],
-        model__fcnet_activation="relu",
-        model__vf_share_layers=True,
-    )
-    assert (built.num_cpus_for_main_process, built.num_cpus_per_env_runner) == (3, 2)
-    assert (built.placement_strategy, built.sample_timeout_s) == ("SPREAD", 77.0)
-    network = built.model_config
-    assert (network["fcnet_hiddens"], network["fcnet_activation"], network["vf_share_layers"]) == (
-        [32, 16],
-        "relu",
-        True,
-    )
-
-
 def test_our_components_serve_unless_the_space_says_otherwise() -> None:
     built = config()
     assert (built.env_runner_cls, built.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
@@ -94,21 +71,6 @@ def test_our_components_serve_unless_the_space_says_otherwise() -> None:
     built = config(runner="stock", learner="rllib")
     assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
     assert (built.standardization, built.fallbacks) == ("rllib", [])
-
-
-def test_where_they_cannot_serve_rllibs_own_do_and_it_is_said() -> None:
-    built = config(
-        {
-            "env_runners": {"add_default_connectors_to_module_to_env_pipeline": False},
-            "framework": {"torch_compile_learner": True},
-        }
-    )
-    assert (built.env_runner_cls, built.learner_class) == (StockEnvRunner, PPOTorchLearner)
-    assert built.fallbacks == [
-        "runner: RLlib's own instead of the batched one: it needs RLlib's default connectors",
-        "learner: RLlib's own learner instead of the fused one: torch_compile_learner is on",
-    ]
-    assert built.standardization == "rllib"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +105,6 @@ def test_the_plan_says_why_rllibs_learner_serves(monkeypatch: pytest.MonkeyPatch
     (line,) = said(spec())
     assert "JAX is missing" in line
     assert engine_of_space(spec()) == "batched+RLlib"
-
-
-def test_rllibs_learner_scales_rewards_by_a_connector() -> None:
-    for rewards in (True, False):
-        built = config(learner="rllib", environment__normalize_rewards=rewards)
-        assert (built._learner_connector is not None) == rewards
 
 
 COMPILED = {"framework": {"torch_compile_learner": True}}
@@ -196,16 +152,8 @@ def test_values_that_rllib_refuses_are_a_fault_of_the_parameters() -> None:
     assert "minibatch_size" in text
 
 
-def test_differences_names_what_differs() -> None:
-    asked = {"lr": 1e-3, "num_env_runners": 2, "gamma": 0.99, "kl_coeff": 0.2}
-    effective = {"lr": 1e-3, "num_env_runners": 1, "kl_coeff": 0.20000000298}
-    assert differences(asked, effective) == ["num_env_runners: asked 2, got 1", "gamma: asked 0.99, got None"]
-    assert differences({"entropy_coeff": 0.0}, {"entropy_coeff": 1e-9}) == ["entropy_coeff: asked 0.0, got 1e-09"]
-
-
-def test_what_a_learner_raises_is_no_answer() -> None:
-    answers = [ResultOrError(result=True), ResultOrError(error=ValueError("planted"))]
-    group = SimpleNamespace(foreach_learner=lambda function: SimpleNamespace(result_or_errors=answers))
-    algorithm: Any = SimpleNamespace(learner_group=group, config=SimpleNamespace(num_learners=2))
-    with pytest.raises(ValueError, match="planted"):
-        MeasuredAlgorithm.ask_learners(algorithm, lambda learner: True)
+def test_the_baselines_of_rllibs_defaults_are_rllibs() -> None:
+    assert set(RLLIB_DEFAULTS) == set(ALGORITHMS["PPO"].parameters) - {"num_env_runners"}
+    found = {name: getattr(PPOConfig(), attribute(name)) for name in RLLIB_DEFAULTS if name != "grad_clip"}
+    assert {**found, "grad_clip": RLLIB_DEFAULTS["grad_clip"]} == dict(RLLIB_DEFAULTS)
+    assert PPOConfig().grad_clip is None

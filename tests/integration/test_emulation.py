@@ -96,12 +96,6 @@ def test_a_hanging_environment_in_the_main_process_is_given_up() -> None:
     assert time.perf_counter() - started < 30
 
 
-def test_rllibs_own_runners_are_emulated_too() -> None:
-    played = play("emulated", 1, iterations=1, runner="stock")
-    (built,) = of_kind(played, "trial_built")
-    assert (built.effective["num_env_runners"], built.effective["runner_class"]) == (4, "StockEnvRunner")
-
-
 @pytest.mark.minutes
 @pytest.mark.parametrize("learners", [2, pytest.param(1, marks=pytest.mark.heavy)])
 def test_learners_of_their_own_share_the_batch(learners: int) -> None:
@@ -146,3 +140,14 @@ def test_images_are_learnt_from() -> None:
     heads = (flat * 16 + 16) * 2 + (16 * 2 + 2) + (16 + 1)
     assert effective["num_parameters"] == 2 * convolutions + heads
     assert of_kind(played, "iteration")[0].metrics["vf_loss"] > 0
+
+
+@pytest.mark.parametrize("parts", [{}, {"runner": "stock", "learner": "rllib"}], ids=["ours", "rllib"])
+def test_what_is_recorded_are_the_environments_rewards_also_where_they_are_normalised(parts: dict[str, Any]) -> None:
+    changes = {"environment__id": "Acrobot-v1", "iterations": 1, **parts}
+    plain, scaled = (play("emulated", 1, environment__normalize_rewards=each, **changes) for each in (False, True))
+    first, second = (of_kind(played, "iteration")[0].metrics for played in (plain, scaled))
+    for name in ("episode_return_sum", "num_episodes", "train_batch_size_actual"):
+        assert first[name] == second[name]
+    assert second["vf_loss"] < first["vf_loss"]  # Acrobot's returns are in the tens, and then about 1
+    assert any(not np.array_equal(value, scaled["weights"][name]) for name, value in plain["weights"].items())

@@ -18,7 +18,7 @@ from study.errors import TrialError
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.engine.sampling.lanes import lane_seed, noise_seed
+from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.engine.sampling.runner import NonFiniteError
 from study.trial.experiment import OfGymnasium
 from study.trial.measured import check_runner
@@ -182,15 +182,6 @@ def test_what_is_not_finite_is_reported_and_found_where_the_algorithm_itself_sam
     else:
         runner = one(kind, environment__id="tests.environments:NanObservation")
         assert "observations must be finite" in runner.measured_sample()[2].error
-
-
-def test_the_action_noise_of_stock_runners_differs() -> None:
-    config = built_config(runner="stock")
-    seeds = []
-    for process in (1, 2):
-        runner_of(config, process)
-        seeds.append(torch.initial_seed())
-    assert seeds == [noise_seed(1, 1), noise_seed(1, 2)]
 
 
 # --- the batched runner alone --------------------------------------------------------------------------------------

@@ -31,9 +31,8 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 from study.errors import TrialError
 from study.trial import parts
 from study.trial.engine.learning import fused_learner, fused_program
-from study.trial.engine.learning.batches import gather_fragments, minibatch_indices
+from study.trial.engine.learning.batches import ScaledRewards, gather_fragments, minibatch_indices
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
-from study.trial.engine.learning.rewards import ScaledRewards
 from study.trial.parts import set_learner
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)
@@ -266,15 +265,6 @@ def test_in_order_minibatches_hold_the_rows_of_rllibs_iterator(steps: int, size:
     assert got == expected
 
 
-def test_every_epoch_is_shuffled_the_first_one_too() -> None:
-    minibatches = minibatch_indices(10, size=4, count=10, generator=np.random.default_rng(0)).tolist()
-    assert {len(index) for index in minibatches} == {4}
-    rows = [row for index in minibatches for row in index]
-    orders = [rows[start : start + 10] for start in range(0, 40, 10)]
-    assert [sorted(order) for order in orders] == [list(range(10))] * 4
-    assert len({tuple(order) for order in [*orders, list(range(10))]}) == 5
-
-
 def test_advantages_are_standardised_over_environment_steps() -> None:
     fragments = gather_fragments(episodes())
     moments = {}
@@ -328,28 +318,6 @@ def test_only_observations_actions_and_rewards_of_steps_count_and_are_left_as_th
     assert_equal(first, second)
     with pytest.raises(ValueError, match="at least one step"):
         update(fused(), episodes(lengths=(0,)))
-
-
-def test_a_batch_in_pieces_is_the_same_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, fragments = fused(), gather_fragments(episodes())
-    whole = learner._columns(fragments)
-    monkeypatch.setattr(fused_learner, "_ROWS_PER_FORWARD", 4)
-    for mine, other in zip(learner._columns(fragments), whole, strict=True):
-        np.testing.assert_allclose(mine, other, atol=1e-5)
-
-
-def test_a_loss_that_is_not_finite_is_reported_and_learns_nothing() -> None:
-    learner = fused()
-    fragments = episodes()
-    fragments[0].rewards.data[3] = np.nan
-    before = weights(learner)
-    results = update(learner, fragments, num_epochs=2, minibatch_size=8, shuffle_batch_per_epoch=True)
-    assert math.isnan(results[f"{DEFAULT_MODULE_ID}/total_loss"])
-    assert math.isnan(results[f"{DEFAULT_MODULE_ID}/policy_loss"])
-    for name, value in weights(learner).items():
-        assert torch.equal(value, before[name])
-    results = update(learner, episodes(), num_epochs=2)
-    assert math.isfinite(results[f"{DEFAULT_MODULE_ID}/total_loss"])
 
 
 @pytest.mark.parametrize(
@@ -532,11 +500,3 @@ def test_an_update_is_that_of_a2c_written_out() -> None:
 
 
 # --- a whole process ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("num_learners", "cpus", "threads"), [(0, 2, 3), (1, 2, 2), (1, "auto", 1)])
-def test_only_a_learner_with_a_process_of_its_own_sets_threads(num_learners: int, cpus: Any, threads: int) -> None:
-    torch.set_num_threads(3)
-    config = configured(FusedPPOLearner)
-    build(config.learners(num_learners=num_learners, num_cpus_per_learner=cpus))
-    assert torch.get_num_threads() == threads

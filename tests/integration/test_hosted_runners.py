@@ -1,9 +1,8 @@
 """Hosted runners do what RLlib's runners do in processes of their own, to the bit."""
 
-import contextlib
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,6 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from study.adopted.describing import facts_of
 from study.space.settings import runnable
-from study.trial.engine.sampling import hosted_runner, runner
-from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
-from study.trial.engine.sampling.runner import StockEnvRunner
 from study.trial.experiment import pickled
 from study.trial.measured import Phases
 from study.trial.messages import TrialConfig
@@ -181,68 +177,6 @@ def differences(name: str, hosted: dict[str, Any]) -> set[str]:
 def test_hosted_runners_do_what_real_ones_do(name: str, processes: int) -> None:
     assert len(real(name)["episodes"]) >= 8 or name == "unknown step"
     assert differences(name, trained(name, execution="emulated", processes=processes)) == set()
-
-
-# --- what the comparison finds ------------------------------------------------------------------------------------
-
-
-def exchange_seeds_of_environments(patched: pytest.MonkeyPatch) -> None:
-    seed = runner.lane_seed
-    patched.setattr(runner, "lane_seed", lambda first, number, env: seed(first, number % NUM_RUNNERS + 1, env))
-
-
-def exchange_seeds_of_noise(patched: pytest.MonkeyPatch) -> None:
-    seed = runner.noise_seed
-    patched.setattr(runner, "noise_seed", lambda first, number: seed(first, number % NUM_RUNNERS + 1))
-
-
-def exchange_indices(patched: pytest.MonkeyPatch) -> None:
-    swapped, begin = {1: 2, 2: 1}, StockEnvRunner._start
-
-    def start(self: Any, *, worker_index: int, **rest: Any) -> None:
-        begin(self, worker_index=swapped.get(worker_index, worker_index), **rest)
-
-    patched.setattr(StockEnvRunner, "_start", start)
-
-
-def share_generators(patched: pytest.MonkeyPatch) -> None:
-    @contextlib.contextmanager
-    def unchanged(_: Any) -> Iterator[None]:
-        yield
-
-    patched.setattr(hosted_runner._Hosted, "_in_turn", unchanged)
-
-
-def merge_no_states(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(HostedEnvRunner, "_synchronised", lambda _, state: ({}, state))
-
-
-def share_states(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(hosted_runner, "_own_state", lambda state, index: {} if index else state)
-
-
-def hand_out_originals(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(hosted_runner, "_copied", lambda episodes: episodes)
-
-
-@pytest.mark.parametrize(
-    ("sabotage", "name", "found"),
-    [
-        (exchange_seeds_of_environments, "vector", {"episodes", "metrics", "weights"}),
-        (exchange_seeds_of_noise, "vector", {"episodes", "metrics", "weights"}),
-        (exchange_indices, "callback", {"episodes", "weights"}),
-        (share_generators, "callback", {"episodes", "metrics", "weights"}),
-        (merge_no_states, "filter", {"weights"}),
-        (share_states, "filter", {"weights"}),
-        (hand_out_originals, "callback", {"later"}),
-    ],
-)
-def test_what_is_exchanged_is_found(
-    sabotage: Callable[[pytest.MonkeyPatch], None], name: str, found: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real(name)  # before: real runners are in other processes, but the local one is here
-    sabotage(monkeypatch)
-    assert differences(name, trained(name, execution="emulated")) >= found
 
 
 # --- a trial -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import pytest
 
 from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.space.sections import GAMES, EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory
-from study.trial.engine.envs.lane_envs import make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
 from tests.integration.trials import play, running
 from tests.needs import needs_qt
 

@@ -27,11 +27,10 @@ from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.configuration import apply
 from study.trial.custom_metrics import custom_metrics
-from study.trial.engine.learning.fused_learner import FusedPPOLearner
-from study.trial.evaluation import counted, evaluate
+from study.trial.evaluation import evaluate
 from study.trial.experiment import Experiment, pickled, unpickled
 from study.trial.parts import learner_obstacle, runner_obstacle
-from tests.script_facts import SPACE, facts, script_spec
+from tests.script_facts import facts, script_spec
 
 
 class OwnPPO(PPO):
@@ -270,19 +269,6 @@ def test_a_configuration_travels_with_its_environments() -> None:
     assert again.callbacks_class.__name__ == "OwnCallbacks"
 
 
-def test_what_a_script_logs_is_told_from_what_rllib_logs() -> None:
-    results = {
-        "training_iteration": 3,
-        "my_level": 2,
-        "env_runners": {"episode_return_mean": 5.0, "my length": 7.0, "nested": {"cups": 1, "note": "x"}},
-        "learners": {"default_policy": {"policy_loss": 0.1, "my_loss": float("nan")}},
-    }
-    own = PPOConfig().learners(learner_class=OwnLearner)
-    expected = {"custom/my length": 7.0, "custom/my_level": 2.0, "custom/nested/cups": 1.0}
-    assert custom_metrics(results, PPOConfig()) == expected
-    assert custom_metrics(results, own) == {**expected, "custom/my_loss": None}
-
-
 def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_it_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
@@ -327,26 +313,3 @@ def test_a_random_policy_plays_what_is_allowed() -> None:
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
     result = evaluate(Experiment(config=config), None, space)
     assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
-
-
-def test_the_reward_of_an_agent_is_found_where_its_name_is_a_number() -> None:
-    assert [counted({0: 1.0, 1: 2.0}, agent) for agent in (None, "0", "1", "2")] == [3.0, 1.0, 2.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("base", "changes", "reason"),
-    [
-        ({}, {"resources": {"num_learners": 2}}, "there are several learners"),
-        ({"use_critic": False}, {}, "use_critic is off"),
-        ({"grad_clip_by": "value"}, {"parameters": {**SPACE["parameters"], "grad_clip": 0.5}}, "grad_clip_by is value"),
-    ],
-)
-def test_what_the_study_sets_decides_whether_the_fused_learner_serves(
-    base: dict[str, Any], changes: dict[str, Any], reason: str
-) -> None:
-    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"), learner="fused", **changes)
-    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001}
-    config = configured(spec, plain(own_script()).training(**base), setting)
-    said = [f"learner: RLlib's own learner instead of the fused one: {reason}"] if reason else []
-    assert (config.learner_class is FusedPPOLearner) is not bool(reason)
-    assert config.fallbacks[1:] == said

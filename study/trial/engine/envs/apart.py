@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,10 +54,9 @@ class OwnProcess:
                 self._process.kill()
             outcome, value = self._line.recv()
         except (EOFError, OSError) as error:
-            code = self._process.wait()
-            rule, got = "the process of an environment must live as long as its trial", f"exit code {code}"
+            rule, got = "the process of an environment must live as long as its trial", self._process.wait()
             fix = "Look for its last words above; a simulator may have ended the process."
-            raise TrialError(where="environment.id", rule=rule, got=got, fix=fix) from error
+            raise TrialError(where="environment.id", rule=rule, got=f"exit code {got}", fix=fix) from error
         if outcome == "raised":
             raise value
         return value
@@ -69,6 +69,10 @@ class OwnProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+_held: list[gymnasium.Env] = []
+"""The environment of a process of its own."""
 
 
 def serve(fd: int) -> None:
@@ -102,22 +106,14 @@ def _as_raised(error: BaseException) -> bytes:
     return sent
 
 
-_held: list[gymnasium.Env] = []
-"""The environment of a process of its own."""
-
-
 def _make(make: Callable[[], gymnasium.Env]) -> Any:
     env = make()
     _held.append(env)
     return env.observation_space, env.action_space, env.metadata
 
 
-def _reset(seed: int | None, options: dict[str, Any] | None) -> Any:
-    return _held[0].reset(seed=seed, options=options)
-
-
-def _step(action: Any) -> Any:
-    return _held[0].step(action)
+def _of_env(method: str, *args: Any, **options: Any) -> Any:
+    return getattr(_held[0], method)(*args, **options)
 
 
 class ApartEnv(gymnasium.Env[Any, Any]):
@@ -134,11 +130,11 @@ class ApartEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment there."""
-        return self._process.call(_reset, seed, options)
+        return self._process.call(partial(_of_env, "reset", seed=seed, options=options))
 
     def step(self, action: Any) -> Any:
         """Step the environment there."""
-        return self._process.call(_step, action)
+        return self._process.call(_of_env, "step", action)
 
     def close(self) -> None:
         """Close the environment and end its process."""

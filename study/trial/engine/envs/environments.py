@@ -9,6 +9,7 @@ import copy
 import difflib
 import functools
 import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from gymnasium.wrappers import TimeLimit
 
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
-from study.trial.engine.envs.envpool_envs import EnvPoolEnv
+from study.trial.engine.envs.envpool_envs import EnvPoolEnv, EnvPoolLanes
+from study.trial.engine.envs.lane_envs import GymnasiumLanes
 from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
 
 ID = "environment.id"
@@ -41,13 +43,13 @@ class EnvFactory:
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
         env = ApartEnv(functools.partial(make_env, self.spec)) if self.spec.process == "own" else make_env(self.spec)
-        return _Heavy(env, self.load) if self.load else env
+        return env if self.load is None else _Heavy(env, self.load)
 
     @property
-    def load(self) -> StepLoad:
-        """What each step of an environment costs besides itself."""
-        if not self.waits:
-            return StepLoad()
+    def load(self) -> StepLoad | None:
+        """What each step of an environment costs besides itself; None where it costs nothing."""
+        if not self.waits or not (self.spec.step_wait_ms or self.spec.step_cpu_ms):
+            return None
         return StepLoad(wait_s=self.spec.step_wait_ms / 1000, cpu_s=self.spec.step_cpu_ms / 1000)
 
 
@@ -60,6 +62,23 @@ class _Heavy(gymnasium.Wrapper):
         outcome = self.env.step(action)
         self._load.bear()
         return outcome
+
+
+def make_lane_envs(
+    make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
+) -> GymnasiumLanes | EnvPoolLanes:
+    """Make lanes on the backend that the environment asks for.
+
+    Args:
+        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
+        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
+
+    Raises:
+        Unusable: The environment cannot be made.
+    """
+    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
+        return EnvPoolLanes(make.spec, seeds, load=make.load)
+    return GymnasiumLanes(make, seeds)
 
 
 def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnasium.Env:
@@ -94,6 +113,16 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     return layered(observed(env), spec)
 
 
+@functools.lru_cache(maxsize=8)
+def _spaces(env_id: str, backend: str) -> tuple[str, ...]:
+    """Return the spaces of a task, shortly; the backend alone where it cannot make the task."""
+    try:
+        with contextlib.closing(make_env(EnvironmentSpec.model_validate({"id": env_id, "backend": backend}))) as env:
+            return str(env.observation_space.shape), str(env.action_space)
+    except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
+        return (backend,)
+
+
 def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Return the environment in which a policy is judged that is trained in the given one.
 
@@ -102,28 +131,22 @@ def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
     """
     if spec.backend != "envpool" or spec.kwargs or spec.id not in gymnasium.registry:
         return spec
-    return spec.model_copy(update={"backend": "gymnasium"}) if _has_equal_spaces(spec.id) else spec
-
-
-@functools.lru_cache(maxsize=8)
-def _has_equal_spaces(env_id: str) -> bool:
-    """Return whether both backends can make a task, with the same observations and actions."""
-    spaces = set()
-    for backend in ("gymnasium", "envpool"):
-        spec = EnvironmentSpec.model_validate({"id": env_id, "backend": backend})
-        try:
-            with contextlib.closing(make_env(spec)) as env:
-                spaces.add((env.observation_space.shape, str(env.action_space)))
-        except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
-            return False
-    return len(spaces) == 1
+    alike = _spaces(spec.id, "gymnasium") == _spaces(spec.id, "envpool")
+    return spec.model_copy(update={"backend": "gymnasium"}) if alike else spec
 
 
 def _find(env_id: str) -> Any:
     """Return the user's own class, or None when `env_id` is one that Gymnasium knows."""
     module_name, colon, name = env_id.partition(":")
+    procgen = "Games of Procgen are written as 'procgen:coinrun'." if "procgen" in env_id.lower() else ""
     if not colon:
-        _check_registered(env_id)
+        try:
+            gymnasium.spec(env_id)
+        except gymnasium_error.Error as error:
+            near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
+            fix = "Write module:Class of your own, or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."
+            fix = procgen or (f"Did you mean '{near[0]}'?" if near else fix)
+            raise Unusable(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix) from error
         return None
     if not all(part.isidentifier() for part in module_name.split(".")):
         rule = "what is before the colon must be a module's name"
@@ -135,8 +158,8 @@ def _find(env_id: str) -> Any:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             fix = "Check the spelling: it is imported from the directory in which the study was started, or installed."
-            fix = _procgen_meant(env_id) or fix
-            raise Unusable(where=ID, rule="the module must exist", got=f"'{module_name}'", fix=fix) from error
+            rule = "the module must exist"
+            raise Unusable(where=ID, rule=rule, got=f"'{module_name}'", fix=procgen or fix) from error
         rule = f"module '{module_name}' needs '{missing}', which is not installed"
         raise Unusable(where=ID, rule=rule, fix=f"Install {missing} on every node.") from error
     if hasattr(module, name):
@@ -146,18 +169,3 @@ def _find(env_id: str) -> Any:
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
     raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix)
-
-
-def _check_registered(env_id: str) -> None:
-    try:
-        gymnasium.spec(env_id)
-    except gymnasium_error.Error as error:
-        near = difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=_ALIKE)
-        fix = "Write module:Class of your own, or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."
-        fix = _procgen_meant(env_id) or (f"Did you mean '{near[0]}'?" if near else fix)
-        raise Unusable(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix) from error
-
-
-def _procgen_meant(env_id: str) -> str | None:
-    """Return the fix for an id that names Procgen as others write it."""
-    return "Games of Procgen are written as 'procgen:coinrun'." if "procgen" in env_id.lower() else None

@@ -26,23 +26,15 @@ DRAWS = "rgb_array"
 """The render mode of an environment that gives pictures."""
 DEFAULT_FPS = 30.0
 """Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
-SMALLEST = 256
-"""Pixels: observations that are pictures are enlarged to at least so high, by a whole number."""
 _NO_PICTURE = "Leave the option out, or give the environment that render mode."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """An environment that draws.
-
-    Attributes:
-        fps: Frames per second at which it is meant to be seen.
-        from_observations: Whether the pictures are what the policy sees, since the environment draws none.
-    """
+    """An environment that draws, and the frames per second at which it is meant to be seen."""
 
     env: gymnasium.Env
     fps: float
-    from_observations: bool
 
     def replay(self, seed: int, actions: Sequence[Any]) -> Iterator[tuple[Frame, float]]:
         """Yield the picture and the return so far: at the start, and after each action.
@@ -50,24 +42,21 @@ class Scene:
         Raises:
             SpaceError: The environment draws no picture.
         """
-        observation, _ = self._call("reset", lambda: self.env.reset(seed=seed))
+        self._call("reset", lambda: self.env.reset(seed=seed))
         total = 0.0
-        yield self._picture(observation), total
+        yield self._picture(), total
         for action in actions:
-            observation, reward, *_ = self._call("step", functools.partial(self.env.step, action))
+            _, reward, *_ = self._call("step", functools.partial(self.env.step, action))
             total += float(reward)
-            yield self._picture(observation), total
+            yield self._picture(), total
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
         except Exception as error:
-            rule = f"`{what}` must not fail where the environment draws"
-            raise _refused(rule, described(error)) from error
+            raise _refused(f"`{what}` must not fail where the environment draws", described(error)) from error
 
-    def _picture(self, observation: Any) -> Frame:
-        if self.from_observations:
-            return picture_of(observation)
+    def _picture(self) -> Frame:
         frame = np.asarray(self._call("render", self.env.render))
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             rule, got = "a picture must have the shape (height, width, 3) of uint8", f"shape {frame.shape}"
@@ -81,22 +70,16 @@ def open_scene(spec: EnvironmentSpec) -> Scene:
     Raises:
         SpaceError: It cannot draw, or a library for it is missing.
     """
+    if spec.backend == "envpool":
+        raise _refused(f"'{spec.id}' must draw, and EnvPool draws nothing", "backend: envpool")
     hide_display()
-    pooled = spec.backend == "envpool"
     try:
-        env = make_env(spec, render_mode=None if pooled else DRAWS)
+        env = make_env(spec, render_mode=DRAWS)
     except Unusable as unusable:
         raise SpaceError("command line", [unusable.fault]) from unusable
     except Exception as error:
         raise _refused(f"'{spec.id}' must take render_mode={DRAWS!r}", described(error)) from error
-    if not pooled:
-        return scene_of(env, spec.id)
-    shape = env.observation_space.shape or ()
-    if len(shape) != 3:
-        rule = "EnvPool draws nothing, so observations must be images"
-        fix = "Leave --video out: Gymnasium's environment of that name is another implementation."
-        raise _refused(rule, f"shape {shape}", fix)
-    return _tried(env, from_observations=True)
+    return scene_of(env, spec.id)
 
 
 def scene_of(env: gymnasium.Env, env_id: str) -> Scene:
@@ -109,13 +92,9 @@ def scene_of(env: gymnasium.Env, env_id: str) -> Scene:
     if env.render_mode != DRAWS or DRAWS not in modes:
         env.close()
         raise _refused(f"'{env_id}' must have the render mode {DRAWS}", ", ".join(modes) or "none")
-    return _tried(env, from_observations=False)
-
-
-def _tried(env: gymnasium.Env, *, from_observations: bool) -> Scene:
     fps = env.metadata.get("render_fps")
     known = float(fps) if fps and np.isfinite(fps) and fps > 0 else DEFAULT_FPS
-    scene = Scene(env=env, fps=known, from_observations=from_observations)
+    scene = Scene(env=env, fps=known)
     try:
         next(scene.replay(0, ()))  # a library that is missing shows with the first picture
     except StudyError:
@@ -132,18 +111,5 @@ def hide_display() -> None:
         os.environ["SDL_VIDEODRIVER"] = "dummy"
 
 
-def picture_of(observation: npt.NDArray[np.float32]) -> Frame:
-    """Return what a policy sees as a picture.
-
-    Args:
-        observation: Shape (height, width, channels) in [0, 1]. Three channels are colours; of any other number, which
-            is a stack of grey pictures, the last one is shown.
-    """
-    shown = observation if observation.shape[2] == 3 else np.repeat(observation[:, :, -1:], 3, axis=2)
-    factor = -(-SMALLEST // shown.shape[0])
-    pixels = np.clip(np.rint(shown * 255), 0, 255).astype(np.uint8)
-    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _refused(rule: str, got: str, fix: str = _NO_PICTURE) -> SpaceError:
-    return SpaceError.of("command line", where="--video", rule=rule, got=got, fix=fix)
+def _refused(rule: str, got: str) -> SpaceError:
+    return SpaceError.of("command line", where="--video", rule=rule, got=got, fix=_NO_PICTURE)

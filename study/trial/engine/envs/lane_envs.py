@@ -1,4 +1,4 @@
-"""The lanes of one process, stepped together: one seam, two backends. No Ray, no torch.
+"""The lanes of one process, stepped together, by Gymnasium. No Ray, no torch.
 
 A lane is one sub-environment of a trial. Gymnasium's vector environments merge infos, copy observations and
 allocate at every step; here each lane writes straight into the arrays of whoever samples.
@@ -6,24 +6,20 @@ allocate at every step; here each lane writes straight into the arrays of whoeve
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
-from study.trial.engine.envs.environments import EnvFactory
-from study.trial.engine.envs.envpool_envs import EnvPoolLanes
-from study.trial.engine.envs.wrappers import LaneError, checked_observation, checked_reward
-
 Array = npt.NDArray[Any]
-Finals = list[tuple[int, npt.NDArray[Any]]]
+Finals = list[tuple[int, Array]]
 """(lane, last observation of the episode that ended), in the order of the lanes."""
 
 
-class LaneEnvs(Protocol):
-    """Some lanes of a trial.
+class GymnasiumLanes:
+    """Some lanes of a trial, stepped in a plain loop; `EnvPoolLanes` does the same over EnvPool.
 
     Attributes:
         num_envs: Number of lanes.
@@ -31,66 +27,8 @@ class LaneEnvs(Protocol):
         action_space: Of one environment.
     """
 
-    num_envs: int
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
-
-    def reset(self, observations: Array) -> None:
-        """Start a new episode in every lane: the first time with the lanes' seeds, later without.
-
-        Args:
-            observations: Receives the first observations, shape (num_envs, *shape), float32.
-
-        Raises:
-            LaneError: An observation does not fit the space. What an environment itself raises passes
-                through, with a note that names the lane and the step.
-        """
-
-    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
-        """Step the first `len(actions)` lanes; the others stay as they are.
-
-        A lane whose episode ended is reset at once, without a seed.
-
-        Args:
-            actions: Ready for the environments, shape (m, *action shape), m <= num_envs.
-            observations: Receives the observations, shape (m, *shape), float32. Of a lane whose episode ended it
-                is the first one of the next episode.
-            rewards: Receives the rewards, shape (m,), float32.
-            terminated: Receives whether the environment ended the episode, shape (m,), bool.
-            truncated: Receives whether the episode was cut, shape (m,), bool.
-
-        Returns:
-            (lane, last observation) of each episode that ended, in the order of the lanes.
-
-        Raises:
-            LaneError: An observation does not fit the space, or a reward is not one number. What an
-                environment itself raises passes through, with a note that names the lane and the step.
-        """
-
-    def close(self) -> None:
-        """Close the environments; a second call does nothing."""
-
-
-def make_lane_envs(make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]) -> LaneEnvs:
-    """Make lanes on the backend that the environment asks for.
-
-    Args:
-        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
-        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
-
-    Raises:
-        Unusable: The environment cannot be made.
-    """
-    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, load=make.load)
-    return GymnasiumLanes(make, seeds)
-
-
-class GymnasiumLanes:
-    """`LaneEnvs` over environments of Gymnasium: a plain loop."""
-
     def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
-        """Make one environment for each seed; observations must be arrays of numbers with a fixed shape."""
+        """Make one environment for each seed, of its first reset; observations must be arrays of a fixed shape."""
         self.num_envs = len(seeds)
         self._envs: list[gymnasium.Env] = []
         try:
@@ -110,18 +48,44 @@ class GymnasiumLanes:
         self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
-        """See `LaneEnvs.reset`."""
+        """Start a new episode in every lane: the first time with the lanes' seeds, later without.
+
+        Args:
+            observations: Receives the first observations, shape (num_envs, *shape), float32.
+
+        Raises:
+            ValueError: An observation does not fit the space. This and what an environment itself raises have a note
+                that names the lane and the step.
+        """
         lane = 0
         try:
             for lane in range(self.num_envs):
                 observations[lane] = self._first_observation(lane, self._seeds[lane] if self._seeds else None)
         except Exception as error:
-            self._note(error, lane)
+            error.add_note(self._place(lane))
             raise
         self._seeds = None
 
     def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
-        """See `LaneEnvs.step`."""
+        """Step the first `len(actions)` lanes; the others stay as they are.
+
+        A lane whose episode ended is reset at once, without a seed.
+
+        Args:
+            actions: Ready for the environments, shape (m, *action shape), m <= num_envs.
+            observations: Receives the observations, shape (m, *shape), float32. Of a lane whose episode ended it
+                is the first one of the next episode.
+            rewards: Receives the rewards, shape (m,), float32.
+            terminated: Receives whether the environment ended the episode, shape (m,), bool.
+            truncated: Receives whether the episode was cut, shape (m,), bool.
+
+        Returns:
+            (lane, last observation) of each episode that ended, in the order of the lanes.
+
+        Raises:
+            ValueError: An observation does not fit the space, or a reward is not one number. This and what an
+                environment itself raises have a note that names the lane and the step.
+        """
         finals: Finals = []
         row_rewards: list[float] = []
         row_terminated: list[bool] = []
@@ -136,8 +100,10 @@ class GymnasiumLanes:
                 lengths[lane] += 1
                 observation, reward, ends, cut, _ = step(action)
                 if type(observation) is not ndarray or observation.shape != shape:
-                    observation = checked_observation(observation, shape, self._place(lane))
-                row_rewards.append(reward if isinstance(reward, float) else checked_reward(reward, self._place(lane)))
+                    observation = self._fitting(observation)
+                if not isinstance(reward, float) and np.shape(reward):
+                    raise ValueError(f"a reward must be one number, got shape {np.shape(reward)}")
+                row_rewards.append(float(reward))
                 row_terminated.append(bool(ends))
                 row_truncated.append(bool(cut))
                 if ends or cut:
@@ -145,13 +111,13 @@ class GymnasiumLanes:
                     observation = self._first_observation(lane, None)
                 observations[lane] = observation
         except Exception as error:
-            self._note(error, lane)
+            error.add_note(self._place(lane))
             raise
         rewards[:], terminated[:], truncated[:] = row_rewards, row_terminated, row_truncated
         return finals
 
     def close(self) -> None:
-        """See `LaneEnvs.close`."""
+        """Close the environments; a second call does nothing."""
         self._steps = []
         while self._envs:
             self._envs.pop().close()
@@ -160,12 +126,14 @@ class GymnasiumLanes:
         self._lengths[lane] = 0
         env = self._envs[lane]
         observation, _ = env.reset() if seed is None else env.reset(seed=seed)
-        return checked_observation(observation, self.observation_space.shape, self._place(lane))
+        return self._fitting(observation)
+
+    def _fitting(self, observation: Any) -> Array:
+        array, shape = np.asarray(observation, np.float32), self.observation_space.shape
+        if array.shape != shape:
+            raise ValueError(f"an observation must fit its space, got shape {array.shape}, the space says {shape}")
+        return array
 
     def _place(self, lane: int) -> str:
         """Name the lane, from 0 within its process, and the step of its episode, 0 for the reset."""
-        return f"lane {lane}, step {self._lengths[lane]} of its episode"
-
-    def _note(self, error: Exception, lane: int) -> None:
-        if not isinstance(error, LaneError):
-            error.add_note(f"This happened in {self._place(lane)}.")
+        return f"This happened in lane {lane}, step {self._lengths[lane]} of its episode."

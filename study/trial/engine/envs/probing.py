@@ -13,7 +13,6 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium import error as gymnasium_error
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from study.errors import SpaceError, StudyError, TrialError
 from study.machine.shape import Speeds
@@ -22,10 +21,9 @@ from study.space.spec import StudySpec
 from study.trial.deadline import within
 from study.trial.engine.envs.apart import OwnProcess
 from study.trial.engine.envs.environments import ID, make_env
-from study.trial.engine.envs.wrappers import LaneError, Unusable, checked_reward
-from study.trial.failures import causes, described, original
+from study.trial.engine.envs.wrappers import Unusable, are_trainable
+from study.trial.failures import described, original
 
-KWARGS = "environment.kwargs"
 _API = {
     "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
     "step": "Write it as Gymnasium has it: step(action) returns (observation, reward, terminated, truncated, info).",
@@ -36,6 +34,10 @@ PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
 _ANSWER_S = 60.0
 """Seconds that a process of its own may take beyond what is done there."""
+_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
+"""Sizes of images for which RLlib has convolutions of its own, pixels."""
+_CHANNELS = (1, 3, 4)
+"""Of an image in grey, in colour, and of four frames: no image has so few rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +78,68 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
         rule = f"a dependency of '{spec.id}' is missing: {error}"
         raise SpaceError.of(source_name, where=ID, rule=rule, fix="Install it on every node.") from None
     except (Exception, SystemExit) as error:
+        where, rule, got, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}", described(error), trying
         if isinstance(error, TypeError) and "argument" in str(error):
-            rule, got = f"must suit the constructor of '{spec.id}'", f"{spec.kwargs}: {described(error)}"
-            raise SpaceError.of(source_name, where=KWARGS, rule=rule, got=got, fix="Change the arguments.") from error
-        rule = f"'{spec.id}' must be made with {spec.kwargs}"
-        raise SpaceError.of(source_name, where=ID, rule=rule, got=described(error), fix=trying) from error
+            where, rule = "environment.kwargs", f"must suit the constructor of '{spec.id}'"
+            got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
+        raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix) from error
+
+
+def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
+
+    Raises:
+        TrialError: That process ended, or did not answer within `limit_s` and a minute.
+    """
+    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
+        return function(*args)
+    with contextlib.closing(OwnProcess(silent=True)) as process:
+        return process.call(function, *args, limit_s=limit_s + _ANSWER_S)
+
+
+def _probe(spec: EnvironmentSpec) -> Spaces:
+    rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
+    slow = Unusable(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
+    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=slow)
+
+
+def _tried(spec: EnvironmentSpec) -> Spaces:
+    env = make_env(spec)
+    try:
+        actions = getattr(env, "action_space", None)
+        if not are_trainable(actions):
+            rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
+            raise Unusable(where=ID, rule=rule, got=str(actions), fix="Wrap the environment so that it takes such.")
+        _try_step(env, spec.id)
+        return Spaces(observation_space=env.observation_space, action_space=env.action_space)
+    finally:
+        env.close()
+
+
+def _try_step(env: gymnasium.Env, env_id: str) -> None:
+    what = "reset"
+    try:
+        observation, _ = env.reset(seed=0)
+        env.action_space.seed(0)
+        what = "step"
+        _, reward, _, _, _ = env.step(env.action_space.sample())
+    except (Exception, SystemExit) as error:
+        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
+        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
+        rule = f"`{what}` of '{env_id}' must work"
+        raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
+    shape = env.observation_space.shape
+    rule = got = ""
+    if np.shape(observation) != shape:
+        rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
+    elif not np.all(np.isfinite(observation)):
+        rule = f"observations of '{env_id}' must be finite, the first one is not"
+    elif np.shape(reward) or np.asarray(reward).dtype.kind not in "biuf":
+        rule, got = f"rewards of '{env_id}' must be numbers", f"{reward!r} of shape {np.shape(reward)}"
+    elif not np.isfinite(reward):
+        rule, got = f"rewards of '{env_id}' must be finite", str(reward)
+    if rule:
+        raise Unusable(where=ID, rule=rule, got=got, fix="Correct the environment.")
 
 
 def probe_study(spec: StudySpec, source_name: str) -> Spaces:
@@ -105,12 +164,6 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
     return spaces
 
 
-_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
-"""Sizes of images for which RLlib has convolutions of its own, pixels."""
-_CHANNELS = (1, 3, 4)
-"""Of an image in grey, in colour, and of four frames: no image has so few rows."""
-
-
 def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     """Refuse convolutions for vectors, and images for which nobody has named convolutions.
 
@@ -121,87 +174,29 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     if len(shape) != 3:
         for name in ("conv_net", "conv_filters"):
             if getattr(spec, name) is not None:
-                where, rule, fix = f"model.{name}", "convolutions are for images", "Remove it."
-                raise SpaceError.of(source_name, where=where, rule=rule, got=f"observations of shape {shape}", fix=fix)
+                where, rule, got = f"model.{name}", "convolutions are for images", f"observations of shape {shape}"
+                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix="Remove it.")
+    elif spec.conv_filters is not None:
         return
-    if spec.conv_filters is not None:
-        return
-    if shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+    elif shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
         rule = "images must have their channels last, (height, width, channels)"
         raise SpaceError.of(source_name, where=ID, rule=rule, got=f"shape {shape}", fix=fix)
-    if spec.conv_net is None and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
-        where = "model.conv_filters"
+    elif spec.conv_net is None and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
         rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
-        raise SpaceError.of(source_name, where=where, rule=rule, fix=fix)
+        raise SpaceError.of(source_name, where="model.conv_filters", rule=rule, fix=fix)
 
 
-def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
-    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
+def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
+    """Return why an environment cannot be made on this machine, and what to do about it.
 
-    Raises:
-        TrialError: That process ended, or did not answer within `limit_s` and a minute.
+    `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
-    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
-        return function(*args)
-    with contextlib.closing(OwnProcess(silent=True)) as process:
-        return process.call(function, *args, limit_s=limit_s + _ANSWER_S)
-
-
-def _probe(spec: EnvironmentSpec) -> Spaces:
-    rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
-    slow = Unusable(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
-    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=slow)
-
-
-def _tried(spec: EnvironmentSpec) -> Spaces:
-    env = make_env(spec)
-    try:
-        _check_action_space(getattr(env, "action_space", None))
-        _try_step(env, spec.id)
-        return Spaces(observation_space=env.observation_space, action_space=env.action_space)
-    finally:
-        env.close()
-
-
-def _check_action_space(space: Any) -> None:
-    if isinstance(space, Discrete) and space.start == 0:
-        return
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and not np.any(space.start):
-        return
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
-        return
-    rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
-    raise Unusable(where=ID, rule=rule, got=str(space), fix="Wrap the environment so that it takes such actions.")
-
-
-def _try_step(env: gymnasium.Env, env_id: str) -> None:
-    what = "reset"
-    try:
-        observation, _ = env.reset(seed=0)
-        env.action_space.seed(0)
-        what = "step"
-        _, reward, _, _, _ = env.step(env.action_space.sample())
-    except (Exception, SystemExit) as error:
-        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
-        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
-        rule = f"`{what}` of '{env_id}' must work"
-        raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
-    fix, shape = "Correct the environment.", env.observation_space.shape
-    if np.shape(observation) != shape:
-        rule = f"an observation must have the shape {shape} of its space"
-        raise Unusable(where=ID, rule=rule, got=str(np.shape(observation)), fix="Correct `observation_space`.")
-    if not np.all(np.isfinite(observation)):
-        rule = f"observations of '{env_id}' must be finite, the first one is not"
-        raise Unusable(where=ID, rule=rule, fix=fix)
-    try:
-        finite = np.isfinite(checked_reward(reward, "step 1"))
-    except LaneError as error:
-        got = f"{reward!r} of shape {np.shape(reward)}"
-        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be numbers", got=got, fix=fix) from error
-    if not finite:
-        raise Unusable(where=ID, rule=f"rewards of '{env_id}' must be finite", got=str(reward), fix=fix)
+    faults = [error.fault] if isinstance(error, Unusable) else error.faults if isinstance(error, SpaceError) else []
+    if faults:
+        return " ".join(fault.problem for fault in faults), f"Install on every node what '{env_id}' needs."
+    return f"{described(original(error))}.", f"Make '{env_id}' work on every node."
 
 
 # --- how fast an environment is --------------------------------------------------------------------------------------
@@ -221,11 +216,9 @@ def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
 
 def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
     """Play an environment for one agent with random actions, for a moment."""
-    env = make()
-    try:
+    with contextlib.closing(make()) as env:
         env.action_space.seed(0)
-        began, steps, ended = time.monotonic(), 0, list[int]()
-        length = 0
+        began, steps, length, ended = time.monotonic(), 0, 0, list[int]()
         while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
             if not length:
                 env.reset(seed=len(ended))
@@ -242,33 +235,6 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
             limit=None if env.spec is None else env.spec.max_episode_steps,
             observation_shape=tuple(env.observation_space.shape or ()),
         )
-    finally:
-        env.close()
-
-
-# --- an environment that works in the driver and not on a node -------------------------------------------------------
-
-
-def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
-    """Return why an environment cannot be made on this machine, and what to do about it.
-
-    `error` is what making it raised, of itself or by `make_env` or `probe`.
-    """
-    module, colon, _ = env_id.partition(":")
-    missing = next((cause for cause in causes(error) if isinstance(cause, ModuleNotFoundError)), None)
-    if missing is not None and (absent := missing.name):
-        fix = f"Install {absent} on every node."
-        if colon and (module == absent or module.startswith(f"{absent}.")):
-            return f"module '{absent}' is not installed there.", fix
-        what = f"module '{module}'" if colon else f"'{env_id}'"
-        return f"{what} needs '{absent}', which is not installed.", fix
-    if any(isinstance(cause, gymnasium_error.UnregisteredEnv) for cause in causes(error)):
-        return f"no environment '{env_id}' is known there.", "Install the package that registers it on every node."
-    if isinstance(error, Unusable):
-        return error.fault.problem, error.fault.fix
-    if isinstance(error, SpaceError):
-        return " ".join(fault.problem for fault in error.faults), error.faults[0].fix
-    return f"{described(original(error))}.", "Make the environment work on every node."
 
 
 # --- an environment that keeps state in its process ------------------------------------------------------------------
@@ -278,7 +244,6 @@ STEPS = 200
 CHECK_S = 10.0
 """Seconds after which no further step is compared: a slow simulator is compared over fewer."""
 _FIRST_SEED = 20_260
-_OWN_OF_GYMNASIUM = "gymnasium.envs."
 
 Sharing = Literal["harmless", "wrong", "unknown"]
 """What several environments in one process do to one another; unknown where even alone an environment does not play
@@ -317,9 +282,9 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
             return outcomes
 
     alone = play(limit_s=CHECK_S)
-    if _equal(alone, play(beside=True, steps=len(alone))):
+    if _same(alone, play(beside=True, steps=len(alone))):
         return "harmless"
-    return "wrong" if _equal(alone, play(steps=len(alone))) else "unknown"
+    return "wrong" if _same(alone, play(steps=len(alone))) else "unknown"
 
 
 def in_own_processes(spec: StudySpec) -> StudySpec:
@@ -330,7 +295,7 @@ def in_own_processes(spec: StudySpec) -> StudySpec:
 def comes_with_gymnasium(env_id: str) -> bool:
     """Return whether an id is of an environment of Gymnasium's own, none of which keeps state in its process."""
     known = gymnasium.registry.get(env_id)
-    return known is not None and str(known.entry_point).startswith(_OWN_OF_GYMNASIUM)
+    return known is not None and str(known.entry_point).startswith("gymnasium.envs.")
 
 
 def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> _Play:
@@ -368,10 +333,6 @@ def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit
 
 def _generators() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()  # noqa: NPY002
-
-
-def _equal(one: _Play, other: _Play) -> bool:
-    return len(one) == len(other) and all(map(_same, one, other))
 
 
 def _same(one: Any, other: Any) -> bool:

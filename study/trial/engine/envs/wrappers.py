@@ -10,13 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, FrameStackObservation, TransformObservation
 
 from study.errors import Fault, StudyError
 from study.space.sections import EnvironmentSpec
-
-Floats = npt.NDArray[np.float32]
 
 _BRIGHTEST = 255
 
@@ -28,6 +26,15 @@ class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that 
     def fault(self) -> Fault:
         """The same as a fault of the space."""
         return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix)
+
+
+def are_trainable(actions: Any) -> bool:
+    """Return whether a policy can answer actions of a space: Discrete or MultiDiscrete from 0, or a flat float Box."""
+    if isinstance(actions, Discrete):
+        return bool(actions.start == 0)
+    if isinstance(actions, MultiDiscrete):
+        return len(actions.shape) == 1 and not np.any(actions.start)
+    return isinstance(actions, Box) and np.issubdtype(actions.dtype, np.floating) and len(actions.shape) == 1
 
 
 def observed(env: gymnasium.Env) -> gymnasium.Env:
@@ -52,11 +59,10 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
         except NotImplementedError:  # a space of somebody's own, such as the texts of MiniGrid
             flattens = False
         if not flattens:
-            raise no_array(space)
+            rule, fix = "observations must be arrays of a fixed size", "Wrap the environment so that it returns a Box."
+            raise Unusable(where="environment.id", rule=rule, got=str(space), fix=fix)
         env = FlattenObservation(env)
-    if env.observation_space.dtype != np.float32:
-        env = DtypeObservation(env, np.float32)
-    return env
+    return env if env.observation_space.dtype == np.float32 else DtypeObservation(env, np.float32)
 
 
 def is_image(space: gymnasium.Space) -> bool:
@@ -71,15 +77,9 @@ def is_vector_or_block(space: gymnasium.Space) -> bool:
     return len(space.shape) == 1 or (len(space.shape) == 3 and np.issubdtype(space.dtype, np.floating))
 
 
-def no_array(space: gymnasium.Space) -> Unusable:
-    """Return the error for observations that have no fixed size."""
-    rule, fix = "observations must be arrays of a fixed size", "Wrap the environment so that it returns a Box."
-    return Unusable(where="environment.id", rule=rule, got=str(space), fix=fix)
-
-
-def scaled(images: Any) -> Floats:
+def scaled(images: Any) -> npt.NDArray[np.float32]:
     """Return bytes as numbers in [0, 1], in the same shape."""
-    numbers: Floats = np.divide(images, _BRIGHTEST, dtype=np.float32)
+    numbers: npt.NDArray[np.float32] = np.divide(images, _BRIGHTEST, dtype=np.float32)
     return numbers
 
 
@@ -120,18 +120,10 @@ class _Repeated(gymnasium.Wrapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What a step costs besides itself.
-
-    Attributes:
-        wait_s: Seconds to wait.
-        cpu_s: Seconds to compute, of CPU time: on a busy machine it takes longer.
-    """
+    """What a step costs besides itself: seconds to wait, and seconds of CPU time, longer on a busy machine."""
 
     wait_s: float = 0.0
     cpu_s: float = 0.0
-
-    def __bool__(self) -> bool:
-        return self.wait_s > 0 or self.cpu_s > 0
 
     def bear(self, steps: int = 1) -> None:
         """Wait and compute as for so many steps."""
@@ -141,40 +133,3 @@ class StepLoad:
                 pass
         if self.wait_s:
             time.sleep(steps * self.wait_s)
-
-
-# --- what an environment may return in a lane ------------------------------------------------------------------------
-
-_NUMBERS = "biuf"
-"""Kinds of dtypes that are numbers: bool, int, unsigned, float."""
-
-
-class LaneError(ValueError):
-    """An environment returned what no learner can use."""
-
-
-def checked_observation(observation: Any, shape: tuple[int, ...] | None, place: str) -> npt.NDArray[Any]:
-    """Return the observation as an array.
-
-    Raises:
-        LaneError: Its shape is not that of the space, or it does not consist of numbers; names the `place`.
-    """
-    array = np.asarray(observation)
-    if array.shape != shape:
-        raise LaneError(f"{place}: an observation must fit its space, got shape {array.shape}, the space says {shape}.")
-    if array.dtype.kind not in _NUMBERS:
-        raise LaneError(f"{place}: an observation must consist of numbers, got dtype {array.dtype}.")
-    return array
-
-
-def checked_reward(reward: Any, place: str) -> float:
-    """Return the reward as a float.
-
-    Raises:
-        LaneError: It is not one number; names the `place`.
-    """
-    array = np.asarray(reward)
-    if array.shape == () and array.dtype.kind in _NUMBERS:
-        return float(array)
-    got = f"shape {array.shape}" if array.shape else repr(reward)
-    raise LaneError(f"{place}: a reward must be one number, got {got}.")

@@ -1,4 +1,4 @@
-"""What a PPO update learns from: episodes -> flat arrays, advantages, minibatches. Imports RLlib's episodes and NumPy.
+"""What a PPO update learns from: episodes -> flat arrays, scaled rewards, advantages, minibatches. Imports RLlib.
 
 A fragment is a piece of one episode; its steps lie one behind the other in every array, the fragments in the order in
 which they were given.
@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.wrappers.utils import RunningMeanStd
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+
+_EPSILON, _LARGEST = 1e-8, 10.0
+"""Of scaled rewards, as Stable-Baselines3's `VecNormalize` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,8 @@ class Fragments:
     observations: npt.NDArray[Any]
     actions: npt.NDArray[Any]
     rewards: FloatArray
-    lengths: IntArray
-    terminated: BoolArray
+    lengths: npt.NDArray[np.int64]
+    terminated: npt.NDArray[np.bool_]
 
 
 def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
@@ -49,78 +52,63 @@ def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
     filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
     if not filled:
         raise ValueError("episodes: must hold at least one step, got none.")
-    observations = [own(episode.observations) for episode in filled]
+    observations = [_own(episode.observations) for episode in filled]
     return Fragments(
         episode_ids=tuple(episode.id_ for episode in filled),
         observations=np.concatenate([*(each[:-1] for each in observations), *(each[-1:] for each in observations)]),
-        actions=np.concatenate([own(episode.actions) for episode in filled]),
-        rewards=np.concatenate([own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
+        actions=np.concatenate([_own(episode.actions) for episode in filled]),
+        rewards=np.concatenate([_own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
         lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
         terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
     )
 
 
-def own(buffer: InfiniteLookbackBuffer) -> npt.NDArray[Any]:
+def _own(buffer: InfiniteLookbackBuffer) -> npt.NDArray[Any]:
     """Return a buffer's content behind its lookback, as a view."""
     content: npt.NDArray[Any] = buffer.data[buffer.lookback :]
     return content
 
 
 def generalised_advantages(
-    fragments: Fragments, *, values: FloatArray, bootstrap: FloatArray, gamma: float, lambda_: float
-) -> FloatArray:
-    """Return the advantage of every step; the value target of a step is its advantage plus its value.
+    fragments: Fragments, values: FloatArray, *, gamma: float, lambda_: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the advantage of every step, and of every row that RLlib appends; a step's target adds its value.
 
     A_t = d_t + gamma lambda A_(t+1), with d_t = r_t + gamma V(s_(t+1)) - V(s_t). A fragment's last step has no A_(t+1);
-    its V(s_(t+1)) is the bootstrap value, and zero where the episode terminated.
+    its V(s_(t+1)) is that of the last observation, and zero where the episode terminated.
+
+    RLlib appends a row to each fragment in its train batch. It repeats the last observation with reward zero and is
+    marked neither terminated nor truncated, so that the recursion runs on into the first step of the *next* fragment.
+    No loss sees these rows, but RLlib standardises over them too.
 
     Args:
         fragments: The steps.
-        values: V of the observation before each step, shape (steps,), in return units.
-        bootstrap: V of each fragment's last observation, shape (fragments,), in return units.
+        values: V of each of the fragments' observations, in return units, shape (steps + fragments,).
         gamma: Discount factor in [0, 1].
         lambda_: Weight of longer returns in [0, 1].
 
     Returns:
-        Advantages in return units, shape (steps,).
+        Advantages in return units, shapes (steps,) and (fragments,).
 
     Source:
-        Schulman et al. 2016, arXiv:1506.02438, equation 16; `compute_value_targets` of RLlib 2.60.
+        Schulman et al. 2016, arXiv:1506.02438, equation 16; `GeneralAdvantageEstimation` and
+        `AddOneTsToEpisodesAndTruncate` of RLlib 2.60.
     """
-    last = np.cumsum(fragments.lengths) - 1
-    following = np.append(values[1:], 0.0)
-    following[last] = np.where(fragments.terminated, 0.0, bootstrap)
+    steps, appended = len(fragments.rewards), np.cumsum(fragments.lengths + 1) - 1
+    is_step = np.ones(len(values), dtype=np.bool_)
+    is_step[appended] = False
+    own, rewards = np.empty(len(values)), np.zeros(len(values))
+    own[is_step], own[appended], rewards[is_step] = values[:steps], values[steps:], fragments.rewards
+    last, following = appended - 1, np.append(own[1:], 0.0)
+    following[last[fragments.terminated]] = 0.0
     decay = np.full(len(values), gamma * lambda_)
     decay[last] = 0.0
     # A loop over Python floats is an order of magnitude faster than one over array elements.
-    advantages = (fragments.rewards + gamma * following - values).tolist()
+    advantages = (rewards + gamma * following - own).tolist()
     running, factors = 0.0, decay.tolist()
-    for step in range(len(advantages) - 1, -1, -1):
-        advantages[step] = running = advantages[step] + factors[step] * running
-    return np.array(advantages)
-
-
-def advantages_of_appended_rows(
-    advantages: FloatArray,
-    fragments: Fragments,
-    *,
-    values: FloatArray,
-    bootstrap: FloatArray,
-    gamma: float,
-    lambda_: float,
-) -> FloatArray:
-    """Return the advantages of the rows that RLlib appends to its train batch, one behind each fragment.
-
-    Such a row repeats the last observation with reward zero and is marked neither terminated nor truncated, so that the
-    recursion runs on into the first step of the *next* fragment. No loss sees these rows, but RLlib standardises over
-    them too. Arguments as of `generalised_advantages`, whose result is `advantages`; shape (fragments,).
-
-    Source:
-        `AddOneTsToEpisodesAndTruncate` and `GeneralAdvantageEstimation` of RLlib 2.60.
-    """
-    first_of_next = np.cumsum(fragments.lengths)[:-1]
-    following = gamma * values[first_of_next] + gamma * lambda_ * advantages[first_of_next]
-    return np.append(following, 0.0) - bootstrap
+    for row in range(len(advantages) - 1, -1, -1):
+        advantages[row] = running = advantages[row] + factors[row] * running
+    return np.array(advantages)[is_step], np.array(advantages)[appended]
 
 
 def minibatch_indices(
@@ -144,3 +132,58 @@ def minibatch_indices(
         for _ in range(math.ceil(count * size / steps))
     ]
     return np.concatenate(orders)[: count * size].reshape(count, size).astype(np.int32)
+
+
+class RewardScale:
+    """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
+
+    It belongs to the learner, which sees all of them.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self._returns = RunningMeanStd()
+        self._discounted: dict[str, float] = {}
+        """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
+
+    def scaled(self, episode_ids: Sequence[str], rewards: Sequence[FloatArray]) -> list[FloatArray]:
+        """Learn from the rewards of a batch, and return them scaled and clipped.
+
+        Args:
+            episode_ids: Of each piece of an episode; every episode that goes on has one in each batch.
+            rewards: Of each piece, shape (steps,), not empty; the pieces of an episode in time order.
+        """
+        from scipy.signal import lfilter  # half a second of every process that starts, and few studies need it
+
+        before, returns = self._discounted, []
+        now: dict[str, float] = {}
+        for name, piece in zip(episode_ids, rewards, strict=True):
+            start = self._gamma * now.get(name, before.get(name, 0.0))
+            discounted, _ = lfilter([1.0], [1.0, -self._gamma], piece, zi=[start])
+            now[name] = float(discounted[-1])
+            returns.append(discounted)
+        self._discounted = now
+        self._returns.update(np.concatenate(returns))
+        deviation = math.sqrt(float(self._returns.var) + _EPSILON)
+        return [np.clip(piece / deviation, -_LARGEST, _LARGEST) for piece in rewards]
+
+
+class ScaledRewards(ConnectorV2):
+    """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
+
+    def __init__(self, *spaces: Any, gamma: float, **options: Any) -> None:
+        super().__init__(*spaces, **options)
+        self._scale = RewardScale(gamma)
+
+    def __call__(self, *, episodes: Sequence[SingleAgentEpisode], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the rewards of the episodes, which the pieces behind this one read.
+
+        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
+        """
+        filled = [episode for episode in episodes if len(episode) > 1]
+        rewards = [np.asarray(_own(episode.rewards)[:-1], np.float64) for episode in filled]
+        names = [episode.id_.rpartition("_")[0] for episode in filled]
+        for episode, scaled in zip(filled, self._scale.scaled(names, rewards), strict=True):
+            lookback = episode.rewards.data[: episode.rewards.lookback]
+            episode.rewards.data = np.concatenate([lookback, scaled, [0.0]])
+        return batch

@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
-import numpy.typing as npt
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
@@ -39,15 +37,14 @@ from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.ray_private import option
 from study.records.files import check_own
+from study.trial.engine.envs.wrappers import are_trainable
 from study.trial.engine.learning.batches import (
-    FloatArray,
     Fragments,
-    advantages_of_appended_rows,
+    RewardScale,
     gather_fragments,
     generalised_advantages,
     minibatch_indices,
 )
-from study.trial.engine.learning.rewards import RewardScale
 
 _LOGGER = logging.getLogger(__name__)
 _ACTIVATIONS = ("relu", "tanh", "elu", "silu", "swish", "sigmoid", "gelu", "linear")
@@ -55,6 +52,8 @@ _ROWS_PER_FORWARD = 4096
 """The whole batch goes through the network in pieces of so many rows: hidden layers of a large batch are large."""
 _MIN_STD = 1e-4
 """RLlib divides advantages by no smaller standard deviation."""
+_RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
+"""Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 
 
 def fused_obstacle(config: PPOConfig) -> str | None:
@@ -66,15 +65,13 @@ def fused_obstacle(config: PPOConfig) -> str | None:
     Args:
         config: With the spaces of its environment.
     """
-    model, space = config.model_config, config.action_space
+    model = config.model_config
     activations = {str(model.get(name, "linear")).lower() for name in ("fcnet_activation", "head_fcnet_activation")}
-    discrete = isinstance(space, Discrete) or (isinstance(space, MultiDiscrete) and space.nvec.ndim == 1)
-    flat = isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
     obstacles = {
         "there are several learners": config.num_learners > 1,
         "the learner has a GPU": config.num_gpus_per_learner > 0,
         "observations are no vectors": len(config.observation_space.shape or ()) != 1,
-        f"the action space is {space}": not (discrete or flat),
+        f"the action space is {config.action_space}": not are_trainable(config.action_space),
         "the module is recurrent": bool(model.get("use_lstm")),
         "the network has layer normalisation": bool(model.get("fcnet_use_layernorm")),
         f"an activation is none of {', '.join(_ACTIVATIONS)}": not activations <= set(_ACTIVATIONS),
@@ -132,27 +129,27 @@ class FusedPPOLearner(PPOTorchLearner):
 
         self._program = fused_program
         super().build()
-        if self.config.num_learners > 0:
+        config = self.config
+        if config.num_learners > 0:
             # "auto" is one CPU. The local learner's process belongs to others too.
-            cpus = self.config.num_cpus_per_learner
+            cpus = config.num_cpus_per_learner
             torch.set_num_threads(1 if cpus == "auto" else max(1, int(cpus)))
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
-        known = self.config.copy(copy_frozen=False)
-        known.environment(observation_space=self._network.observation_space, action_space=self._network.action_space)
+        known, space = config.copy(copy_frozen=False), self._network.action_space
+        known.environment(observation_space=self._network.observation_space, action_space=space)
         if obstacle := fused_obstacle(known):
             raise refusal(obstacle)
-        try:
-            self.jax_platform = str(cpu_device().platform)
-        except RuntimeError as error:
-            raise refusal(f"JAX has no CPU here: {error}") from error
+        self.jax_platform = str(cpu_device().platform)
         if (folder := _cache_folder()) is not None:
             fused_program.use_cache(folder)
-        self._sizes = _sizes(self._network.action_space)
-        self._standardization = getattr(self.config, "standardization", self.standardization)
-        self._reward_scale = (
-            RewardScale(self.config.gamma) if getattr(self.config, "normalize_rewards", False) else None
+        # Choices of each component of a categorical policy; None for a Gaussian one.
+        choices: Any = (
+            [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
         )
-        self._generator = np.random.default_rng(self.config.seed)
+        self._sizes = tuple(int(size) for size in choices) or None
+        self._standardization = getattr(config, "standardization", self.standardization)
+        self._reward_scale = RewardScale(config.gamma) if getattr(config, "normalize_rewards", False) else None
+        self._generator = np.random.default_rng(config.seed)
 
     def configure_optimizers_for_module(self, module_id: str, config: PPOConfig | None = None) -> None:
         """Register RLlib's Adam, or A2C's RMSprop; RLlib controls the learning rate."""
@@ -161,8 +158,8 @@ class FusedPPOLearner(PPOTorchLearner):
             super().configure_optimizers_for_module(module_id, config)
             return
         assert config is not None
-        parameters, program = self.get_parameters(self.module[module_id]), self._program
-        optimizer = torch.optim.RMSprop(parameters, alpha=program.RMSPROP_ALPHA, eps=program.RMSPROP_EPS)
+        parameters = self.get_parameters(self.module[module_id])
+        optimizer = torch.optim.RMSprop(parameters, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )
@@ -209,21 +206,34 @@ class FusedPPOLearner(PPOTorchLearner):
             count=num_total_minibatches or math.ceil(num_epochs * steps / size),
             generator=self._generator if shuffle_batch_per_epoch and minibatch_size else None,
         )
-        self._learn(columns, minibatches)
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
+        coefficients = self._coefficients(optimizer)
+        architecture = self._architecture(optimizer, entropy=bool(coefficients.entropy_coeff))
+        weights = _weights(self._program, optimizer)
+        new, result = self._program.update(architecture, weights, columns, minibatches, coefficients)
+        _put_back(new, optimizer)
+        self._log(result, size=size, steps=steps)
         self.after_gradient_based_update(timesteps=timesteps)
         results: dict[str, Any] = self.metrics.reduce()
         return results
 
+    # --- what the program gets -------------------------------------------------------------------------------------
+
     def _columns(self, fragments: Fragments) -> Any:
         """Return the train batch: `fused_program.Columns`."""
-        steps = len(fragments.rewards)
+        config, steps = self.config, len(fragments.rewards)
         if self._reward_scale is not None:
             rewards = np.split(fragments.rewards, np.cumsum(fragments.lengths)[:-1])
             scaled = self._reward_scale.scaled(fragments.episode_ids, rewards)
             fragments = replace(fragments, rewards=np.concatenate(scaled))
         observations = np.asarray(fragments.observations, dtype=np.float32)
-        outputs, values = self._forward(torch.from_numpy(observations))
-        advantages, targets = self._advantages(values.numpy().astype(np.float64), fragments)
+        outputs, predictions = self._forward(torch.from_numpy(observations))
+        values = predictions.numpy().astype(np.float64)
+        advantages, appended = generalised_advantages(fragments, values, gamma=config.gamma, lambda_=config.lambda_)
+        targets = advantages + values[:steps]
+        if self._standardization != "none":
+            rows = np.append(advantages, appended) if self._standardization == "rllib" else advantages
+            advantages = (advantages - rows.mean()) / max(_MIN_STD, float(rows.std()))
         actions = np.asarray(fragments.actions).reshape(steps, -1)
         if self._sizes is not None:
             actions = actions + np.cumsum((0, *self._sizes[:-1]))
@@ -245,72 +255,35 @@ class FusedPPOLearner(PPOTorchLearner):
             values.append(self._network.compute_values(batch, embeddings=out.get(Columns.EMBEDDINGS)))
         return torch.cat(outputs), torch.cat(values)
 
-    def _advantages(self, values: FloatArray, fragments: Fragments) -> tuple[FloatArray, FloatArray]:
-        """Return advantages, standardised where they are to be, and value targets, both of shape (steps,)."""
-        steps = len(fragments.rewards)
-        known = {
-            "values": values[:steps],
-            "bootstrap": values[steps:],
-            "gamma": self.config.gamma,
-            "lambda_": self.config.lambda_,
-        }
-        advantages = generalised_advantages(fragments, **known)
-        targets = advantages + values[:steps]
-        if self._standardization == "none":
-            return advantages, targets
-        reference = advantages
-        if self._standardization == "rllib":
-            reference = np.append(advantages, advantages_of_appended_rows(advantages, fragments, **known))
-        return (advantages - reference.mean()) / max(_MIN_STD, float(reference.std())), targets
-
-    def _learn(self, columns: Any, minibatches: npt.NDArray[np.int32]) -> None:
-        """Take one step for each minibatch, given by its rows, and log what was done."""
-        program, config = self._program, self.config
-        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        (group,) = optimizer.param_groups
-        entropy_coeff = self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()
-        kl_coeff = self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID] if config.use_kl_loss else 0.0
-        coefficients = program.Coefficients(
-            lr=float(group["lr"]),
+    def _coefficients(self, optimizer: torch.optim.Optimizer) -> Any:
+        config = self.config
+        return self._program.Coefficients(
+            lr=float(optimizer.param_groups[0]["lr"]),
             grad_clip=config.grad_clip or math.inf,
             clip_param=config.clip_param,
             vf_clip_param=config.vf_clip_param,
             vf_loss_coeff=config.vf_loss_coeff,
-            entropy_coeff=float(entropy_coeff),
-            kl_coeff=float(kl_coeff),
+            entropy_coeff=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
+            kl_coeff=float(self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID]) if config.use_kl_loss else 0.0,
         )
-        architecture = self._architecture(group["params"], entropy=bool(coefficients.entropy_coeff))
-        weights = _weights(program, optimizer)
-        new, result = program.update(architecture, weights, columns, minibatches, coefficients)
-        _put_back(new, optimizer)
-        count, skipped = int(result.count), int(result.skipped)
-        if skipped:
-            _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
-        logged = {name: float(value) for name, value in result.statistics.items()}
-        logged |= {self.TOTAL_LOSS_KEY: float(result.loss), WEIGHTS_SEQ_NO: self._weights_seq_no}
-        if config.log_gradients or config.grad_clip:
-            logged[f"gradients_{DEFAULT_OPTIMIZER}_global_norm"] = float(result.norm)
-        self.metrics.log_dict(logged, key=DEFAULT_MODULE_ID, window=1)
-        self._log_counts(num_minibatches=count, num_rows=count * minibatches.shape[1], num_steps=len(columns.rest))
 
-    def _architecture(self, parameters: list[Tensor], *, entropy: bool) -> Any:
+    def _architecture(self, optimizer: torch.optim.Optimizer, *, entropy: bool) -> Any:
         """Return where each tensor stands in the networks; the optimizer's order of the parameters is the program's."""
-        position = {id(parameter): index for index, parameter in enumerate(parameters)}
+        (group,) = optimizer.param_groups
+        position = {id(parameter): index for index, parameter in enumerate(group["params"])}
         encoder, network = self._network.encoder, self._network
-        shared = bool(getattr(encoder.config, "shared", False))
-        head = network.pi
-        free = isinstance(head, TorchFreeLogStdMLPHead)
+        shared, head = bool(getattr(encoder.config, "shared", False)), network.pi
         return self._program.Architecture(
             policy=self._layers(encoder.encoder if shared else encoder.actor_encoder, position),
             value=None if shared else self._layers(encoder.critic_encoder, position),
             policy_head=self._layers(head, position),
             value_head=self._layers(network.vf, position),
-            log_std=position[id(head.log_std)] if free else None,
+            log_std=position[id(head.log_std)] if isinstance(head, TorchFreeLogStdMLPHead) else None,
             log_std_limit=float(head.log_std_clip_param_const) if head.clip_log_std else None,
             sizes=self._sizes,
             entropy=entropy,
             divergence=bool(self.config.use_kl_loss),
-            optimizer="adam" if isinstance(self.get_optimizer(DEFAULT_MODULE_ID), torch.optim.Adam) else "rmsprop",
+            optimizer=self._program.Optimizer(tuple(group.get("betas") or (group["alpha"],)), group["eps"]),
         )
 
     def _layers(self, part: Any, position: dict[int, int]) -> tuple[Any, ...]:
@@ -321,32 +294,36 @@ class FusedPPOLearner(PPOTorchLearner):
                 bias = None if module.bias is None else position[id(module.bias)]
                 found.append(self._program.Dense(position[id(module.weight)], bias))
             elif type(module).__name__ in self._program.ACTIVATIONS:
-                found[-1] = replace(found[-1], activation=type(module).__name__)
+                found[-1] = found[-1]._replace(activation=type(module).__name__)
             elif not isinstance(module, nn.Sequential) and [*module.parameters(recurse=False)]:
                 raise refusal(f"a layer is of the class {type(module).__name__}")
         return tuple(found)
 
-    def _log_counts(self, *, num_minibatches: int, num_rows: int, num_steps: int) -> None:
-        module, every = DEFAULT_MODULE_ID, ALL_MODULES
-        self.metrics.log_value((module, MODULE_TRAIN_BATCH_SIZE_MEAN), num_rows / num_minibatches, reduce="mean")
+    # --- what it did -----------------------------------------------------------------------------------------------
+
+    def _log(self, result: Any, *, size: int, steps: int) -> None:
+        """Log what RLlib logs of an update with minibatches of `size` rows from so many steps."""
+        count, module, every = int(result.count), DEFAULT_MODULE_ID, ALL_MODULES
+        if skipped := int(result.skipped):
+            _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
+        logged = {name: float(value) for name, value in result.statistics.items()}
+        logged |= {self.TOTAL_LOSS_KEY: float(result.loss), WEIGHTS_SEQ_NO: self._weights_seq_no}
+        if self.config.log_gradients or self.config.grad_clip:
+            logged[f"gradients_{DEFAULT_OPTIMIZER}_global_norm"] = float(result.norm)
+        self.metrics.log_dict(logged, key=module, window=1)
+        self.metrics.log_value((module, MODULE_TRAIN_BATCH_SIZE_MEAN), size, reduce="mean")
+        rows = count * size
         for key, value, reduce in (
-            ((module, NUM_MODULE_STEPS_TRAINED), num_rows, "sum"),
-            ((every, NUM_MODULE_STEPS_TRAINED), num_rows, "sum"),
-            ((every, NUM_ENV_STEPS_TRAINED), num_steps, "sum"),
-            ((module, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows, "lifetime_sum"),
-            ((every, NUM_MODULE_STEPS_TRAINED_LIFETIME), num_rows, "lifetime_sum"),
-            ((every, NUM_ENV_STEPS_TRAINED_LIFETIME), num_steps, "lifetime_sum"),
+            ((module, NUM_MODULE_STEPS_TRAINED), rows, "sum"),
+            ((every, NUM_MODULE_STEPS_TRAINED), rows, "sum"),
+            ((every, NUM_ENV_STEPS_TRAINED), steps, "sum"),
+            ((module, NUM_MODULE_STEPS_TRAINED_LIFETIME), rows, "lifetime_sum"),
+            ((every, NUM_MODULE_STEPS_TRAINED_LIFETIME), rows, "lifetime_sum"),
+            ((every, NUM_ENV_STEPS_TRAINED_LIFETIME), steps, "lifetime_sum"),
         ):
             self.metrics.log_value(key, value, reduce=reduce, with_throughput=key != (module, NUM_MODULE_STEPS_TRAINED))
-        self._metrics_all_modules_num_env_steps_trained.inc(value=num_steps)
-        self._metrics_all_modules_num_module_steps_trained.inc(value=num_rows)
-
-
-def _sizes(space: gymnasium.Space) -> tuple[int, ...] | None:
-    """Return the choices of each component of a categorical policy; None for a Gaussian one."""
-    if isinstance(space, Box):
-        return None
-    return tuple(int(size) for size in np.ravel(space.nvec if isinstance(space, MultiDiscrete) else space.n))
+        self._metrics_all_modules_num_env_steps_trained.inc(value=steps)
+        self._metrics_all_modules_num_module_steps_trained.inc(value=rows)
 
 
 def _cache_folder() -> Path | None:
@@ -369,38 +346,29 @@ def _cache_folder() -> Path | None:
 # --- weights and the optimizer's state, in PyTorch's names ------------------------------------------------------------
 
 
-def _moments(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+def _averages(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     """Return PyTorch's names of the means of the gradients, where it keeps them, and of their squares."""
     return ("exp_avg", "exp_avg_sq") if isinstance(optimizer, torch.optim.Adam) else ("square_avg",)
 
 
 def _weights(program: Any, optimizer: torch.optim.Optimizer) -> Any:
-    (group,) = optimizer.param_groups
-    parameters: list[Tensor] = group["params"]
+    parameters: list[Tensor] = optimizer.param_groups[0]["params"]
     states = [optimizer.state.get(parameter) or {} for parameter in parameters]
-    *first, second = (
-        tuple(
-            state[name].numpy() if name in state else np.zeros(parameter.shape, np.float32)
-            for state, parameter in zip(states, parameters, strict=True)
-        )
-        for name in _moments(optimizer)
-    )
+    pairs = list(zip(states, parameters, strict=True))
     return program.Weights(
         parameters=tuple(parameter.detach().numpy() for parameter in parameters),
-        first=first[0] if first else (),
-        second=second,
+        averages=tuple(
+            tuple(state[name].numpy() if name in state else np.zeros(like.shape, np.float32) for state, like in pairs)
+            for name in _averages(optimizer)
+        ),
         steps=np.float32(states[0].get("step", 0.0)),
     )
 
 
 @torch.no_grad()
 def _put_back(new: Any, optimizer: torch.optim.Optimizer) -> None:
-    (group,) = optimizer.param_groups
-    moments = [values for values in (new.first, new.second) if values]
-    for number, parameter in enumerate(group["params"]):
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
         parameter.copy_(torch.from_numpy(np.array(new.parameters[number])))
-        state = {
-            name: torch.from_numpy(np.array(values[number]))
-            for name, values in zip(_moments(optimizer), moments, strict=True)
-        }
+        averages = zip(_averages(optimizer), new.averages, strict=True)
+        state = {name: torch.from_numpy(np.array(values[number])) for name, values in averages}
         optimizer.state[parameter] = {"step": torch.tensor(float(new.steps)), **state}

@@ -5,7 +5,8 @@ arithmetic. Here forward pass, loss, gradient, clipping and optimizer of all min
 compiles. A program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients
 are arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
 
-Whoever calls `update` has called `study.jax_private.use_one_cpu_thread` before.
+A term of the loss is an entry of `_terms`, a setting of the optimizer one of `Optimizer` and `_stepped`. Whoever calls
+`update` has called `study.jax_private.use_one_cpu_thread` before.
 """
 
 import math
@@ -23,10 +24,6 @@ from jax import Array, lax
 
 from study.jax_private import cpu_device
 
-_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
-"""Of Adam, as in PyTorch."""
-RMSPROP_ALPHA, RMSPROP_EPS = 0.99, 1e-5
-"""Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
 _SMALL_TENSOR = 2048
 """Numbers of a tensor that is not worth an operation of its own; of no influence on the result."""
 _SMALL_VARIANCE = 1e-6
@@ -50,8 +47,7 @@ def use_cache(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(NamedTuple):
     """One dense layer: positions of its tensors among the parameters, and the activation behind it."""
 
     weight: int
@@ -59,9 +55,20 @@ class Dense:
     activation: str | None = None
 
 
+class Optimizer(NamedTuple):
+    """Settings that are compiled in.
+
+    `decays` are those of the moving averages, as PyTorch has them: of gradients and squares for Adam, of squares alone
+    for RMSprop.
+    """
+
+    decays: tuple[float, ...]
+    eps: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What is compiled in: networks, distribution, which terms the loss has, and how a step is taken. Hashable.
+    """What is compiled in: networks, distribution, which terms the loss has, and the optimizer. Hashable.
 
     Attributes:
         policy: Layers of the policy's encoder.
@@ -73,7 +80,7 @@ class Architecture:
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
         divergence: Whether the loss has a term for the divergence from the old policy.
-        optimizer: `adam` or `rmsprop`.
+        optimizer: Adam or RMSprop.
     """
 
     policy: tuple[Dense, ...]
@@ -85,7 +92,7 @@ class Architecture:
     sizes: tuple[int, ...] | None
     entropy: bool
     divergence: bool
-    optimizer: str
+    optimizer: Optimizer
 
 
 class Coefficients(NamedTuple):
@@ -117,14 +124,10 @@ class Columns(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Parameters with the optimizer's state; `steps` is the number of its steps so far.
-
-    `first` is Adam's mean of the gradients, which RMSprop has not: then it is empty. `second` is that of their squares.
-    """
+    """Parameters, the optimizer's moving averages in the order of `Optimizer.decays`, and the number of its steps."""
 
     parameters: tuple[Any, ...]
-    first: tuple[Any, ...]
-    second: tuple[Any, ...]
+    averages: tuple[tuple[Any, ...], ...]
     steps: Any
 
 
@@ -149,16 +152,9 @@ def update(
     minibatches: npt.NDArray[np.int32],
     coefficients: Coefficients,
 ) -> tuple[Weights, Result]:
-    """Take one step of the optimizer for each minibatch.
+    """Take one step of the optimizer for each minibatch, given by its rows, shape (minibatches, rows).
 
     Ends at a minibatch whose loss and gradient are not finite. A gradient that is not finite is not applied.
-
-    Args:
-        architecture: What is compiled in.
-        weights: Where to begin.
-        columns: The train batch.
-        minibatches: Rows of each minibatch, shape (minibatches, rows).
-        coefficients: Of the loss and of the optimizer.
 
     Returns:
         The new weights as numpy arrays, and what was done.
@@ -215,6 +211,9 @@ def _compiled(
     cuts = np.cumsum(widths).tolist()
     gradient_of = jax.value_and_grad(partial(_loss, architecture), has_aux=True)
 
+    def rows_of(number: Array) -> _Minibatch:
+        return _Minibatch(*jnp.split(packed[order[number]].T, cuts))
+
     def goes_on(state: tuple[Weights, Result]) -> Array:
         _, result = state
         broken = ~jnp.isfinite(result.loss) & ~jnp.isfinite(result.norm)
@@ -223,23 +222,45 @@ def _compiled(
 
     def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
         before, result = state
-        batch = _Minibatch(*jnp.split(packed[order[result.count]].T, cuts))
-        (loss, seen), gradients = gradient_of(before.parameters, batch, coefficients)
+        (loss, seen), gradients = gradient_of(before.parameters, rows_of(result.count), coefficients)
         norm = _norm(gradients)
         finite = jnp.isfinite(norm)
-        kept = jax.tree.map(
-            partial(jnp.where, finite), _stepped(architecture, before, gradients, norm, coefficients), before
-        )
+        stepped = _stepped(architecture.optimizer, before, gradients, norm, coefficients)
+        kept = jax.tree.map(partial(jnp.where, finite), stepped, before)
         return kept, Result(result.count + 1, result.skipped + ~finite, loss, norm, seen)
 
     zero, rows = jnp.zeros((), jnp.int32), order.shape[1]
     # In the loop `statistics` are what the last forward pass gave: they are computed once, at the end.
     unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
     new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
-    last = _Minibatch(*jnp.split(packed[order[result.count - 1]].T, cuts))
-    new_distributions, values = result.statistics
-    statistics = _statistics(architecture, last, new_distributions, values, coefficients)
+    seen, values = result.statistics
+    statistics = _statistics(architecture, rows_of(result.count - 1), seen, values, coefficients)
     return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+def _terms(
+    architecture: Architecture, batch: _Minibatch, new: Array, values: Array, coefficients: Coefficients
+) -> dict[str, tuple[Array | float | None, Array]]:
+    """Return RLlib's name of each term -> its weight in the loss and its value for each row.
+
+    What has no weight is reported only, and not computed before the last minibatch.
+    """
+    advantages, targets = batch.rest
+    ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - batch.old_log_probs[0])
+    clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
+    errors = (values - targets) ** 2
+    # RLlib reports no divergence either where the loss has none.
+    divergence = _divergence(architecture, batch.old, new) if architecture.divergence else jnp.zeros(())
+    return {
+        "vf_loss": (coefficients.vf_loss_coeff, jnp.clip(errors, 0.0, coefficients.vf_clip_param)),
+        "policy_loss": (1.0, -jnp.minimum(advantages * ratio, advantages * clipped)),
+        "entropy": (-coefficients.entropy_coeff if architecture.entropy else None, _entropy(architecture, new)),
+        "mean_kl_loss": (coefficients.kl_coeff if architecture.divergence else None, divergence),
+        "vf_loss_unclipped": (None, errors),
+    }
 
 
 def _loss(
@@ -247,19 +268,9 @@ def _loss(
 ) -> tuple[Array, tuple[Array, Array]]:
     """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
     new, values = _forward(architecture, parameters, batch.observations)
-    errors = jnp.clip((values - batch.rest[1]) ** 2, 0.0, coefficients.vf_clip_param)
-    losses = coefficients.vf_loss_coeff * errors - _surrogate(architecture, batch, new, coefficients)
-    if architecture.entropy:
-        losses = losses - coefficients.entropy_coeff * _entropy(architecture, new)
-    if architecture.divergence:
-        losses = losses + coefficients.kl_coeff * _divergence(architecture, batch.old, new)
-    return losses.mean(), (new, values)
-
-
-def _surrogate(architecture: Architecture, batch: _Minibatch, new: Array, coefficients: Coefficients) -> Array:
-    ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - batch.old_log_probs[0])
-    clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
-    return jnp.minimum(batch.rest[0] * ratio, batch.rest[0] * clipped)
+    terms = _terms(architecture, batch, new, values, coefficients)
+    weighted = [weight * value for weight, value in terms.values() if weight is not None]
+    return jnp.asarray(sum(weighted[1:], start=weighted[0])).mean(), (new, values)
 
 
 def _statistics(
@@ -267,18 +278,10 @@ def _statistics(
 ) -> dict[str, Array]:
     """Return means over the rows of a minibatch; what `_loss` returned beside its loss is `new` and `values`."""
     targets = batch.rest[1]
-    errors = (values - targets) ** 2
     explained = 1 - jnp.var(targets - values, ddof=1) / (jnp.var(targets, ddof=1) + _SMALL_VARIANCE)
-    # RLlib reports no divergence either where the loss has none.
-    kl = _divergence(architecture, batch.old, new).mean() if architecture.divergence else jnp.zeros(())
-    return {
-        "policy_loss": -_surrogate(architecture, batch, new, coefficients).mean(),
-        "vf_loss": jnp.clip(errors, 0.0, coefficients.vf_clip_param).mean(),
-        "vf_loss_unclipped": errors.mean(),
-        "vf_explained_var": jnp.maximum(-1.0, explained),
-        "entropy": _entropy(architecture, new).mean(),
-        "mean_kl_loss": kl,
-    }
+    terms = _terms(architecture, batch, new, values, coefficients)
+    means = {name: value.mean() for name, (_, value) in terms.items()}
+    return {**means, "vf_explained_var": jnp.maximum(-1.0, explained)}
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -316,10 +319,6 @@ def _product(weight: Array, inputs: Array) -> Array:
     return weight @ inputs
 
 
-def _product_forward(weight: Array, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
-    return weight @ inputs, (weight, inputs)
-
-
 def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     weight, inputs = saved
     # XLA has a fast kernel (YNNPACK) for every product but one whose left side is transposed. The barrier keeps the
@@ -327,7 +326,7 @@ def _product_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Arra
     return gradient @ inputs.T, lax.optimization_barrier(weight.T) @ gradient
 
 
-_product.defvjp(_product_forward, _product_backward)
+_product.defvjp(lambda weight, inputs: (weight @ inputs, (weight, inputs)), _product_backward)
 
 
 # --- distributions: parameters of shape (outputs, rows), results of shape (rows,), nats ------------------------------
@@ -379,26 +378,24 @@ def _norm(gradients: Sequence[Array]) -> Array:
 
 
 def _stepped(
-    architecture: Architecture, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
+    optimizer: Optimizer, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
 ) -> Weights:
     """Take one step of the optimizer with the clipped gradients, as RLlib and PyTorch do."""
-    lr, limit = coefficients.lr, coefficients.grad_clip
+    lr, limit, eps = coefficients.lr, coefficients.grad_clip, optimizer.eps
     scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
     clipped = [scale * gradient for gradient in gradients]
+    squares = [gradient**2 for gradient in clipped]
     steps = weights.steps + 1
-    if architecture.optimizer == "rmsprop":
-        second = _moved(weights.second, [g**2 for g in clipped], RMSPROP_ALPHA)
-        moves = [lr * g / (jnp.sqrt(v) + RMSPROP_EPS) for g, v in zip(clipped, second, strict=True)]
-        first: tuple[Array, ...] = ()
+    averaged = (squares,) if len(optimizer.decays) == 1 else (clipped, squares)
+    averages = tuple(
+        tuple(decay * mean + (1 - decay) * value for mean, value in zip(means, values, strict=True))
+        for decay, means, values in zip(optimizer.decays, weights.averages, averaged, strict=True)
+    )
+    if len(optimizer.decays) == 1:
+        moves = [lr * g / (jnp.sqrt(v) + eps) for g, v in zip(clipped, averages[0], strict=True)]
     else:
-        first = _moved(weights.first, clipped, _BETA1)
-        second = _moved(weights.second, [g**2 for g in clipped], _BETA2)
-        rate, root = lr / (1 - _BETA1**steps), jnp.sqrt(1 - _BETA2**steps)
-        moves = [rate * m / (jnp.sqrt(v) / root + _EPS) for m, v in zip(first, second, strict=True)]
+        first, second = optimizer.decays
+        rate, root = lr / (1 - first**steps), jnp.sqrt(1 - second**steps)
+        moves = [rate * m / (jnp.sqrt(v) / root + eps) for m, v in zip(*averages, strict=True)]
     parameters = tuple(p - move for p, move in zip(weights.parameters, moves, strict=True))
-    return Weights(parameters, first, second, steps)
-
-
-def _moved(means: Sequence[Array], values: Sequence[Array], share: float) -> tuple[Array, ...]:
-    """Return moving averages, of which `share` is what they were."""
-    return tuple(share * mean + (1 - share) * value for mean, value in zip(means, values, strict=True))
+    return Weights(parameters, averages, steps)

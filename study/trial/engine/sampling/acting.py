@@ -5,7 +5,6 @@ fully connected network is evaluated by NumPy, whose calls cost less than torch'
 step, and that the randomness comes from outside, so that it can belong to lanes.
 """
 
-import abc
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
 from study.ray_private import forward_of
+from study.trial.engine.envs.wrappers import are_trainable
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -47,7 +47,12 @@ def network_of(module: RLModule) -> Network:
     layers = dense_layers(module)
     if layers is None:
         return _by_torch(module)
-    steps = [_as_arrays(layer) for layer in layers]
+    steps = [
+        (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
+        if isinstance(layer, torch.nn.Linear)
+        else _ACTIVATIONS[type(layer)]
+        for layer in layers
+    ]
     limit = float(module.pi.log_std_clip_param) if module.pi.clip_log_std else None
 
     def network(observations: Floats) -> Floats:
@@ -65,13 +70,6 @@ def network_of(module: RLModule) -> Network:
         return hidden
 
     return network
-
-
-def _as_arrays(layer: torch.nn.Module) -> Any:
-    """Return a dense layer as (weight, bias), an activation as a function of arrays."""
-    if isinstance(layer, torch.nn.Linear):
-        return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
-    return _ACTIVATIONS[type(layer)]
 
 
 def _by_torch(module: RLModule) -> Network:
@@ -104,51 +102,15 @@ def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
     return layers
 
 
-class ActionRule(abc.ABC):
-    """How outputs of the network become actions of one kind of space. Leading axes are free: `...`.
+class Choices:
+    """How outputs of the network become actions: one choice for `Discrete`, several beside each other else.
+
+    The outputs are logits. Leading axes are free: `...`.
 
     Attributes:
         num_inputs: Outputs of the network that a decision needs.
         noise_size: Uniform numbers that a decision needs.
     """
-
-    num_inputs: int
-    noise_size: int
-
-    @abc.abstractmethod
-    def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
-        """Turn uniform numbers in (0, 1), shape (..., noise_size), into what `choose` takes, same shape."""
-
-    @abc.abstractmethod
-    def choose(self, inputs: Floats, noise: Array) -> Array:
-        """Draw actions, shape (..., *action), from network outputs, shape (..., num_inputs)."""
-
-    @abc.abstractmethod
-    def greedy(self, inputs: Floats) -> Array:
-        """Return the most probable actions, shape (..., *action)."""
-
-    @abc.abstractmethod
-    def log_prob(self, inputs: Floats, actions: Array) -> Floats:
-        """Return the log-probability of actions, shape (...)."""
-
-
-def action_rule(space: gymnasium.Space) -> ActionRule:
-    """Return the rule of an action space.
-
-    Raises:
-        ValueError: The space is not one of Discrete, MultiDiscrete (both from 0) and flat float Box.
-    """
-    if isinstance(space, Discrete) and space.start == 0:
-        return _Choices([int(space.n)], several=False)
-    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
-        return _Choices(space.nvec.tolist(), several=True)
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1:
-        return _Box(space.shape[0])
-    raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
-
-
-class _Choices(ActionRule):
-    """One choice for `Discrete`, several beside each other for `MultiDiscrete`; the inputs are logits."""
 
     def __init__(self, sizes: Sequence[int], *, several: bool) -> None:
         bounds = [0, *itertools.accumulate(sizes)]
@@ -157,19 +119,23 @@ class _Choices(ActionRule):
         self.num_inputs = self.noise_size = bounds[-1]
 
     def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
+        """Turn uniform numbers in (0, 1), shape (..., noise_size), into what `choose` takes, same shape."""
         return -np.log(-np.log(uniforms))  # Gumbel's distribution
 
     def choose(self, inputs: Floats, noise: Array) -> Array:
+        """Draw actions, shape (..., *action), from network outputs, shape (..., num_inputs)."""
         # The largest of logits plus Gumbel noise is distributed as their softmax.
         return self.greedy(inputs + noise)
 
     def greedy(self, inputs: Floats) -> Array:
+        """Return the most probable actions, shape (..., *action)."""
         if self._several:
             return np.stack([inputs[..., part].argmax(axis=-1) for part in self._parts], axis=-1)
         actions: Array = inputs.argmax(axis=-1)
         return actions
 
     def log_prob(self, inputs: Floats, actions: Array) -> Floats:
+        """Return the log-probability of actions, shape (...)."""
         chosen = actions if self._several else actions[..., np.newaxis]
         log_probs = np.zeros(inputs.shape[:-1], inputs.dtype)
         for index, part in enumerate(self._parts):
@@ -180,29 +146,46 @@ class _Choices(ActionRule):
         return log_probs
 
 
-class _Box(ActionRule):
-    """Independent normal distributions; the inputs are all means, then all logarithms of standard deviations."""
+class Gaussian:
+    """The same as `Choices` for a `Box`: the outputs are all means, then all logarithms of standard deviations."""
 
     def __init__(self, size: int) -> None:
         self.num_inputs, self.noise_size = 2 * size, size
 
     def noise(self, uniforms: npt.NDArray[np.float64]) -> Array:
+        """See `Choices.noise`."""
         normals: Array = ndtri(uniforms).astype(np.float32)
         return normals
 
     def choose(self, inputs: Floats, noise: Array) -> Array:
+        """See `Choices.choose`."""
         mean, log_std = inputs[..., : self.noise_size], inputs[..., self.noise_size :]
         actions: Array = mean + np.exp(log_std) * noise
         return actions
 
     def greedy(self, inputs: Floats) -> Array:
+        """See `Choices.greedy`."""
         return inputs[..., : self.noise_size].copy()
 
     def log_prob(self, inputs: Floats, actions: Array) -> Floats:
+        """See `Choices.log_prob`."""
         mean, log_std = inputs[..., : self.noise_size], inputs[..., self.noise_size :]
         terms = -0.5 * ((actions - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
         log_probs: Floats = terms.sum(axis=-1)
         return log_probs
+
+
+def action_rule(space: gymnasium.Space) -> Choices | Gaussian:
+    """Return the rule of an action space.
+
+    Raises:
+        ValueError: The space is not one of Discrete, MultiDiscrete (both from 0) and flat float Box.
+    """
+    if not are_trainable(space):
+        raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
+    if isinstance(space, Discrete):
+        return Choices([int(space.n)], several=False)
+    return Choices(space.nvec.tolist(), several=True) if isinstance(space, MultiDiscrete) else Gaussian(space.shape[0])
 
 
 def scaling_for_environment(

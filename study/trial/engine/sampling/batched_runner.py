@@ -35,8 +35,9 @@ from ray.rllib.utils.metrics import (
 )
 
 from study.ray_private import maker_of
-from study.trial.engine.envs.environments import EnvFactory
-from study.trial.engine.envs.lane_envs import LaneEnvs, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
+from study.trial.engine.envs.envpool_envs import EnvPoolLanes
+from study.trial.engine.envs.lane_envs import GymnasiumLanes
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
@@ -51,7 +52,7 @@ _DIVERGED = "the policy must answer finite numbers, it does not: the training di
 class VectorSpaces:
     """What RLlib asks of a runner's vector environment: its spaces, and to be closed."""
 
-    def __init__(self, envs: LaneEnvs) -> None:
+    def __init__(self, envs: GymnasiumLanes | EnvPoolLanes) -> None:
         self.num_envs, self.close = envs.num_envs, envs.close
         self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
         self.observation_space = gymnasium.vector.utils.batch_space(envs.observation_space, envs.num_envs)
@@ -150,7 +151,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
 
         Raises:
-            LaneError: An environment returned something that is not what its spaces say.
+            ValueError: An environment returned something that is not what its spaces say.
             NonFiniteError: An observation is not finite.
             DivergedError: An output of the policy is not finite.
         """
