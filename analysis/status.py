@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from analysis.cautions import cautions
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.cautions import cautions
-from study.records.folder import StudyFolder, StudyIdentity
+from study.planning.guess import is_evaluating
+from study.records.folder import StudyFolder, StudyIdentity, cut_records
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
@@ -97,6 +98,7 @@ class Status:
         timings: measured, oversubscribed, emulated, tainted -> trials whose clock has its label.
         per_stage: Stage -> trials ended, failed.
         running: Trials under way.
+        evaluating: Those of them that play the episodes of an evaluation.
         best_score: Highest score of a finished trial; None where none has one.
         sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
@@ -128,6 +130,7 @@ class Status:
     left: TimeLeft | None
     mirror: Mirror | None
     problems: tuple[str, ...]
+    evaluating: tuple[int, ...] = ()
     advice: tuple[Advice, ...] = ()
 
     @property
@@ -173,7 +176,14 @@ class StatusReader:
         # While a driver works, an incomplete last line is being written.
         if not damage and driver == "gone" and file.exists() and (torn := torn_bytes(file, self._end)):
             damage = (f"{file}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",)
+        if not damage and driver in ("gone", "ended") and (cut := cut_records(self.folder, self.ledger)) is not None:
+            damage = (str(cut),)
         status = self._status(driver, time.time() if moment is None else moment, damage)
+        with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
+            spec, rows = self.identity.parse(), list(self.ledger.rows.values())
+            playing = tuple(row.trial for row in status.running if is_evaluating(spec, row))
+            said = tuple(Advice(text) for text in cautions(spec, rows))
+            status = replace(status, evaluating=playing, advice=said)
         return replace(status, advice=tuple(self._advice(status)))
 
     def _take_in(self) -> tuple[str, ...]:
@@ -267,8 +277,7 @@ class StatusReader:
         if left:
             then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
             yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
-        with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
-            yield from (Advice(text) for text in cautions(self.identity.parse(), rows))
+        yield from status.advice
         yield from _clocks(status.timings, rows)
         yield from _late(status)
 

@@ -1,5 +1,4 @@
 import math
-import mmap
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ import pytest
 
 from study import metrics
 from study.errors import TrialError
-from study.machine.host import forget_peak_rss, read_peak_rss_mb
 from study.metrics import METRICS
 from study.trial.measure import (
     ProcessMeasurement,
@@ -55,17 +53,6 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
 
 
-def test_learner_processes_count_in_cpu_time_and_memory() -> None:
-    one = step((sample(1, 3.0),))
-    alone, with_learners = (
-        iteration_metrics(each) for each in (one, replace(one, learners_cpu_time_s=1.5, learners_peak_rss_mb=90.0))
-    )
-    for name, more in (("cpu_time_s", 1.5), ("peak_rss_mb", 90.0)):
-        before, after = alone[name], with_learners[name]
-        assert before is not None
-        assert after == pytest.approx(before + more)
-
-
 ADDED = '''
 @_of_iteration("1", of_trial="largest", section="runners", counted=True)
 def num_samples(step: "Step") -> float | None:
@@ -85,7 +72,7 @@ study.metrics = module
 from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
 from study.mirrors import mlflow_content, tensorboard
 from study.records.records import Iteration, Line
-from study.records.sums import Sums
+from study.records.ledger import Sums
 from study.records.table import OF_TRIALS
 from study.trial.measure import iteration_metrics
 from tests.unit.test_measure import sample, step
@@ -240,11 +227,3 @@ def test_a_watch_tells_wall_from_cpu_time() -> None:
     assert busy.cpu_time_s >= 0.1
     watch.skip()
     assert watch.stop().cpu_time_s < 0.05
-
-
-def test_peak_memory_grows_with_use() -> None:
-    forget_peak_rss()  # what other tests of this process have used
-    before = read_peak_rss_mb()
-    with mmap.mmap(-1, 80_000_000) as block:  # pages of its own, never what the allocator has kept of earlier tests
-        block[::4096] = b"x" * len(block[::4096])
-        assert read_peak_rss_mb() >= before + 40

@@ -1,16 +1,13 @@
 """Where processes are, who else is there, and trials that run alone: records, labels and admission without Ray."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 
-from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.machine.load import NodeLoad
-from study.records import log as records_module
-from study.records.ledger import fold
-from study.records.records import read_lines
+from study.records.ledger import ledger_of
+from study.records.log import RecordLog
 from study.records.table import table_row
 from tests.driven import Session
 from tests.reported import built, iteration, report
@@ -71,7 +68,7 @@ def test_a_foreign_load_taints_a_row_and_is_on_record(tmp_path):
     assert (row.summary["foreign_cores"], row.summary["stolen_cores"]) == (1.3, 0.01)
     assert table_row(row)["foreign_cores"] == 1.3
     session.log.close()
-    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[row.trial]
+    again = ledger_of(tmp_path / "records.jsonl").rows[row.trial]
     assert again == row
 
 
@@ -85,22 +82,13 @@ def test_a_load_that_finds_room_changes_nothing_and_an_unknown_one_neither(tmp_p
 
 def test_what_another_trial_holds_is_not_free_for_others(tmp_path, monkeypatch):
     clock = itertools.count(1000.0, 10.0)
-    monkeypatch.setattr(records_module, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(RecordLog, "now", lambda log: next(clock))
     session = Session(tmp_path, spec(execution="real", parameters__num_env_runners=1), cluster=CLUSTER)
     first, second = (come_up(session, session.conductor.next_trial()) for _ in range(2))
     row = finish(session, first, node_load("n0", 0.9))
     assert row.timing == "tainted"  # two CPUs each: nothing is free on a host of four
     # The second one was alone while it was timed.
     assert finish(session, second, node_load("n0", 0.9)).timing == "measured"
-
-
-def test_an_attempt_that_was_killed_has_no_load(tmp_path):
-    session = Session(tmp_path, cluster=CLUSTER)
-    trial = begin(session, 2)
-    train(session, trial)
-    session.log.close()
-    row = Session(tmp_path, cluster=CLUSTER).conductor.ledger.rows[trial]
-    assert (row.status, row.timing, row.node_loads) == ("interrupted", "measured", [])
 
 
 # --- trials that run alone -------------------------------------------------------------------------------------------
@@ -134,20 +122,6 @@ def test_only_trials_whose_clock_is_measured_run_alone(tmp_path):
     assert all(len(trials) == 1 for trials in seen if {1, 2} & {*trials})
     assert max(map(len, seen)) > 1  # emulated ones beside each other: their clock is nobody's
     assert sorted(scale for trials in seen for scale in trials) == [1, 1, 2, 2, 50, 50]
-
-
-def test_environments_that_wait_run_alone_too(tmp_path):
-    seen = together(tmp_path, spec(exclusive=True, environment__step_wait_ms=5, parameters__num_env_runners=[1, 2]))
-    assert max(map(len, seen)) == 1
-
-
-def test_the_plan_reckons_with_it():
-    shared, alone = (
-        make_plan(spec(execution="real"), CLUSTER),
-        make_plan(spec(execution="real", exclusive=True), CLUSTER),
-    )
-    assert alone.hours == pytest.approx(sum(each.hours * each.num_trials for each in alone.kinds))
-    assert alone.hours > shared.hours
 
 
 def test_it_is_refused_where_there_is_no_clock():
