@@ -240,7 +240,7 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     assert children(database)[0, 1].status == "KILLED"
     resumed = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})
     resumed.wait_ready("mlflow")
-    assert parent(database).status == "RUNNING"
+    until(lambda: parent(database).status == "RUNNING")  # an instant after it is ready
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
     assert resumed.finish(20)[0].drained
     assert parent(database).status == "FINISHED"
