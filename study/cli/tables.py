@@ -91,6 +91,8 @@ def _basis_of(plan: Plan) -> str:
         return f"Times are guesses, good to a factor of three, from {rest}."
     episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
     played = f"{speeds.seconds:.1f} s of random play of the environment ({speeds.step_s * 1e3:.2g} ms a step{episodes})"
+    if speeds.product_s:
+        played += f", {1 / speeds.product_s:.1e} multiplications a second in products as large as its network's"
     return f"Times are guesses, good to a factor of three, from {played} and {rest}."
 
 
