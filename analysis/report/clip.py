@@ -4,8 +4,8 @@ import base64
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.film import BEST, FilmFacts
 from study.errors import RecordError
-from study.records.clip import BEST, FilmFacts
 from study.text import count, listed, plain
 
 FOLDER = "clips"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from analysis.status import health
+from analysis.status.cautions import cautions
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.planning.guess import is_evaluating
-from study.records.cautions import cautions
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, cut_records
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
 
@@ -142,6 +142,8 @@ class StatusReader:
         # While a driver works, an incomplete last line is being written.
         if not damage and driver == "gone" and file.exists() and (torn := torn_bytes(file, self._end)):
             damage = (f"{file}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",)
+        if not damage and driver in ("gone", "ended") and (cut := cut_records(self.folder, self.ledger)) is not None:
+            damage = (str(cut),)
         return self._status(driver, time.time() if moment is None else moment, damage)
 
     def _take_in(self) -> tuple[str, ...]:

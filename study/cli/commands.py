@@ -88,7 +88,9 @@ def _guarded(command: Callable[[], Any]) -> NoReturn:
             command()
     except StudyError as error:
         say(terminal(error=True), str(error))
-        sys.exit(ExitCode.MISTAKE)
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+        resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
+        sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             _report_fault()

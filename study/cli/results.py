@@ -96,10 +96,11 @@ def repeat(
     """
     from study.cli.run import run
     from study.exporting.trial import trial_as_space, trial_of
+    from study.records.files import check_own
     from study.records.ledger import ledger_of
 
     folder = StudyFolder(study)
-    folder.check_owner()  # it trains what the folder says, and sends to its MLflow
+    check_own(folder.path)  # it trains what the folder says, and sends to its MLflow
     number = _best_trial(folder) if trial is None else trial
     chosen = trial_of(folder, number)
     first = 1 + max(row.seed for row in ledger_of(folder.records).rows.values())

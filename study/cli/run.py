@@ -221,9 +221,9 @@ def _resume_command() -> str:
 
 def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its trials, the study's answer, and what to type next."""
+    from analysis.status.cautions import cautions
     from study.cli.tables import print_answer, print_trials
     from study.mirrors.mlflow_mirror import MlflowMirror
-    from study.records.cautions import cautions
 
     closed, identity, folder = result.closed, result.identity, result.folder
     spec = identity.parse()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.film import SUFFIXES, Shot
 from study.errors import RecordError
 from study.options import wrong_option
-from study.records.clip import SUFFIXES, Shot
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.frames import Frame, Scene

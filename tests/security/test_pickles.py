@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from study.cli.commands import app
 from study.errors import RecordError, SpaceError, StudyError
 from study.records.files import check_own
-from study.records.folder import StudyFolder
 from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT
 from tests.e2e.commands import run as run_command
@@ -156,7 +155,7 @@ def test_what_another_user_owns_is_not_trusted(own, tmp_path, name):
     (tmp_path / "studies" / "link").symlink_to(own)
     for place in (own, tmp_path / "studies" / "link"):
         with pytest.raises(RecordError, match=r"must belong to you.*Fix: Copy the"):
-            StudyFolder(place).check_owner()
+            check_own(place)
 
 
 @needs_root

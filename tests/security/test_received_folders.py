@@ -29,7 +29,7 @@ from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify
-from study.driver.opening import RunOptions, new_identity, resumed_identity, write_identity
+from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import EvaluationRequest, evaluate_policy
 from study.evaluating.policies import ChosenPolicy
@@ -274,7 +274,7 @@ def test_a_resume_goes_on_in_another_mlflow_where_the_person_names_one(received,
     options = RunOptions(name="demo", resume=True, tracking_uri=uri)
     identity = resumed_identity(received, spec(), options)
     assert identity == replace(received.identity(), tracking_uri=uri)
-    write_identity(received, identity, options, resumed=True)
+    received.write(identity, options.space_text)
     assert received.identity() == identity
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from analysis.status.cautions import cautions
 from analysis.status.reader import time_left
 from study.cli.display import LiveDisplay, PlainDisplay, headline
 from study.cli.run import print_end
@@ -16,7 +17,6 @@ from study.cli.tables import answer_of, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
-from study.records.cautions import cautions
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
 from tests import synthetic
@@ -146,16 +146,6 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
     assert nothing.startswith("Nothing was learnt")
     assert len(list(cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=26.0)]))) == 1
     assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
-
-
-def test_returns_of_two_judges_are_told():
-    rows = [never_ending(number, final=100.0 * number) for number in (1, 2)]
-    before = len(list(cautions(spec(), rows)))
-    rows[1].evaluation_backend = "envpool"
-    _, told, *_ = cautions(spec(), rows)
-    assert "in environments of envpool and of gymnasium" in told
-    rows[0].evaluation_backend = "envpool"
-    assert len(list(cautions(spec(), rows))) == before
 
 
 def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):

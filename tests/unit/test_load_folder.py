@@ -14,7 +14,7 @@ from analysis import load
 from study.errors import AnalysisError, RecordError
 from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
-from study.records.ledger import fold
+from study.records.ledger import ledger_of
 from study.records.records import Evaluation, Iteration, read_lines
 from study.records.table import table_row
 from study.space.parameters import PARAMETERS
@@ -97,7 +97,7 @@ def assert_equal(got, expected, name, *, exact=True):
 def test_the_frame_is_what_the_ledger_says(which, request):
     folder = StudyFolder(EXAMPLE) if which == "example" else request.getfixturevalue(which)
     runs = load.from_folder(folder.path).runs
-    ledger = fold((line.record, line.time) for line in read_lines(folder.records))
+    ledger = ledger_of(folder.records)
     means = raw_means(folder.records)
     assert runs["trial"].tolist() == sorted(ledger.rows)
     told = (*PARAMETERS, "attempt", "status", "seed", "execution", "timing", "num_cpus", "baseline", "stage", "digest")

@@ -4,8 +4,7 @@ import pytest
 
 from study.designs.search.outcome import importance_per_scale
 from study.designs.search.worth import merit
-from study.records.ledger import fold
-from study.records.records import read_lines
+from study.records.ledger import ledger_of
 from tests.driven import Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
@@ -76,7 +75,7 @@ def test_the_importance_of_each_scale_is_its_own(tmp_path):
         )
         final = (400.0 if decisive else 100.0) + started.trial  # no two alike
         play(session, started.trial, final, final)
-    rows = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows.values()
+    rows = ledger_of(tmp_path / "records.jsonl").rows.values()
     found = importance_per_scale(space, rows)
     assert found[1]["lr"] > 0.8
     assert found[4]["train_batch_size"] > 0.8

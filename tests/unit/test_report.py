@@ -11,6 +11,7 @@ import pytest
 
 from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
+from analysis.film import FilmFacts, Shot
 from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.report import Report, find_clip, make_report, to_html, write
@@ -18,7 +19,6 @@ from analysis.report.clip import MAX_BYTES
 from analysis.report.content import GRID5000, MOST, acknowledgement
 from analysis.tables.table import Table, TableColumn, without_rows
 from study.errors import AnalysisError
-from study.records.clip import FilmFacts, Shot
 from tests.examples import example
 from tests.planted import Truth, planted_folder
 from tests.unit.tables_data import study

@@ -16,7 +16,7 @@ from study.cli.commands import app
 from study.cli.status import show
 from study.errors import RecordError
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.ledger import fold
+from study.records.ledger import ledger_of
 from study.records.packing import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
@@ -196,7 +196,7 @@ def test_reading_on_gives_what_reading_anew_gives(at_work):
     ):
         synthetic.append(at_work, *records)
         assert reader.read(moment=5e9) == read_status(at_work.path, moment=5e9)
-    assert reader.ledger == fold((line.record, line.time) for line in read_lines(at_work.records))
+    assert reader.ledger == ledger_of(at_work.records)
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):
