@@ -112,7 +112,7 @@ def go_on(data: StudyData) -> str:
     if complete(data):
         return ""
     if data.is_running:
-        return shlex.join(["python", "-m", "study", "status", data.source, "--watch"])
+        return shlex.join(["python", "-m", "study", "status", data.source])
     if data.space_file is None:
         return ""
     place = ["--name", data.name]

@@ -34,5 +34,5 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
             f"Nothing was learnt: no return of {count(len(returns), 'finished trial')} is further than "
             f"{AT_THE_FLOOR:.0%} of the way from the floor ({floor:g}) to the reference ({reference:g}), and to call "
             "one best means nothing. Fix: raise the budget, widen lr and batch, or check the floor with "
-            "`python -m study evaluate --random`."
+            "`python -m study evaluate SPACE --random`."
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from study.cli.tables import answer_of
+from study.cli.display import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
 from study.harmless import one_line

@@ -20,6 +20,8 @@ from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
 from study.text import count, duration, listed
 
+FEW_TRIALS = 10
+"""Trials that Optuna's TPE draws at random before it models any."""
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
@@ -189,6 +191,13 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"Episodes: none ended in {speeds.seconds / speeds.step_s:,.0f} random steps, and the environment has no "
             f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
             f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
+        )
+    each = (spec.search.num_trials or 0) // len(spec.scales)
+    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and 0 < each < FEW_TRIALS:
+        yield (
+            f"Optuna: {count(each, 'trial')} for each number of runners. Its sampler draws the first {FEW_TRIALS}, "
+            "neighbouring numbers included, at random, and learns little from so few. To change it: raise "
+            "search.num_trials."
         )
     yield from _on_clocks(spec, plan)
 

@@ -130,6 +130,16 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.parametrize("program", [["-P", "-m", "study"], ["-P", str(ROOT / "run_study.py")]], ids=["study", "run"])
+def test_a_received_folder_that_is_called_study_is_read_and_not_run(tmp_path, program):
+    shutil.copytree(EXAMPLE, tmp_path / "study")
+    for name in ("__main__", "__init__", "errors"):
+        (tmp_path / "study" / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
+    words = ["status", "study"] if program[1] == "-m" else ["--help"]
+    done = run_command([sys.executable, *program, *words], tmp_path)
+    assert (done.returncode, done.stderr, (tmp_path / "mark").exists()) == (0, "", False)
+
+
 @pytest.fixture
 def own(tmp_path) -> Path:
     """A study of this user's."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rich.console import Console
 
-from study.cli.tables import print_trials
+from study.cli.display import print_trials
 from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.tables import print_trials
+from study.cli.display import print_trials
 from study.records.ledger import best_per_scale
 from study.space.throughput import BASE_CELL
 from tests.driven import Driven, assert_whole, rows
