@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from study.errors import RecordError
+from study.harmless import one_line
 from study.records.files import write_atomically
 
 BEST = "best"
@@ -61,7 +62,7 @@ class FilmFacts(Struct, frozen=True, kw_only=True):
             if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
                 raise ValueError(f"no film: {facts.file!r}")
         except (OSError, RecursionError, ValueError) as error:
-            got = f"a damaged file ({' '.join(str(error).split())[:100]})"
+            got = f"a damaged file ({one_line(str(error), 100)})"
             rule, fix = "must say what a film shows", "Film it again."
             raise RecordError(where=str(path), rule=rule, got=got, fix=fix) from error
         return facts
