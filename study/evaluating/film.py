@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.film import SUFFIXES, Shot
 from study.errors import RecordError
+from study.evaluating.facts import SUFFIXES, Shot
 from study.harmless import one_line
 from study.options import wrong_option
 

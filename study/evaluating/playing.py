@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from analysis.film import BEST, FilmFacts
 from study.adopted.loading import adopted_by
 from study.errors import RecordError
+from study.evaluating.facts import BEST, FilmFacts
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
 from study.harmless import one_line
