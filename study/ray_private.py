@@ -145,51 +145,9 @@ def actors_of(group: Any) -> dict[int, Any]:
     return actors
 
 
-def take_actors(group: Any) -> list[Any]:
-    """Return the actors of a group in their order, and leave it without them, so that they outlive it."""
-    manager = group._worker_manager
-    return [manager.remove_actor(number) for number in sorted(manager.actor_ids())]
-
-
 def kill_actors(group: Any) -> None:
     """End the processes of a group; its public `stop` waits for those that hang."""
     group._worker_manager.clear()
-
-
-@contextlib.contextmanager
-def runners_in(actors: Sequence[Any]) -> Iterator[None]:
-    """Let the algorithm that is built meanwhile make its runners in these processes, by their method `renew`.
-
-    RLlib takes no processes that are up; starting 46 of them takes longer than a trial of a throughput study.
-    Replaces the class `EnvRunnerGroup` in RLlib's module for a while: not for two threads at once.
-
-    Args:
-        actors: As many as the algorithm has runners.
-    """
-    import ray
-    from ray.rllib.algorithms import algorithm
-    from ray.rllib.env.env_runner_group import EnvRunnerGroup
-
-    class Renewed(EnvRunnerGroup):
-        def add_workers(self, num_workers: int, validate: bool = False) -> None:
-            renewals = [
-                actor.renew.remote(
-                    config=self._remote_config_obj_ref,
-                    worker_index=number,
-                    num_workers=num_workers,
-                    tune_trial_id=self._tune_trial_id,
-                    spaces=None,
-                )
-                for number, actor in enumerate(actors, start=1)
-            ]
-            ray.get(renewals)
-            self._worker_manager.add_actors(list(actors))
-
-    algorithm.EnvRunnerGroup = Renewed
-    try:
-        yield
-    finally:
-        algorithm.EnvRunnerGroup = EnvRunnerGroup
 
 
 # --- RLlib's configurations, modules, connectors, learners -----------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from analysis.status import health
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
+from study.planning.guess import is_evaluating
 from study.records.cautions import cautions
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
@@ -74,6 +75,8 @@ class Status:
     """Stage -> trials ended, failed."""
     running: tuple[TrialRow, ...]
     """Trials under way."""
+    evaluating: tuple[int, ...] = ()
+    """Those of them that play the episodes of an evaluation."""
     best_score: float | None
     """Highest score of a finished trial; None where none has one."""
     sessions: int
@@ -201,7 +204,9 @@ class StatusReader:
             problems=problems,
         )
         try:
-            told = [health.Advice(text) for text in cautions(identity.parse(), rows)]
+            spec = identity.parse()
+            told = [health.Advice(text) for text in cautions(spec, rows)]
+            found = replace(found, evaluating=tuple(row.trial for row in under_way if is_evaluating(spec, row)))
         except SpaceError:  # of a newer version: the rest can still be told
             told = []
         advice = [*health.advice(found, rows, health.resume_command(folder, identity)), *told]

@@ -263,8 +263,8 @@ class Script:
             launch = launch_of(content, how, trainable=trainable, stop=stop)
         except Exception as error:  # noqa: BLE001 (what a person has written, in RLlib's own checks)
             named = getattr(trainable, "__name__", trainable)
-            rule = f"what Tune trains must be an algorithm of RLlib with settings that it takes, got '{named}'"
-            self._refuse(rule, f"{type(error).__name__}: {error}", _NAME_A_FUNCTION)
+            rule = "what Tune trains must be an algorithm of RLlib with settings that it takes"
+            self._refuse(rule, f"'{named}' ({type(error).__name__}: {error})", _NAME_A_FUNCTION)
         self.launch = self.launch or launch
         return launch
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from analysis.status.reader import time_left
 from study.console import terminal
 from study.harmless import one_line
+from study.planning.guess import is_evaluating
 from study.records.ledger import TrialRow
 from study.text import clock, count, duration, number
 
@@ -143,7 +144,7 @@ def headline(conductor: "Conductor") -> str:
     if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
         final, best = max(known, key=lambda pair: pair[0])
         parts.append(f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}")
-    parts += _at_work(running)
+    parts += _at_work(running, sum(is_evaluating(conductor.spec, row) for row in running))
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
     elif (left := time_left(rows, running, total, time.time())) is not None:
@@ -155,12 +156,12 @@ def _final_return(row: TrialRow) -> float | None:
     return row.summary.get("final_return") if row.status == "finished" else None
 
 
-def _at_work(running: Sequence[TrialRow]) -> Iterator[str]:
+def _at_work(running: Sequence[TrialRow], evaluating: int) -> Iterator[str]:
     """Yield what the running trials do; one that has no processes yet has no rate either."""
     training = [row for row in running if row.timing is not None]
     starting = [row for row in running if row.timing is None]
     if training:
-        yield f"{len(training)} running"
+        yield f"{len(training)} running" + (f" ({evaluating} evaluating)" if evaluating else "")
     if runners := sum(row.num_env_runners for row in starting if row.execution == "real"):
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:

@@ -179,7 +179,9 @@ def _running(status: Status, width: int) -> Iterator[RenderableType]:
             number(row.setting.get("lr"), ".2g"),
             str(row.seed),
             duration(max(status.moment - row.started, 0.0)),
-            "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
+            "starting"
+            if row.startup_time_s is None
+            else f"{row.progress:.0%}{', evaluating' if row.trial in status.evaluating else ''}",
             number(row.sums.env_steps_per_s(), ",.0f"),
             (("" if row.provisional else row.timing) or "not settled")
             + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),

@@ -1,14 +1,14 @@
 """`python -m study evaluate`: plays a policy, films it. Imports RLlib and torch last."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import Adopted, adopted_by
+from study.adopted.loading import adopted_by
 from study.errors import RecordError
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
@@ -139,25 +139,19 @@ def evaluate_policy(
         policy.study.check_owner()
         policy.study.check_code(policy.spec.own_code)
     asked = {"episodes": request.episodes, "seed": request.seed, "stochastic": request.stochastic}
-    evaluation = policy.spec.evaluation.model_copy(
-        update={name: value for name, value in asked.items() if value is not None}
-    )
-    spec = policy.spec.model_copy(update={"evaluation": evaluation})
+    changes = {name: value for name, value in asked.items() if value is not None}
+    spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
     film = None if request.video is None else _film_file(policy, request.video)
     if film is not None:
         check_target(film)
     from study.trial.evaluation import evaluate
-    from study.trial.policy import read_state
+    from study.trial.weights import read_state
 
     experiment, spec = _experiment_of(policy, spec)
+    state = None if policy.checkpoint is None else read_state(policy.checkpoint)
     with nullcontext() if film is None else _scene(experiment, spec) as scene:
-        result = evaluate(
-            experiment,
-            None if policy.checkpoint is None else read_state(policy.checkpoint),
-            spec,
-            keep_actions=0 if film is None else EPISODES,
-            first_episode=policy.first_episode,
-        )
+        keep = 0 if film is None else EPISODES
+        result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
         evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
         on_numbers(evaluated)
         if scene is None or film is None:
@@ -168,36 +162,31 @@ def evaluate_policy(
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
-    """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
+    """Return what the policy was trained in, its script run again; and the space, as the environment must be played.
+
+    Raises:
+        SpaceError: The script cannot be read, or the environment does not work.
+        RecordError: It is another script than that with which the study was started.
+    """
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
     from study.trial.experiment import experiment_of
 
     if spec.config is not None:
-        script = script_as_recorded(policy.spec)
-        script.enter()
-        return experiment_of(spec, script=script.pickled), spec
+        say_that_it_runs(spec.config)
+        adopted = adopted_by(policy.spec)
+        assert adopted is not None and policy.spec.script is not None
+        if adopted.facts != policy.spec.script:
+            before, now = (each.model_dump(mode="json") for each in (policy.spec.script, adopted.facts))
+            got, fix = what_changed(before, now)
+            where, rule = adopted.facts.source.file, "must be the script that the study was started with"
+            raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}.")
+        adopted.enter()
+        return experiment_of(spec, script=adopted.pickled), spec
     if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
         spec = in_own_processes(spec)
     # A random policy has no network that must suit.
     spaces = probe(spec.evaluated_environment, policy.title) if policy.row is None else probe_study(spec, policy.title)
     return experiment_of(spec, spaces=spaces), spec
-
-
-def script_as_recorded(spec: StudySpec) -> Adopted:
-    """Return the script of a study, which is run for it and must be the one that the study was started with.
-
-    Raises:
-        SpaceError: The script cannot be read.
-        RecordError: It is another one.
-    """
-    say_that_it_runs(str(spec.config))
-    adopted = adopted_by(spec)
-    assert adopted is not None and spec.script is not None
-    if adopted.facts != spec.script:
-        got, fix = what_changed(spec.script.model_dump(mode="json"), adopted.facts.model_dump(mode="json"))
-        where, rule = adopted.facts.source.file, "must be the script that the study was started with"
-        raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}.")
-    return adopted
 
 
 @contextmanager
@@ -216,17 +205,15 @@ def _scene(experiment: "Experiment", spec: StudySpec) -> "Iterator[Scene]":
             yield scene
         return
     hide_display()
-    name = spec.environment.id
-    with ExitStack() as stack:
-        try:
-            drawing = drawing_environment(experiment.config, DRAWS, agent=spec.evaluation.agent)
-            env: Any = stack.enter_context(drawing)
-        except Exception as error:
-            rule = f"'{name}' must take render_mode={DRAWS!r} in its env_config"
-            got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            fix = "Leave the option out, or give the environment that render mode."
-            raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
-        yield scene_of(env, name)
+    try:
+        env = drawing_environment(experiment.config, DRAWS, agent=spec.evaluation.agent)
+    except Exception as error:
+        rule = f"'{spec.environment.id}' must take render_mode={DRAWS!r} in its env_config"
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        fix = "Leave the option out, or give the environment that render mode."
+        raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
+    with closing(env):
+        yield scene_of(env, spec.environment.id)
 
 
 def _film_file(policy: ChosenPolicy, video: str) -> Path:

@@ -17,8 +17,6 @@ from study.space.spec import StudySpec
 from study.text import count, spans
 from study.trial.weights import STATE_FILE
 
-_WAY_OUT = "Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPolicy:
@@ -40,7 +38,7 @@ class ChosenPolicy:
 
     @property
     def checkpoint(self) -> Path | None:
-        """Folder of its RLModule checkpoint; None for a random policy, which needs none."""
+        """Folder of its numbers; None for a random policy, which needs none."""
         return None if self.study is None or self.row is None else self.study.checkpoint(self.row.trial)
 
     @property
@@ -63,12 +61,13 @@ class ChosenPolicy:
         if self.study is None or self.checkpoint is None:
             return
         if not (self.checkpoint / STATE_FILE).exists():
-            rule, got = f"must hold the policy ({STATE_FILE})", "none; a packed study has no policies"
+            rule, got = f"must hold the policy ({STATE_FILE})", "none, as in a packed study and one of before 0.16"
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
         check_plain(self.checkpoint)
         for folder in (self.study.path, self.checkpoint):
-            check_own(folder, way_out=_WAY_OUT)
+            way_out = "Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
+            check_own(folder, way_out=way_out)
 
 
 def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
@@ -78,24 +77,22 @@ def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
         RecordError: There is no study that learns, or the trial has no policy.
         SpaceError: There is no such trial.
     """
-    study = StudyFolder(path)
+    study, where = StudyFolder(path), str(path)
     if not study.exists():
-        got, fix = "another folder" if path.is_dir() else "no folder", "Name one, such as studies/quickstart"
-        if path.suffix in (".yaml", ".yml"):
-            got, fix = "a space", f"{fix}, or add --random for a random policy in that space"
-        raise RecordError(where=str(path), rule="must be the folder of a study", got=got, fix=f"{fix}.")
+        fix = "Name one, such as studies/quickstart, or add --random for a random policy in a space."
+        raise RecordError(where=where, rule="must be the folder of a study", got="another path", fix=fix)
     spec, ledger = study.identity().parse(), ledger_of(study.records)
     if not spec.learns:
-        rule, fix = "must be a study that learns", "Name another one."
-        raise RecordError(where=str(study.path), rule=rule, got="a throughput study", fix=fix)
+        rule, got = "must be a study that learns", "a throughput study"
+        raise RecordError(where=where, rule=rule, got=got, fix="Name another one.")
     row, among = best_policy(spec, ledger) if trial is None else (ledger.rows.get(trial), 0)
     if trial is None and row is None:
         rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
-        raise RecordError(where=str(path), rule=rule, got="none yet", fix=fix)
+        raise RecordError(where=where, rule=rule, got="none yet", fix=fix)
     if row is None or row.checkpoint is None:
         have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
-        rule = f"must be a trial of {study.path} with a policy ({have})"
         got = str(trial) if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
+        rule = f"must be a trial of {study.path} with a policy ({have})"
         raise wrong_option("--trial", rule=rule, got=got, fix="Name one.")
     runners = count(row.num_env_runners, "runner")
     title = f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})"
@@ -137,5 +134,4 @@ def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     # In a hold-up study trials with a limit of iterations have not had their whole budget.
     rows = [row for row in with_policy if not row.stage or row.iterations is None]
     rows = design_of(spec).final_trials(spec, ledger, rows)
-    best = best_per_scale(rows)
-    return max(best.values(), key=merit, default=None), len(rows)
+    return max(best_per_scale(rows).values(), key=merit, default=None), len(rows)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from study.machine.shape import ClusterShape, Speeds
 from study.planning.needs import network_of, num_sampling_processes, processes
+from study.records.ledger import TrialRow
 from study.space.domains import bounds
 from study.space.parameters import Value
 from study.space.sections import BudgetSpec
@@ -38,6 +39,16 @@ def progress_of(budget: BudgetSpec, limit: int | None, *, env_steps: int, iterat
 def evaluation_due(before: float, after: float, num_evaluations: int) -> bool:
     """Return whether an evaluation point lies in (`before`, `after`]; the points are 1/n, 2/n, …, 1."""
     return math.floor(after * num_evaluations + _ROUNDING) > math.floor(before * num_evaluations + _ROUNDING)
+
+
+def is_evaluating(spec: StudySpec, row: TrialRow) -> bool:
+    """Return whether a trial that runs plays the episodes of an evaluation, as far as its records say."""
+    last, before = row.last_iteration, 0.0 if row.last_evaluation is None else row.last_evaluation.progress
+    if last is None or not spec.learns or row.status != "running":
+        return False
+    reached = {"env_steps": last.env_steps, "iterations": last.iteration, "time_s": last.wall_time_s}
+    now = progress_of(spec.budget, row.iterations, **reached)  # type: ignore[arg-type]
+    return evaluation_due(before, now, spec.evaluation.num_evaluations)
 
 
 # --- the guess -------------------------------------------------------------------------------------------------------

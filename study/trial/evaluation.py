@@ -14,6 +14,7 @@ them: only it knows every connector and every state.
 import contextlib
 import copy
 import functools
+import itertools
 import math
 import random
 import time
@@ -44,7 +45,8 @@ from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, rando
 from study.trial.engine.sampling.runner import seed_globally
 from study.trial.experiment import Experiment, make_environment
 from study.trial.failures import TRACEBACKS, described, original
-from study.trial.policy import State, module_of
+from study.trial.policy import module_of
+from study.trial.weights import State
 
 MAX_LANES = 64
 """Episodes that are played side by side here; more would cost memory and hardly save time."""
@@ -98,19 +100,19 @@ def evaluate(
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
     started, config, judged = time.perf_counter(), experiment.config, experiment.judged
     episodes = _Episodes(spec, keep_actions=keep_actions, first=first_episode)
-    module = None
-    if state is not None and judged is not None and not experiment.runner_obstacle:
-        module = module_of(experiment, state)
-    make = functools.partial(make_environment, _of_evaluation(config)) if judged is None else EnvFactory(judged)
+    shares = judged is not None or spec.script is None or spec.script.sharing == "harmless"
+    most = MAX_LANES if judged is not None else MAX_SIDE_BY_SIDE if shares else int(config.num_envs_per_env_runner)
+    module = module_of(experiment, state) if state is not None and _is_plain(experiment) else None
 
     def play() -> None:
         if state is not None and module is None:
-            _play_by_runner(config, state, spec, episodes)
+            _play_by_runner(config, state, spec, episodes, most)
             return
         with contextlib.ExitStack() as made:
-            number = 1 if module is None else min(MAX_LANES, len(episodes.all))
-            envs = [made.enter_context(contextlib.closing(make())) for _ in range(number)]
-            lanes = [_Lane(env, episodes, finite=judged is not None) for env in envs]
+            number = 1 if module is None else min(most, len(episodes.all))
+            makers = _makers(experiment)
+            envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(number)]
+            lanes = [_Lane(env, episodes, finite=judged is not None or module is not None) for env in envs]
             space, seed = lanes[0].action_space, spec.evaluation.seed
             choose = RandomActions(seed) if module is None else _policy(module, space, config, spec)
             active = [lane for lane in lanes if lane.begin()]
@@ -131,10 +133,12 @@ def evaluate(
     except StudyError:
         raise
     except Exception as error:
-        if episodes.fault is not None:  # RLlib hides it in an error of its own
-            raise episodes.fault from error
-        rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
-        raise TrialError(where="evaluation", rule=rule, got=got, fix=f"Its traceback is in {TRACEBACKS}.") from error
+        if episodes.fault is None:
+            rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
+            fix = f"Its traceback is in {TRACEBACKS}."
+            raise TrialError(where="evaluation", rule=rule, got=got, fix=fix) from error
+    if episodes.fault is not None:  # not from RLlib's error, which was raised from it and hides it: no closed chain
+        raise episodes.fault
     return EvaluationResult(
         returns=tuple(each.total for each in episodes.all),
         num_cut=sum(each.cut for each in episodes.all),
@@ -142,6 +146,23 @@ def evaluate(
         seeds=tuple(each.seed for each in episodes.all),
         actions=tuple(tuple(each.actions) for each in episodes.all[:keep_actions]),
     )
+
+
+def _is_plain(experiment: Experiment) -> bool:
+    """Return whether a policy can be played here, as the batched runner samples: without RLlib's runner."""
+    given = experiment.config.evaluation_config or {}
+    environment_alone = isinstance(given, Mapping) and given.keys() <= {"env", "env_config", "explore"}
+    return not experiment.runner_obstacle and environment_alone and not experiment.config.is_multi_agent
+
+
+def _makers(experiment: Experiment) -> Iterator[Callable[[], gymnasium.Env]]:
+    """Yield what makes each environment; one of a script has a number that no runner of the training has."""
+    playing, index = _of_evaluation(experiment.config), int(experiment.config.num_env_runners or 0) + 1
+    for number in itertools.count():
+        if experiment.judged is not None:
+            yield EnvFactory(experiment.judged)
+        else:
+            yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
 
 
 @contextlib.contextmanager
@@ -369,9 +390,7 @@ class RandomActions:
         return own.sample(mask=np.asarray(mask, dtype=np.int8))
 
 
-def _play_by_runner(config: AlgorithmConfig, state: State, spec: StudySpec, episodes: _Episodes) -> None:
-    shared = spec.script is None or spec.script.sharing == "harmless"
-    most = MAX_SIDE_BY_SIDE if shared else int(config.num_envs_per_env_runner)  # no more than the script has
+def _play_by_runner(config: AlgorithmConfig, state: State, spec: StudySpec, episodes: _Episodes, most: int) -> None:
     explore = spec.evaluation.stochastic
     with runner_of(config, num_envs=min(most, len(episodes.all)), explore=explore) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
@@ -388,8 +407,9 @@ def _play_by_runner(config: AlgorithmConfig, state: State, spec: StudySpec, epis
 @contextlib.contextmanager
 def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False) -> Iterator[EnvRunner]:
     """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process."""
-    playing = _of_evaluation(config)
+    playing, makers = _of_evaluation(config), _makers(Experiment(config=config))
     changes: dict[str, Any] = {
+        "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
         "num_env_runners": 0,
         "create_env_on_local_worker": True,
         "num_envs_per_env_runner": num_envs,
@@ -413,15 +433,11 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         runner.stop()
 
 
-@contextlib.contextmanager
-def drawing_environment(
-    config: AlgorithmConfig, render_mode: str, *, agent: str | None = None
-) -> Iterator[gymnasium.Env]:
-    """Yield an environment of a configuration that draws, with one number as its reward: of `agent`, or of all."""
+def drawing_environment(config: AlgorithmConfig, render_mode: str, *, agent: str | None = None) -> gymnasium.Env:
+    """Return an environment of a configuration that draws, with one number as its reward: of `agent`, or of all."""
     playing = _of_evaluation(config)
     playing.env_config = {**playing.env_config, "render_mode": render_mode}
-    with contextlib.closing(make_environment(playing)) as env:
-        yield TransformReward(env, functools.partial(counted, agent=agent))
+    return TransformReward(make_environment(playing), functools.partial(counted, agent=agent))
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

@@ -57,24 +57,26 @@ def _parsed(text: str) -> StudySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a trial reports after an iteration.
+    """What a trial reports after an iteration, and after an evaluation.
 
     Attributes:
         records: What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far.
         progress: Of the budget, in [0, 1].
+        evaluates: Whether it plays the episodes of an evaluation next.
         policy: At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn.
         node_loads: At the end, what else the nodes did in the timed part, as far as it is known.
     """
 
     records: tuple[TrialBuilt | Iteration | Evaluation, ...]
     progress: float
+    evaluates: bool = False
     policy: bytes | None = None
     node_loads: tuple[NodeLoad, ...] = ()
 
     @property
     def done(self) -> bool:
         """Whether the trial has come to its end."""
-        return self.progress >= 1
+        return self.progress >= 1 and not self.evaluates
 
     def packed(self) -> dict[str, Any]:
         """Return the result for Tune, which reads `done` alone."""

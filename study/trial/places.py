@@ -1,12 +1,11 @@
-"""Where the processes of a trial run, what else their machines did, and who takes them over. Imports Ray, no RLlib.
+"""Where the processes of a trial run, and what else their machines did. Imports Ray, no RLlib.
 
 One process on each machine reads its load: the main process on its own, elsewhere a runner or a learner of the trial.
 Nothing is read while an iteration is timed.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +13,6 @@ import ray
 
 from study.machine.host import cpu_model, machine_key
 from study.machine.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, snapshot
-from study.ray_private import runners_in, take_actors
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load takes milliseconds; without an answer it is not known."""
@@ -105,33 +103,3 @@ def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
         return snapshot(ours, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
         return None
-
-
-class KeptRunners:
-    """The runner processes that a trial of a throughput study has left for the next one in the same main process."""
-
-    def __init__(self) -> None:
-        """Keep none."""
-        self._actors: list[Any] = []
-
-    def keep(self, algorithm: Any) -> None:
-        """Take the runner processes of an algorithm that has finished, so that its end does not end them."""
-        self._actors = take_actors(algorithm.env_runner_group)
-
-    @contextlib.contextmanager
-    def used_by(self, num_env_runners: int) -> Iterator[bool]:
-        """Let the algorithm that is built meanwhile use the processes; yield whether it does.
-
-        Where there are not as many as it needs, they are ended, and RLlib starts its own.
-        """
-        if len(self._actors) != num_env_runners:
-            self.end()
-        actors, self._actors = self._actors, []
-        with runners_in(actors) if actors else contextlib.nullcontext():
-            yield bool(actors)
-
-    def end(self) -> None:
-        """End the processes that no trial needs any more."""
-        actors, self._actors = self._actors, []
-        for actor in actors:
-            ray.kill(actor)

@@ -1,15 +1,12 @@
-"""The policy of a trial: what a runner must know to act as it does, as a checkpoint and back. Imports RLlib and torch.
+"""The policy of a trial: what a runner must know to act as it does, as a file and back. Imports RLlib and torch.
 
-The folder is RLlib's checkpoint of the module, or of the modules of several agents; beside it lies one file more, with
-the states of the connectors. What is read back are numbers: the networks and the connectors come from the experiment,
-as they did in the training. Needs no Ray process.
+The folder is RLlib's checkpoint of the module, or of the modules of several agents, with the file of
+`study.trial.weights`. Needs no Ray process.
 """
 
 import logging
-import pickle
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +18,11 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import RecordError
 from study.ray_private import merged_connectors
 from study.records.folder import archived
-from study.trial.experiment import Experiment
-from study.trial.weights import STATE_FILE, read_values, read_weights
+from study.trial.experiment import Experiment, with_spaces
+from study.trial.weights import STATE_FILE, State, packed_state
 
-CONNECTORS_FILE = "connectors.pkl"
-"""States of the connectors in a checkpoint, as plain values."""
 _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
 """Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
-State = dict[str, Any]
-"""What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
 
 
 def state_of(algorithm: Algorithm) -> State:
@@ -46,34 +39,16 @@ def state_of(algorithm: Algorithm) -> State:
 
 
 def pack_policy(module: RLModule, state: State) -> bytes:
-    """Return a zip archive of a checkpoint: unpacked, `RLModule.from_checkpoint` opens it.
+    """Return a zip archive of a policy: unpacked, `RLModule.from_checkpoint` opens it, and `read_state` its numbers.
 
     The modules' classes are those of `module`, the numbers those of `state`, which `state_of` returned.
     """
     learnt = state[COMPONENT_RL_MODULE]
-    connectors = {name: value for name, value in state.items() if name != COMPONENT_RL_MODULE}
     with tempfile.TemporaryDirectory() as folder:
         several = isinstance(module, MultiRLModule)
         module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
-        (Path(folder) / CONNECTORS_FILE).write_bytes(pickle.dumps(connectors, protocol=5))
+        (Path(folder) / STATE_FILE).write_bytes(packed_state(state))
         return archived(Path(folder))
-
-
-def read_state(checkpoint: Path) -> State:
-    """Return what a runner must know to act as a checkpoint says, read without running what its files say.
-
-    The folder is of `pack_policy`, unpacked. Whether to trust it is the caller's to ask.
-
-    Raises:
-        RecordError: It cannot be read, or a connector's state is more than numbers, texts, and arrays of numbers.
-    """
-    several = {
-        file.parent.relative_to(checkpoint).as_posix(): read_weights(file.parent)
-        for file in sorted(checkpoint.glob(f"*/**/{STATE_FILE}"))
-    }
-    file = checkpoint / CONNECTORS_FILE
-    connectors: dict[str, Any] = read_values(file) if file.exists() else {}
-    return {**connectors, COMPONENT_RL_MODULE: several or {DEFAULT_MODULE_ID: read_weights(checkpoint)}}
 
 
 def module_of(experiment: Experiment, state: State) -> RLModule:
@@ -82,7 +57,7 @@ def module_of(experiment: Experiment, state: State) -> RLModule:
     Raises:
         RecordError: The numbers are of another network than the space's.
     """
-    config = experiment.config
+    config = with_spaces(experiment.config)
     learnt = state[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
     weights = {name: torch.from_numpy(np.array(value)) for name, value in learnt.items()}
     for name in _TALKATIVE:

@@ -7,10 +7,10 @@ import dataclasses
 from typing import Any
 
 import torch
-from msgspec import structs
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from study.errors import TrialError
+from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import evaluation_due, progress_of
 from study.records.records import Evaluation, Iteration, TrialBuilt
@@ -24,17 +24,17 @@ from study.trial.failures import described, of_runner, original
 from study.trial.measure import StepMeasurement, Watch, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
 from study.trial.messages import TrialConfig, TrialResult
-from study.trial.places import KeptRunners, NodeWatch
+from study.trial.places import NodeWatch
 from study.trial.policy import pack_policy, state_of
 
 
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float, kept: KeptRunners | None = None) -> None:
+    def __init__(self, config: TrialConfig, *, started_s: float) -> None:
         """Build the algorithm and wait until every runner is ready.
 
-        The trial began at `started_s` of `time.perf_counter()`; `kept` are runner processes that another has left.
+        The trial began at `started_s` of `time.perf_counter()`.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
@@ -45,72 +45,91 @@ class TrialRun:
         torch.set_num_threads(resources.num_cpus_for_main_process)
         self._experiment = experiment_of(self._spec, script=config.script, waits=asked.execution == "real")
         wanted = apply(self._experiment, self._spec, setting=asked.setting, seed=asked.seed, execution=asked.execution)
-        self._thread, self._kept = SteadyThread(), kept or KeptRunners()
-        with self._kept.used_by(wanted.num_env_runners) as goes_on:
-            self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
-        self._closed = False
+        self._thread, self._closed = SteadyThread(), False
+        self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             places, built = read_built(self._algorithm, self._spec, asked, self._experiment, started_s=started_s)
-            self._built: TrialBuilt | None = structs.replace(built, startup_time_s=None) if goes_on else built
             self._nodes = NodeWatch(places, self._algorithm.actor_of, driver=config.driver, alone=self._spec.exclusive)
         except BaseException:
             self.close()
             raise
+        self._new: list[TrialBuilt | Iteration | Evaluation] = [built]
+        """Records that are not reported yet."""
         self._iteration, self._env_steps, self._wall_time_s, self._progress = 0, 0, 0.0, 0.0
+        self._node_loads: tuple[NodeLoad, ...] = ()
+        self._evaluates = False
+        """Whether an evaluation is due before the next iteration."""
         self._watch = Watch()
 
     def advance(self) -> TrialResult:
-        """Train one iteration, evaluate when a point of the budget was passed, and return what is to be recorded.
+        """Train one iteration, or evaluate where a point of the budget was passed; return what is to be recorded.
 
         A trial of a throughput study has neither evaluations nor a policy.
 
         Raises:
             TrialError: The trial cannot go on.
         """
-        records: list[TrialBuilt | Iteration | Evaluation] = [] if self._built is None else [self._built]
-        self._built = None
+        policy = None
+        if self._evaluates:
+            self._evaluates = False
+            policy = self._evaluate()
+        else:
+            self._train()
+        records, self._new = tuple(self._new), []
+        loads = () if self._evaluates else self._node_loads
+        return TrialResult(
+            records=records, progress=self._progress, evaluates=self._evaluates, policy=policy, node_loads=loads
+        )
+
+    def _train(self) -> None:
         if self._iteration == WARMUP_ITERATIONS:
             self._nodes.begin()
         self._watch.skip()  # an evaluation is no training
         self._watch.start()
         results = self._algorithm.train()
         before, self._progress = self._progress, self._progress_now()
-        evaluates = self._spec.learns and evaluation_due(before, self._progress, self._spec.evaluation.num_evaluations)
-        if evaluates:
+        self._evaluates = self._spec.learns and evaluation_due(
+            before, self._progress, self._spec.evaluation.num_evaluations
+        )
+        if self._evaluates:
             self._algorithm.pause()
             self._progress = self._progress_now()
         used = self._watch.stop()
         step = dataclasses.replace(self._last_step, used=used)
-        metrics = iteration_metrics(step) | custom_metrics(results, self._algorithm.config)
+        metrics = iteration_metrics(step) | custom_metrics(results)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
-        done = self._progress >= 1
-        node_loads = self._nodes.end() if done else []
-        reached: dict[str, Any] = {
+        if self._progress >= 1:
+            self._node_loads = tuple(self._nodes.end())
+        self._new.append(Iteration(**self._reached, metrics=metrics))
+
+    def _evaluate(self) -> bytes | None:
+        """Evaluate; return the policy where it is the final one."""
+        state = state_of(self._algorithm)
+        found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
+        self._new.append(
+            Evaluation(
+                **self._reached,
+                progress=self._progress,
+                returns=list(found.returns),
+                num_cut=found.num_cut,
+                eval_time_s=found.eval_time_s,
+            )
+        )
+        if self._progress < 1:
+            return None
+        return pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
+
+    @property
+    def _reached(self) -> dict[str, Any]:
+        return {
             "trial": self._asked.trial,
             "attempt": self._asked.attempt,
             "iteration": self._iteration,
             "env_steps": self._env_steps,
             "wall_time_s": self._wall_time_s,
         }
-        records.append(Iteration(**reached, metrics=metrics))
-        policy = None
-        if evaluates:
-            state = state_of(self._algorithm)
-            found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
-            records.append(
-                Evaluation(
-                    **reached,
-                    progress=self._progress,
-                    returns=list(found.returns),
-                    num_cut=found.num_cut,
-                    eval_time_s=found.eval_time_s,
-                )
-            )
-            if done:
-                policy = pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
-        return TrialResult(records=tuple(records), progress=self._progress, policy=policy, node_loads=tuple(node_loads))
 
     @property
     def _last_step(self) -> StepMeasurement:
@@ -126,12 +145,6 @@ class TrialRun:
             iterations=self._iteration + 1,
             time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
-
-    def finish(self) -> None:
-        """Stop a trial that is done; keep its runner processes where it was one of a throughput study."""
-        if not self._spec.learns:
-            self._kept.keep(self._algorithm)
-        self.close()
 
     def close(self) -> None:
         """Stop every process of the trial. Does not hang."""

@@ -3,7 +3,6 @@
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
 
-import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from study.records.records import TrialStarted
 from study.space.parameters import SCALE
 from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
-from study.trial.places import KeptRunners
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
@@ -30,11 +28,6 @@ class StudyTrial(Trainable):
     """
 
     _run: "TrialRun | None" = None
-
-    @functools.cached_property
-    def _kept(self) -> KeptRunners:
-        """Runner processes that the trial before has left, in a throughput study."""
-        return KeptRunners()
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
@@ -56,7 +49,7 @@ class StudyTrial(Trainable):
         os.environ["OMP_NUM_THREADS"] = str(spec_in(config).resources.num_cpus_for_main_process)
 
     def step(self) -> dict[str, Any]:
-        """Train one iteration and return its records.
+        """Train one iteration, or evaluate, and return its records.
 
         Raises:
             TrialError: With one line that says what went wrong; the cause is chained.
@@ -65,12 +58,10 @@ class StudyTrial(Trainable):
             if self._run is None:
                 from study.trial.run import TrialRun
 
-                config = TrialConfig.unpacked(self.config)
-                self._run = TrialRun(config, started_s=self._started_s, kept=self._kept)
+                self._run = TrialRun(TrialConfig.unpacked(self.config), started_s=self._started_s)
             result = self._run.advance()
             if result.done:
-                run, self._run = self._run, None
-                run.finish()  # Tune does not call `cleanup` where the next trial gets this process
+                self.cleanup()  # Tune does not call it where the next trial gets this process
             return result.packed()
         except Exception as error:
             lost, place = was_lost(error), next(filter(None, map(place_of, causes(error))), "")
@@ -93,11 +84,9 @@ class StudyTrial(Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.
 
-        Tune asks for it (`reuse_actors`) when the next trial reserves the same. In a throughput study it then has as
-        many runners, too, and gets their processes.
+        Tune asks for it (`reuse_actors`) when the next trial reserves the same.
         """
-        if self._run is not None:
-            self.cleanup()
+        self.cleanup()
         forget_trial()
         self.setup(new_config)
         return True
@@ -107,4 +96,3 @@ class StudyTrial(Trainable):
         run, self._run = self._run, None
         if run is not None:
             run.close()
-        self._kept.end()

@@ -1,118 +1,82 @@
-"""The numbers of a policy from an RLModule checkpoint, read without running what the file says. NumPy alone.
+"""The numbers of a policy in a file that can hold nothing but values: to read it runs nothing. NumPy and msgspec.
 
-RLlib keeps the state of a module as a pickle, and a pickle is a program: `RLModule.from_checkpoint` runs it, and one
-more that names the class. Here the network comes from the space, and a reader of our own makes dictionaries and arrays
-of plain numbers of the state. Whatever else the file asks for is refused by its name before it is looked up.
+RLlib keeps the state of a module as a pickle, and a pickle is a program. A policy has that for whoever opens it with
+RLlib, and beside it this file, which alone is read back: the networks and the connectors come from the experiment.
 """
 
-import pickle
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from study.errors import RecordError
 
-STATE_FILE = "module_state.pkl"
-"""Name of the state in an RLModule checkpoint."""
+STATE_FILE = "policy.msgpack"
+"""Name of the state in a policy's folder."""
 MAX_BYTES = 2 * 10**9
 """Of the file: more than any policy for an environment that this project trains on."""
-Weights = dict[str, npt.NDArray[Any]]
-"""Name of a parameter -> its values."""
-
-_KINDS = "fiub"
-"""Kinds of numbers in NumPy's letters: floats, integers of both kinds, booleans."""
-_FIX = "Name a checkpoint that a study or RLlib's `RLModule.save_to_path` wrote."
-_DAMAGED = (
-    *(pickle.UnpicklingError, AttributeError, EOFError, LookupError, MemoryError, OverflowError, RecursionError),
-    *(TypeError, ValueError),
-)
-"""What a damaged pickle raises."""
+MODULES = "rl_module"
+"""RLlib's name of the networks in the state of a runner."""
+State = dict[str, Any]
+"""What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
+_DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What a damaged file raises."""
+_ARRAY, _OTHER = 1, 2
+"""Codes of an array in NumPy's own format, and of the name of what is neither a number, a text nor an array."""
 
 
-class _Dtype:
-    """Stands for `numpy.dtype`: of a state it says the kind, the size and the order of the bytes."""
+def packed_state(state: Mapping[str, Any]) -> bytes:
+    """Return a state as bytes; of what is no plain value, as a connector of one's own may have, only its name."""
 
-    def __init__(self, code: str, align: bool = False, copy: bool = False) -> None:
-        self.dtype = np.dtype(str(code))
-        if self.dtype.kind not in _KINDS:
-            raise ValueError(f"no plain numbers: {self.dtype}")
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+            return value if isinstance(value, (bool, int, float, str)) else plain(value)
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            stream = io.BytesIO()
+            np.save(stream, value, allow_pickle=False)
+            return msgspec.msgpack.Ext(_ARRAY, stream.getvalue())
+        if isinstance(value, Mapping):
+            return dict(value)
+        return msgspec.msgpack.Ext(_OTHER, type(value).__name__.encode())
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = self.dtype.newbyteorder(state[1])
-
-
-def _array(
-    content: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str, axes: tuple[int, ...] | None = None
-) -> npt.NDArray[Any]:
-    """Do what NumPy's `_frombuffer` does, with plain numbers only."""
-    flat = np.frombuffer(content, dtype=dtype.dtype)
-    if order == "K" and axes is not None:
-        return flat.reshape(shape, order="C").transpose(axes)
-    return flat.reshape(shape, order="F" if order == "F" else "C")
+    return msgspec.msgpack.encode(state, enc_hook=plain)
 
 
-def _scalar(dtype: _Dtype, content: bytes) -> Any:
-    """Return one number of NumPy's."""
-    return np.frombuffer(content, dtype=dtype.dtype)[0]
+def read_state(checkpoint: Path) -> State:
+    """Return what a runner must know to act as a policy does.
 
-
-_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("numpy", "dtype"): _Dtype,
-    ("numpy._core.numeric", "_frombuffer"): _array,
-    ("numpy.core.numeric", "_frombuffer"): _array,  # written by NumPy 1
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-}
-"""All that a state needs, each in a version that can do nothing but make values."""
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return one of the four known names; nothing is imported."""
-        try:
-            return _KNOWN[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
-
-
-def read_weights(checkpoint: Path) -> Weights:
-    """Return the parameters in an RLModule checkpoint; none of a module without any, such as a heuristic.
+    Whether to trust the folder is the caller's to ask.
 
     Raises:
-        RecordError: There is no state, it cannot be read, or it holds more than arrays of numbers.
+        RecordError: There is no such file, it cannot be read, or it is no state of a policy.
     """
-    file = checkpoint / STATE_FILE
-    state = read_values(file)
-    if not isinstance(state, dict):
-        where, rule = str(file), "must map parameters to arrays"
-        raise RecordError(where=where, rule=rule, got=f"{type(state).__name__}", fix=_FIX)
-    for name, value in state.items():
-        if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            rule, got = "must map parameters to arrays", f"{type(value).__name__} for {name!r}"
-            raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX)
+    file, fix = checkpoint / STATE_FILE, "Restore the folder from a backup, or train the setting again."
+    try:
+        if (size := file.stat().st_size) > MAX_BYTES:
+            raise RecordError(where=str(file), rule=f"must have at most {MAX_BYTES:,} bytes", got=f"{size:,}", fix=fix)
+        state = msgspec.msgpack.decode(file.read_bytes(), ext_hook=_value)
+        modules = state[MODULES]
+        if not all(map(_is_numbers, (each for module in modules.values() for each in module.values()))):
+            raise ValueError("no arrays of numbers")
+    except OSError as error:
+        rule = f"must be a file that you can read ({error.strerror})"
+        raise RecordError(where=str(file), rule=rule, fix=fix) from error
+    except _DAMAGED as error:
+        rule, got = "must hold the numbers of a policy", f"another file ({' '.join(str(error).split())[:200]})"
+        raise RecordError(where=str(file), rule=rule, got=got, fix=fix) from error
     return dict(state)
 
 
-def read_values(file: Path) -> Any:
-    """Return what a pickle of plain values holds: numbers, texts, arrays, lists and dictionaries of them.
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.dtype.isnative
 
-    Raises:
-        RecordError: There is no such file, it cannot be read, or it holds more than that.
-    """
-    try:
-        if (size := file.stat().st_size) > MAX_BYTES:
-            raise RecordError(where=str(file), rule=f"must have at most {MAX_BYTES:,} bytes", got=f"{size:,}", fix=_FIX)
-        with file.open("rb") as stream:
-            return _Reader(stream).load()
-    except OSError as error:
-        rule = f"must be a file that you can read ({error.strerror})"
-        raise RecordError(where=str(file), rule=rule, fix=_FIX) from error
-    except _DAMAGED as error:
-        why = " ".join(str(error).split())[:200]
-        rule, got = "must hold arrays of numbers and nothing else", f"another file ({why})"
-        raise RecordError(where=str(file), rule=rule, got=got, fix=_FIX) from error
+
+def _value(code: int, content: memoryview) -> Any:
+    if code != _ARRAY:
+        name = bytes(content[:100]).decode(errors="replace")
+        raise ValueError(f"a connector's state has a {name}, which is no value")
+    return np.load(io.BytesIO(content), allow_pickle=False)

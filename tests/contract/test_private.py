@@ -65,13 +65,8 @@ def parameters_of(function):
         ("ray.tune.registry:_global_registry.contains", "category key"),
         ("ray.tune.registry:ENV_CREATOR", None),
         ("ray._private.auto_init_hook:auto_init_ray", ""),  # refuse_auto_init
-        (f"{MANAGER}.actors", "self"),  # actors_of, take_actors, kill_actors
-        (f"{MANAGER}.actor_ids", "self"),
-        (f"{MANAGER}.remove_actor", "self actor_id"),
+        (f"{MANAGER}.actors", "self"),  # actors_of, kill_actors
         (f"{MANAGER}.clear", "self"),
-        ("ray.rllib.algorithms.algorithm:EnvRunnerGroup", None),  # runners_in
-        (f"{GROUP}.add_workers", "self num_workers validate"),
-        (f"{MANAGER}.add_actors", "self actors"),
         (f"{TORCH_MODULE}._forward", "self batch kwargs"),  # forward_of
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
@@ -89,7 +84,7 @@ def test_a_function_or_value_is_there(path, parameters):
 @pytest.mark.parametrize(
     ("path", "names"),
     [
-        (GROUP, "_worker_manager _remote_config_obj_ref _tune_trial_id"),  # actors_of, runners_in
+        (GROUP, "_worker_manager"),  # actors_of
         ("ray.rllib.core.learner.learner_group:LearnerGroup", "_worker_manager"),
         (
             CONFIG,  # option

@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration
 from tests.e2e.clusters import Cluster
-from tests.e2e.commands import HOLDUP_STAGES, command, records, run, study
+from tests.e2e.commands import command, records, run, study
 
 pytestmark = pytest.mark.minutes
 
@@ -54,30 +54,6 @@ def connect(env=None, spaces=None, device=None):
     assert os.environ["DIFFICULTY"] == "hard"
     assert os.path.exists("lib/parts.py"), "relative names begin in the folder of the command"
     return MeanStdFilter()
-"""
-
-PLAIN = """
-from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-config = (
-    PPOConfig()
-    .environment("CartPole-v1")
-    .env_runners(num_env_runners=1, num_envs_per_env_runner=2)
-    .training(lr=0.003, train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
-    .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
-)
-config.build_algo().train()
-"""
-
-HELD = f"""
-config: my_train.py
-environment: {{floor: 10, reference: 60, target: 20}}
-parameters:
-  num_env_runners: [1, 3]
-  steps_per_env_runner: {{low: 32, high: 128, log: true}}
-  lr: {{low: 1.0e-3, high: 1.0e-2, log: true}}
-{HOLDUP_STAGES}  unseen_scales: []
 """
 
 JOINED = """
@@ -156,15 +132,6 @@ def test_the_trial_s_values_are_printed_as_calls_and_as_a_space(place):
     planned = run(command("--space", "again.yaml", "--dry-run"), place)
     assert planned.returncode == 0, planned.stderr
     assert StudyFolder(place / "studies" / "own").exists()
-
-
-def test_a_hold_up_study_of_a_script_is_certified(tmp_path):
-    (tmp_path / "my_train.py").write_text(PLAIN)
-    (tmp_path / "held.yaml").write_text(HELD)
-    done = run(command("--space", "held.yaml"), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    verified = run(study("certificate", "verify", "studies/held"), tmp_path)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_on_a_joined_cluster_trials_have_the_variables_and_files_that_the_script_gives_them(tmp_path):

@@ -1,12 +1,10 @@
 """Whole studies by the real command: run, extend, stop, kill, resume. Real Ray, RLlib, Optuna and MLflow on SQLite."""
 
-import contextlib
 import csv
 import os
 import random
 import re
 import signal
-import subprocess
 import time
 
 import pytest
@@ -125,14 +123,9 @@ def test_a_failing_trial_is_a_row_and_the_others_go_on(driver):
     driver.assert_whole(4, failed=failed)
 
 
-def on_request(*numbers):
-    return [pytest.param([number], marks=pytest.mark.heavy) for number in numbers]
-
-
 @pytest.mark.minutes
-@pytest.mark.parametrize("numbers", [[signal.SIGTERM, signal.SIGINT], *on_request(signal.SIGUSR1)])
-def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(driver, numbers):
-    for number in numbers:
+def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(driver):
+    for number in (signal.SIGTERM, signal.SIGINT):
         seen = driver.count("iteration")
         driver.start(*TWO, *([] if seen else ["--tensorboard"]))
         driver.wait_for("iteration", seen + 1)
@@ -146,45 +139,3 @@ def test_signals_end_the_study_cleanly_and_a_resume_finishes_it(driver, numbers)
     driver.assert_whole(2)
     assert "tensorboard --logdir studies/space/tensorboard" in driver.said
     assert_files_follow(StudyFolder(driver.folder))
-
-
-@pytest.mark.heavy  # waits a minute for MLflow, whose cursor cannot be written either
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount a small disk")
-def test_a_full_disk_ends_the_study_and_a_resume_finishes_it(driver):
-    disk = driver.place / "studies"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
-        driver.start(*TWO)
-        driver.wait_for("iteration")
-        for size in (4096, 1):
-            with contextlib.suppress(OSError), (disk / "filler").open("ab", buffering=0) as filler:
-                while True:
-                    filler.write(b"x" * size)
-        assert driver.end(180) == 75
-        assert "No space left" in driver.said
-        assert "Fix: Free some space" in driver.said
-        assert "Traceback" not in driver.said
-        (disk / "filler").unlink()
-        assert driver.run(*TWO) == 0, driver.said
-        driver.assert_whole(2)
-    finally:
-        driver.stop()
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-@pytest.mark.heavy  # waits for Ray to give up
-def test_a_signal_to_the_whole_process_group_is_survived(driver):
-    """Schedulers and `timeout` signal every process of a job: Ray's own processes die of it too."""
-    driver.start(*TWO)
-    driver.wait_for("iteration")
-    os.killpg(driver.pid, signal.SIGTERM)
-    time.sleep(0.5)
-    os.killpg(driver.pid, signal.SIGTERM)  # forwarded once more, as by a shell's trap
-    assert driver.end(50) == 75
-    assert "--resume" in driver.said
-    assert driver.records()[-1].kind == "study_closed"
-    assert driver.run(*TWO) == 0, driver.said
-    driver.assert_whole(2)

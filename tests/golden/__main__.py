@@ -10,16 +10,15 @@ def main() -> None:
     """Write what differs, and say so."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["write"])
-    parser.add_argument("words", nargs="*", help="Words such as plans, holdup, sequences/throughput, example_study.")
+    parser.add_argument("words", nargs="*", help="Words such as holdup, sequences/throughput, example_study.")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        from tests.golden import examples, plans, sequences
+        from tests.golden import examples, sequences
 
         def wanted(name: str) -> bool:
             return not asked.words or any(word in name for word in asked.words)
 
         everything = itertools.chain(
-            plans.files(wanted),
             sequences.files(wanted, Path(scratch)),
             examples.files(wanted),
         )

@@ -1,7 +1,7 @@
 """The only file of the golden tests that imports the program: whoever moves or renames a module corrects it here.
 
-What is entered: the command line (`study.cli.app`), the plan of a space on a described cluster, and Ray Tune's own
-interfaces: a stand-in for `Tuner` gets the program's searcher, callback, stopper and trainable from the program itself.
+What is entered: the command line (`study.cli.app`) and Ray Tune's own interfaces: a stand-in for `Tuner` gets the
+program's searcher, callback, stopper and trainable from the program itself.
 Everything else that the golden tests compare is read from files.
 """
 
@@ -19,10 +19,7 @@ from typer.testing import CliRunner
 
 import analysis
 import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
-from study.adopted.loading import load_space
 from study.cli import commands as command_line
-from study.designs.registry import make_plan
-from study.errors import ClusterError
 from study.machine import cluster as machine_cluster
 from study.machine.shape import ClusterShape, NodeShape
 from study.mirrors import process
@@ -107,47 +104,6 @@ def _exchange(others: Mapping[int, Any]) -> None:
             for name, value in list(vars(module).items()):
                 if id(value) in others:
                     setattr(module, name, others[id(value)])
-
-
-# --- the plan ------------------------------------------------------------------------------------------------------
-
-
-def plan_of(space: str, nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return what a space's plan on a cluster comes to: the trials, and what each kind of trial needs."""
-    try:
-        plan = make_plan(load_space(space), described(nodes))
-    except ClusterError as error:
-        return {"refused": type(error).__name__}
-    needs: dict[str, str] = {}
-    for each in plan.kinds:
-        key = f"cell {each.cell.name}" if each.cell else f"scale {each.num_env_runners}"
-        needs[key if each.variant == "study" else f"{key} {each.variant}"] = (
-            f"runners={each.num_env_runners} trials={each.num_trials} {each.execution} processes={len(each.processes)} "
-            f"cpus={each.num_cpus} memory_mb={each.memory_mb} hours={each.hours:.6g} {each.label.timing}"
-            f"{' alone' if each.alone else ''}"
-        )
-    trials = []
-    for slot in plan.requests:
-        words = {
-            "runners": slot.num_env_runners,
-            "seed": slot.seed,
-            "iterations": slot.iterations,
-            "stage": slot.stage,
-            "name": slot.name,
-            "variant": slot.variant,
-            "group": slot.group,
-            "learners": slot.num_learners,
-            "first_episode": slot.first_episode or None,
-            "given": in_one_line({**slot.given, **(slot.setting or {})}) or None,
-        }
-        trials.append(f"{slot.trial}: " + " ".join(f"{key}={value}" for key, value in words.items() if value))
-    return {
-        "num_trials": plan.num_trials,
-        "hours": float(f"{plan.hours:.6g}"),
-        "in processes that are kept": sum(plan.processes_kept_for(slot) is not None for slot in plan.requests),
-        "needs": needs,
-        "trials": trials,
-    }
 
 
 def in_one_line(values: Mapping[str, Any]) -> str:

@@ -21,12 +21,9 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.adopted.describing import facts_of
-from study.records.records import Evaluation, TrialBuilt
+from study.records.records import Evaluation
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.trial.experiment import pickled
@@ -66,32 +63,6 @@ class Cued(gymnasium.Env):
 
     def _seen(self) -> Any:
         return np.array([(2 * self.cue - 1) * self.loudness], np.float32)
-
-
-class Opposites(MultiAgentEnv):
-    """Two agents see the same, and must do the opposite of each other; each is paid for its own action."""
-
-    def __init__(self, context: Any = None) -> None:
-        super().__init__()
-        self.agents = self.possible_agents = ["same", "other"]
-        self.observation_spaces = dict.fromkeys(self.agents, Box(-1, 1, (1,), np.float32))
-        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None or not hasattr(self, "random"):
-            self.random = np.random.default_rng(seed)
-        self.steps, self.cue = 0, int(self.random.integers(2))
-        return self._seen(), {}
-
-    def step(self, action_dict: Any) -> Any:
-        right = {"same": self.cue, "other": 1 - self.cue}
-        rewards = {agent: float(action == right[agent]) for agent, action in action_dict.items()}
-        self.steps, self.cue = self.steps + 1, int(self.random.integers(2))
-        ended = {"__all__": self.steps == STEPS}
-        return self._seen(), rewards, ended, {"__all__": False}, {}
-
-    def _seen(self) -> Any:
-        return dict.fromkeys(self.agents, np.array([2.0 * self.cue - 1], np.float32))
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------
@@ -190,31 +161,6 @@ def test_asynchronous_runners_merge_the_state_of_such_a_connector_by_rllib_s_ser
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16], fcnet_activation="tanh"))
     assert config.use_env_runner_state_server
     assert share_right(config, env_steps=40_000) > 0.95
-
-
-class Stays(RLModule):
-    """A heuristic without a network: it always takes action 0."""
-
-    def _forward(self, batch: Any, **_: Any) -> Any:
-        return {Columns.ACTIONS: np.zeros(len(batch[Columns.OBS]), np.int64)}
-
-
-def test_a_heuristic_plays_beside_a_policy_that_learns_with_a_learning_rate_of_its_own() -> None:
-    config = configured(Opposites).multi_agent(
-        policies={"same", "other"},
-        policy_mapping_fn=lambda agent, episode, **_: agent,
-        policies_to_train=["same"],
-    )
-    modules = {"same": RLModuleSpec(), "other": RLModuleSpec(module_class=Stays)}
-    config.rl_module(
-        rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules),
-        algorithm_config_overrides_per_module={"same": PPOConfig.overrides(lr=0.02)},
-    )
-    records = trained(config)
-    assert np.mean([each for each in records if isinstance(each, Evaluation)][-1].returns) > 0.7 * 2 * STEPS
-    effective = next(each for each in records if isinstance(each, TrialBuilt)).effective
-    assert effective["overrides_per_module"]["same"] == {"lr": 0.02}
-    assert 0 in effective["num_parameters"]
 
 
 def test_a_loss_of_one_s_own_teaches_what_no_reward_does() -> None:

@@ -1,9 +1,11 @@
 """Trials of a script's own configuration: every part runs, each measure means what it says, faults are one line."""
 
+import math
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -13,7 +15,6 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
-from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from study.adopted.describing import facts_of
@@ -46,14 +47,6 @@ class Breaks(RLlibCallback):
 
     def on_episode_end(self, **_: Any) -> None:
         raise RuntimeError("the callback is broken")
-
-
-class Counts(SingleAgentEnvRunner):
-    """A runner of a person's own that logs how often it has sampled."""
-
-    def sample(self, **kwargs: Any) -> Any:
-        self.metrics.log_value("own_samples", 1, reduce="sum")
-        return super().sample(**kwargs)
 
 
 class StepsTwice(PPO):
@@ -155,13 +148,6 @@ def test_a_step_that_nobody_knows_is_timed_as_a_whole(config: AlgorithmConfig) -
     assert len(of_kind(results, "evaluation")[-1].returns) == 3
 
 
-def test_a_runner_of_one_s_own_samples() -> None:
-    with running(small(PPOConfig()).env_runners(env_runner_cls=Counts)) as trial:
-        results = play(trial)
-    assert of_kind(results, "trial_built")[0].effective["runner_class"] == "MeasuredCounts"
-    assert all(iteration.metrics["custom/own_samples"] > 0 for iteration in of_kind(results, "iteration"))
-
-
 @pytest.mark.parametrize("fraction", [0.0, 1.0])
 def test_an_asynchronous_script_has_the_measures_of_its_kind_and_a_learning_rate_that_falls(fraction: float) -> None:
     config = small(APPOConfig()).callbacks(Lengths).training(train_batch_size_per_learner=100, lr=1e-3)
@@ -171,6 +157,29 @@ def test_an_asynchronous_script_has_the_measures_of_its_kind_and_a_learning_rate
     assert built.effective["lr_end_fraction"] == fraction
     assert sum(iteration.metrics["num_gradient_updates"] for iteration in iterations) > 0
     assert all(iteration.metrics["learner_busy_time_s"] is not None for iteration in iterations)
+
+
+class BreaksWhereJudged(gymnasium.Wrapper):
+    """Raises, or pays NaN, in evaluations alone."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.fault = context.get("fault")
+
+    def step(self, action: Any) -> Any:
+        if self.fault == "raises":
+            raise KeyError("no such room")
+        observation, reward, *rest = super().step(action)
+        return observation, math.nan if self.fault else reward, *rest
+
+
+@pytest.mark.parametrize(("fault", "words"), [("raises", "got KeyError"), ("nan", "rewards must")])
+def test_an_environment_that_fails_where_it_is_judged_fails_its_trial_in_one_line(fault: str, words: str) -> None:
+    config = (
+        small(PPOConfig()).environment(BreaksWhereJudged).evaluation(evaluation_config={"env_config": {"fault": fault}})
+    )
+    with running(config.callbacks(Lengths)) as trial, pytest.raises(TrialError, match=words):
+        play(trial)
 
 
 def test_a_callback_that_raises_fails_its_trial_in_one_line() -> None:

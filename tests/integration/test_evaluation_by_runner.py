@@ -1,6 +1,5 @@
 """RLlib's own runner plays the evaluation episodes, as ours does, with every part of RLlib's; checkpoints play too."""
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,17 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from study.errors import RecordError, TrialError
+from study.errors import TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
-from study.trial.policy import CONNECTORS_FILE, pack_policy, read_state, state_of
+from study.trial.policy import pack_policy, state_of
+from study.trial.weights import read_state
 from tests.policies import evaluate_module
 from tests.spaces import spec
 
@@ -35,7 +36,7 @@ def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmCon
 
 
 def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
-    return evaluate(Experiment(config=config), state, space, **options)
+    return evaluate(Experiment(config=config, runner_obstacle="RLlib's runner plays"), state, space, **options)
 
 
 def state_in(config: AlgorithmConfig) -> dict[str, Any]:
@@ -211,6 +212,39 @@ def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: st
         played(config, state_in(config), spec(), first_episode=7)
     assert found.value.rule == rule
     assert re.fullmatch(got, found.value.got)
+    chain = [found.value]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        assert cause not in chain, "whoever follows the causes comes to an end"
+        chain.append(cause)
+
+
+class Ported(Recalls):
+    """Takes its port out of the configuration, and listens on one of its own: two environments must not share it."""
+
+    taken: set[int] = set()  # noqa: RUF012
+
+    def __init__(self, context: Any) -> None:
+        super().__init__({})
+        self.port = context.pop("port") + 100 * context.worker_index + context.vector_index
+        assert self.port not in self.taken, "a port is used twice"
+        self.taken.add(self.port)
+
+    def close(self) -> None:
+        self.taken.discard(self.port)
+
+
+@pytest.mark.parametrize("obstacle", ["", "RLlib's runner plays"])
+def test_every_environment_has_its_own_number_and_configuration_beside_those_of_the_training(obstacle: str) -> None:
+    config, space = configured(Ported, env_config={"port": 5000}).env_runners(num_env_runners=2), spec()
+    Ported.taken.clear()
+    state = state_in(config)
+    if not obstacle:
+        state["rl_module"] = {"default_policy": state["rl_module"]}
+    trained = [Ported(EnvContext({"port": 5000}, worker_index=worker)) for worker in (0, 1, 2)]
+    space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update={"episodes": 20})})
+    found = evaluate(Experiment(config=config, runner_obstacle=obstacle), state, space)
+    assert len(found.returns) == 20 and len(trained) == 3
+    assert len(Ported.taken) == 3, "the training keeps its own"
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------
@@ -243,6 +277,3 @@ def test_what_is_read_back_plays_the_same(config: AlgorithmConfig, tmp_path: Pat
     assert len(trained.returns) == len(fresh.returns) == 10
     tree.map_structure(np.testing.assert_array_equal, back["rl_module"], state["rl_module"])
     assert RLModule.from_checkpoint(str(tmp_path / "policy")) is not None  # RLlib opens it by itself
-    (tmp_path / "policy" / CONNECTORS_FILE).write_bytes(pickle.dumps({"filter": Recalls}))
-    with pytest.raises(RecordError, match=r"got another file \(it asks for tests\.integration"):
-        read_state(tmp_path / "policy")

@@ -15,7 +15,8 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 from study.trial.experiment import experiment_of
-from study.trial.policy import module_of, pack_policy, read_state
+from study.trial.policy import module_of, pack_policy
+from study.trial.weights import read_state
 from tests.policies import evaluate_module
 from tests.spaces import spec
 

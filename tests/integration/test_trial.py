@@ -63,7 +63,8 @@ def test_records_are_complete(results: list[TrialResult]) -> None:
     assert 0 < built.startup_time_s < 120
     assert evaluations[-1].progress == 1
     assert [len(record.returns) for record in evaluations] == [3, 3]
-    assert [result.done for result in results] == [False, True]
+    assert [result.evaluates for result in results] == [True, False, True, False]
+    assert [result.done for result in results] == [False, False, False, True]
 
 
 def test_metrics_are_finite_from_the_first_iteration(results: list[TrialResult]) -> None:
@@ -121,7 +122,7 @@ def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
 
 
 def test_the_policy_travels(results: list[TrialResult], trial: TrialRun, tmp_path: Path) -> None:
-    assert [result.policy is None for result in results] == [True, False]
+    assert [result.policy is None for result in results] == [True, True, True, False]
     unpack_policy(results[-1].policy, tmp_path / "policy")
     module = RLModule.from_checkpoint(tmp_path / "policy")
     spec = StudySpec.model_validate(trial_config()["spec"])
@@ -177,7 +178,7 @@ def test_what_the_environment_raises_reaches_the_trial() -> None:
     with running(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial:
         trial.advance()
         with pytest.raises(TrialError, match="ZeroDivisionError: planted fault at step 70") as raised:
-            trial.advance()
+            play(trial)
     assert "env runner 1" in str(raised.value)
     assert "tests/environments.py" in "".join(raised.value.__notes__)  # the runner's own traceback
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 NAMES = (
     "checkpoints/trial_00000/module_state.pkl",
+    "checkpoints/trial_00000/policy.msgpack",
     "checkpoints/trial_00000/class_and_ctor_args.pkl",
     "checkpoints/trial_00000/policy.pt",
     "checkpoints/trial_00001/rllib_checkpoint.pkl",

@@ -29,8 +29,7 @@ LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "she
 ALLOWED = {
     "study/trial/engine/envs/apart.py": {"pickle"},  # what a process of its own says of its environment
     "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
-    "study/trial/weights.py": {"pickle"},  # its reader knows four names and looks up no other
-    "study/trial/policy.py": {"pickle"},  # writes; `weights` reads
+    "study/trial/weights.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
     "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers
     "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
     "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled
@@ -194,7 +193,7 @@ def test_a_policy_that_is_a_bomb_is_refused_in_one_s_own_folder_too(tmp_path):
     folder, mark = tmp_path / "published", tmp_path / "mark"
     shutil.copytree(EXAMPLE, folder)
     plant(folder, mark)
-    assert "arrays of numbers and nothing else" in refused("evaluate", folder, "--trial", 0)
+    assert "must hold the numbers of a policy" in refused("evaluate", folder, "--trial", 0)
     assert not mark.exists()
 
 

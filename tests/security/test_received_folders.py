@@ -224,7 +224,7 @@ def test_writing_replaces_a_link_and_a_new_study_does_not_write_through_one(tmp_
 def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
     checkpoint = study.checkpoint(0)
     (checkpoint / "inner").mkdir(parents=True)
-    (checkpoint / "module_state.pkl").write_text("")
+    (checkpoint / "policy.msgpack").write_text("")
     (checkpoint / "inner" / "deep").symlink_to(tmp_path)
     with pytest.raises(RecordError, match="symbolic link"):
         ChosenPolicy(title="", spec=spec(), study=study, row=SimpleNamespace(trial=0)).check_owner()

@@ -16,7 +16,6 @@ from study.evaluating.policies import ChosenPolicy, best_policy, random_policy
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.space_file import read_text
-from study.statistics import Estimate
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import spec
@@ -48,25 +47,6 @@ def test_one_episode_has_no_interval_and_json_says_so():
     assert (content["mean"]["value"], content["mean"]["low"], content["mean"]["high"]) == (5.0, None, None)
     assert (content["solved"], content["num_solved"], content["suggested_floor"]) == (None, None, None)
     json.dumps(content, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("value", "half", "floor"),
-    [
-        (22.2135, 1.62, 22),
-        (-499.27, 0.81, -499.3),
-        (0.01432, 0.0098, 0.014),
-        (-0.2, 4, 0),
-        (1234567.8, 3e4, 1230000),
-        (-200, 0, -200),
-    ],
-)
-def test_a_floor_has_the_digits_that_its_interval_supports(value, half, floor):
-    estimate = Estimate(value=value, low=value - half, high=value + half, n=9, level=0.95, method="Student t")
-    found = estimate.rounded
-    assert found == pytest.approx(floor, rel=1e-12, abs=0)
-    assert estimate.low <= found <= estimate.high
-    assert not str(found).startswith("-0.0")
 
 
 def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():

@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 OF_ANALYSIS = {
     "statistics",
     "space",
+    "planning",
     "records",
     "metrics",
     "engine",

@@ -1,5 +1,4 @@
 import math
-import mmap
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ import pytest
 
 from study import metrics
 from study.errors import TrialError
-from study.machine.host import forget_peak_rss, read_peak_rss_mb
 from study.metrics import METRICS
 from study.trial.measure import (
     ProcessMeasurement,
@@ -53,17 +51,6 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 
 
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
-
-
-def test_learner_processes_count_in_cpu_time_and_memory() -> None:
-    one = step((sample(1, 3.0),))
-    alone, with_learners = (
-        iteration_metrics(each) for each in (one, replace(one, learners_cpu_time_s=1.5, learners_peak_rss_mb=90.0))
-    )
-    for name, more in (("cpu_time_s", 1.5), ("peak_rss_mb", 90.0)):
-        before, after = alone[name], with_learners[name]
-        assert before is not None
-        assert after == pytest.approx(before + more)
 
 
 ADDED = '''
@@ -240,11 +227,3 @@ def test_a_watch_tells_wall_from_cpu_time() -> None:
     assert busy.cpu_time_s >= 0.1
     watch.skip()
     assert watch.stop().cpu_time_s < 0.05
-
-
-def test_peak_memory_grows_with_use() -> None:
-    forget_peak_rss()  # what other tests of this process have used
-    before = read_peak_rss_mb()
-    with mmap.mmap(-1, 80_000_000) as block:  # pages of its own, never what the allocator has kept of earlier tests
-        block[::4096] = b"x" * len(block[::4096])
-        assert read_peak_rss_mb() >= before + 40

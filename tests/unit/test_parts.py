@@ -269,16 +269,28 @@ def test_a_configuration_travels_with_its_environments() -> None:
     assert again.callbacks_class.__name__ == "OwnCallbacks"
 
 
-def test_metrics_that_mlflow_would_take_for_one_are_both_kept_under_names_that_it_takes() -> None:
+def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
-    alone = {"cost:a": 1, "end/": 2, "x//y": 3, "up/../z": 4}
-    kept = custom_metrics(alone, PPOConfig())
-    assert kept == {"custom/cost_3a_a": 1, "custom/end/__": 2, "custom/x/__/y": 3, "custom/up/_2e2e_/z": 4}
-    for name in kept:
+    results = {
+        "training_iteration": 3,
+        "my_level": 2,
+        "cost:a": 1,
+        "env_runners": {"episode_return_mean": 5.0, "my length": 7.0, "nested": {"cups": 1, "..": 2, "note": "x"}},
+        "learners": {"default_policy": {"policy_loss": 0.1, "my_loss": 0.2}},
+        "my_loss": float("nan"),
+    }
+    found = custom_metrics(results)
+    assert found == {
+        "custom/my_level": 2.0,
+        "custom/cost_a": 1.0,
+        "custom/my_loss": None,
+        "custom/my length": 7.0,
+        "custom/nested/cups": 1.0,
+        "custom/nested/_": 2.0,
+    }
+    for name in found:
         _validate_metric_name(name)
-    both = custom_metrics({"cost:a": 1, "cost?a": 2, "cost_a": 3, "\udc80": 4}, PPOConfig())
-    assert both == {"custom/cost_3a_a": 1, "custom/cost_3f_a": 2, "custom/cost_a": 3, "custom/_edb280_": 4}
 
 
 class Restricted(gymnasium.Env):

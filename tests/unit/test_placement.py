@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from study.designs.registry import make_plan
 from study.errors import SpaceError
 from study.machine.load import NodeLoad
 from study.records import log as records_module
@@ -94,15 +93,6 @@ def test_what_another_trial_holds_is_not_free_for_others(tmp_path, monkeypatch):
     assert finish(session, second, node_load("n0", 0.9)).timing == "measured"
 
 
-def test_an_attempt_that_was_killed_has_no_load(tmp_path):
-    session = Session(tmp_path, cluster=CLUSTER)
-    trial = begin(session, 2)
-    train(session, trial)
-    session.log.close()
-    row = Session(tmp_path, cluster=CLUSTER).conductor.ledger.rows[trial]
-    assert (row.status, row.timing, row.node_loads) == ("interrupted", "measured", [])
-
-
 # --- trials that run alone -------------------------------------------------------------------------------------------
 
 
@@ -134,20 +124,6 @@ def test_only_trials_whose_clock_is_measured_run_alone(tmp_path):
     assert all(len(trials) == 1 for trials in seen if {1, 2} & {*trials})
     assert max(map(len, seen)) > 1  # emulated ones beside each other: their clock is nobody's
     assert sorted(scale for trials in seen for scale in trials) == [1, 1, 2, 2, 50, 50]
-
-
-def test_environments_that_wait_run_alone_too(tmp_path):
-    seen = together(tmp_path, spec(exclusive=True, environment__step_wait_ms=5, parameters__num_env_runners=[1, 2]))
-    assert max(map(len, seen)) == 1
-
-
-def test_the_plan_reckons_with_it():
-    shared, alone = (
-        make_plan(spec(execution="real"), CLUSTER),
-        make_plan(spec(execution="real", exclusive=True), CLUSTER),
-    )
-    assert alone.hours == pytest.approx(sum(each.hours * each.num_trials for each in alone.kinds))
-    assert alone.hours > shared.hours
 
 
 def test_it_is_refused_where_there_is_no_clock():

@@ -1,13 +1,14 @@
-"""The strict reader of policies: the numbers that RLlib wrote, and nothing that a file could ask for besides."""
+"""The file of a policy: every value comes back as it was, and no file can ask for anything besides."""
 
 import pickle
 from collections import OrderedDict
 
+import msgspec
 import numpy as np
 import pytest
 
 from study.errors import RecordError
-from study.trial.weights import STATE_FILE, read_weights
+from study.trial.weights import STATE_FILE, packed_state, read_state
 from tests.security.bombs import bomb
 
 ARRAYS = {
@@ -16,62 +17,55 @@ ARRAYS = {
     "image": np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1),
     "count": np.array(7, dtype=np.int64),
     "mask": np.array([True, False]),
-    "other order": np.arange(3, dtype=">f4"),
 }
 
 
 def put(folder, content):
-    (folder / STATE_FILE).write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol=5))
+    (folder / STATE_FILE).write_bytes(content)
     return folder
 
 
-def test_every_array_comes_back_as_it_was(tmp_path):
-    found = read_weights(put(tmp_path, OrderedDict(ARRAYS)))
-    assert list(found) == list(ARRAYS)
+def state(**modules):
+    return packed_state({"rl_module": {"default_policy": modules}})
+
+
+def test_every_value_comes_back_as_it_was(tmp_path):
+    connectors = {"filter": {0: {"seen": np.int64(3), "mean": np.array([0.5]), "none": None, "name": "x"}}}
+    read = read_state(put(tmp_path, packed_state({"rl_module": {"a": OrderedDict(ARRAYS)}, "connectors": connectors})))
+    assert list(read["rl_module"]["a"]) == list(ARRAYS)
     for name, value in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], value)
-        assert found[name].dtype == value.dtype
-
-
-class Runs:
-    """Unpickled, it calls something."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
-def test_a_bomb_is_named_and_does_not_go_off(tmp_path):
-    mark = tmp_path / "mark"
-    with pytest.raises(
-        RecordError, match=r"numbers and nothing else, got another file \(it asks for _?io\.open\)\. Fix:"
-    ):
-        read_weights(put(tmp_path, bomb(mark)))
-    assert not mark.exists()
+        np.testing.assert_array_equal(read["rl_module"]["a"][name], value)
+        assert read["rl_module"]["a"][name].dtype == value.dtype
+    assert read["connectors"] == connectors
 
 
 @pytest.mark.parametrize(
-    ("content", "law"),
+    ("content", "rule"),
     [
-        ({"a": np.array([Runs(len, "never")], dtype=object)}, "asks for numpy._core.multiarray._reconstruct"),
-        ({"a": Runs(np.dtype, "O")}, "no plain numbers: object"),
-        ({"a": Runs(eval, "1")}, r"asks for builtins\.eval"),
-        ({"a": Runs(getattr, OrderedDict, "fromkeys")}, r"asks for builtins\.getattr"),
-        ({"a": "text"}, "must map parameters to arrays, got str for 'a'"),
-        ({1: np.zeros(2)}, "must map parameters to arrays, got ndarray for 1"),
-        ([1, 2], "must map parameters to arrays, got list"),
-        (b"", "Ran out of input"),
-        (b"no pickle", "got another file"),
-        (pickle.dumps(OrderedDict(ARRAYS), protocol=5)[:200], "got another file"),
+        (packed_state({"rl_module": {}, "connector": {"own": object()}}), "state has a object, which is no value"),
+        (state(a="text"), "must hold the numbers of a policy, got another file .no arrays of numbers"),
+        (state(a=np.array(["text"])), "no arrays of numbers"),
+        (msgspec.msgpack.encode([1, 2]), "must hold the numbers"),
+        (msgspec.msgpack.encode({"rl_module": {"a": {"b": msgspec.msgpack.Ext(1, pickle.dumps(ARRAYS))}}}), "numbers"),
+        (b"\x81\xa1a" * 100_000, "must hold the numbers"),
+        (b"", "must hold the numbers"),
+        (state(**ARRAYS)[:200], "must hold the numbers"),
     ],
 )
-def test_whatever_is_no_array_of_numbers_is_refused(tmp_path, content, law):
-    with pytest.raises(RecordError, match=law):
-        read_weights(put(tmp_path, content))
+def test_whatever_is_no_state_of_numbers_is_refused(tmp_path, content, rule):
+    with pytest.raises(RecordError, match=rule):
+        read_state(put(tmp_path, content))
+
+
+def test_a_bomb_does_not_go_off(tmp_path):
+    mark = tmp_path / "mark"
+    inside = msgspec.msgpack.Ext(1, bomb(mark))
+    for content in (bomb(mark), msgspec.msgpack.encode({"rl_module": {"a": {"b": inside}}})):
+        with pytest.raises(RecordError, match="must hold the numbers of a policy"):
+            read_state(put(tmp_path, content))
+    assert not mark.exists()
 
 
 def test_what_is_not_there_is_said(tmp_path):
-    with pytest.raises(RecordError, match=r"module_state\.pkl: must be a file that you can read \(No such file"):
-        read_weights(tmp_path)
+    with pytest.raises(RecordError, match=r"policy\.msgpack: must be a file that you can read \(No such file"):
+        read_state(tmp_path)

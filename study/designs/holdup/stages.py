@@ -258,7 +258,7 @@ class Confirm(Stage):
     """The frozen settings on test seeds, in two halves; then the winner under RLlib's own runners and learner.
 
     Every run plays evaluation episodes of its own: its score holds a draw of the training and one of the episodes, so
-    that intervals over runs hold both (`evidence.md`; simulated in `tests/unit/test_confirmation_episodes.py`).
+    that intervals over runs hold both (simulated for `evidence.md`).
     """
 
     name, seeds = "confirm", "test_seeds"

@@ -24,7 +24,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.machine.host import forget_trial, read_peak_rss_mb
+from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
@@ -116,16 +116,6 @@ class Measuring(EnvRunner):
         if started_with is not config:
             self.config, self._seed = config, config.seed
         self._watch = Watch()
-
-    def renew(self, **kwargs: Any) -> None:
-        """Begin anew in the same process, as a runner that was just made: environments, policy, seeds and measurements.
-
-        Only what a process has imported and compiled stays, which is what a new one would take seconds for.
-        """
-        self.stop()
-        self.__dict__.clear()
-        forget_trial()
-        self.__init__(**kwargs)  # type: ignore[misc]
 
     @property
     def lanes(self) -> tuple[tuple[int, int], ...]:
