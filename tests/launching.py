@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from study.launch.job import Job
-from study.launch.schedulers import LAUNCHERS
+from study.launch.schedulers import Launcher
 
 JOB = {"name": "s", "out": "/w/studies", "space": "/w/s.yaml", "workdir": "/w", "python": "python", "walltime_s": 7200}
 
@@ -11,7 +11,7 @@ JOB = {"name": "s", "out": "/w/studies", "space": "/w/s.yaml", "workdir": "/w", 
 def launcher(name, *scheduler_options, folder="/w/studies/s.launch", kind=None, environment=None, **fields):
     """Return a launcher, or one of class `kind`, as the supervisor makes it; `fields` are those of its job."""
     job = Job(launcher=name, scheduler_options=scheduler_options, **{**JOB, **fields})
-    return (kind or LAUNCHERS[name])(job, Path(folder), environment or {})
+    return (kind or Launcher)(job, Path(folder), environment or {})
 
 
 def install(place, programs):

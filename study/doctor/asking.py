@@ -22,7 +22,7 @@ import psutil
 
 from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
-from study.machine.cluster import connected_ray, resolve_address
+from study.machine.cluster import joined_ray, resolve_address
 from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, num_cores, usable_cpus
 from study.machine.jobs import granted_cpus
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
@@ -50,18 +50,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     versions: dict[str, str]
     """Of every distribution, by its normalised name; of Python; a digest of this project's modules."""
-    machine_cpus: int
-    """Logical CPUs of the machine."""
-    allowed_cpus: int
-    """Those of the affinity."""
-    cpu_quota: float | None
-    """Of the tightest control group."""
     cores: list[str]
-    """Physical cores behind the affinity, each by the list of its hyper-threads."""
+    """Physical cores of the affinity, each by the list of its hyper-threads."""
     num_cores: int
     """Cores that a study can use."""
-    granted: tuple[int | None, str]
-    """CPUs that the batch system gave, and the variable that says so."""
+    given: tuple[int, str] | None
+    """Logical CPUs that this user has of the machine's, and what says so; None where it is all of them."""
     memory_mb: tuple[int, int]
     """All and available."""
     shm_free_mb: int
@@ -159,7 +153,8 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str,
     Raises:
         ClusterError: It refuses us, or what the environment consists of cannot travel.
     """
-    with connected_ray(address, runtime_env=runtime_env(() if environment is None else own_modules(environment))):
+    modules = () if environment is None else own_modules(environment)
+    with joined_ray(address, runtime_env=runtime_env(modules), asks_nodes=False):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -219,18 +214,15 @@ def read_node(
     """
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
-    allowed, name, cores = usable_cpus(), socket.gethostname(), num_cores()
+    cores = num_cores()
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return Node(
         num_cpus=cores,
         boot_id=boot_id(),
         versions=_versions(),
-        machine_cpus=os.cpu_count() or len(allowed),
-        allowed_cpus=len(allowed),
-        cpu_quota=cpu_quota(),
-        cores=cores_of(allowed),
+        cores=cores_of(usable_cpus()),
         num_cores=cores,
-        granted=granted_cpus((name, name.partition(".")[0])),
+        given=_given_cpus(),
         memory_mb=memory_mb(),
         shm_free_mb=shutil.disk_usage("/dev/shm").free // 2**20 if Path("/dev/shm").is_dir() else 0,
         token_mode=os.environ.get("RAY_AUTH_MODE"),
@@ -242,6 +234,17 @@ def read_node(
         load=_load(sample_s, session, asking) if sample_s else None,
         why_no_environment="" if environment is None else _why_no_environment(environment),
     )
+
+
+def _given_cpus() -> tuple[int, str] | None:
+    """Return the fewest CPUs that the kernel and the batch system give us, where it is not the whole machine."""
+    allowed, quota, name = len(usable_cpus()), cpu_quota(), socket.gethostname()
+    granted, variable = granted_cpus((name, name.partition(".")[0]))
+    limits = [(allowed, "the affinity (cpuset)")]
+    limits += [] if quota is None else [(max(int(quota), 1), "the quota of a control group")]
+    limits += [] if granted is None else [(granted, variable)]
+    least = min(limits, key=lambda limit: limit[0])
+    return least if least[0] < (os.cpu_count() or allowed) else None
 
 
 def _versions() -> dict[str, str]:

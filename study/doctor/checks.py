@@ -165,23 +165,17 @@ def check_cpus(around: Surroundings) -> Iterator[Finding]:
 
 def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
     private, cores = node.address == LOCAL, node.num_cores
-    limits = [(node.allowed_cpus, "the affinity (cpuset)")]
-    if node.cpu_quota is not None:
-        limits.append((max(int(node.cpu_quota), 1), "the quota of a control group"))
-    if node.granted[0] is not None:
-        limits.append((node.granted[0], node.granted[1]))
-    given, why = min(limits, key=lambda limit: limit[0])
     # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
     taken = min(node.num_cpus, cores) if private else node.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
+    given, why = node.given or (taken, "")
     share = min(given, cores)
-    if taken > given and given < node.machine_cpus:
+    if taken > given:
         bind = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`), or join a Ray started"
         fix = f"{bind if private else 'Start Ray there'} with --num-cpus={share}."
         yield Finding("fail", f"{what}, {given} were allocated here by {why}", fix)
     elif taken > cores:
-        threads_too = " (hyper-threads)" if taken <= node.allowed_cpus else ""
-        found = f"{what}{threads_too} for {count(cores, 'core')}: trials would share them, and their timings say so"
+        found = f"{what} for {count(cores, 'core')}: trials would share them, and their timings say so"
         yield Finding("warn", found, f"For timings that count, start Ray there with --num-cpus={share}.")
     if (threads := node.threads_variable) not in (None, "1"):
         found = f"OMP_NUM_THREADS={threads}: processes that reserve one CPU may start {threads} threads each"

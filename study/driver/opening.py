@@ -25,7 +25,7 @@ from study.records.files import write_atomically
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
-from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now, gone_from
+from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
 from study.trial.engine.envs.probing import in_own_processes, sharing_of
 
@@ -182,7 +182,8 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         TrackingError: Another MLflow or storage that the person names does not answer.
     """
     identity, where = folder.identity(), str(folder.path)
-    if gone := gone_from(identity.spec):
+    before, gone = as_of_now(identity.spec)
+    if gone:
         rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
         fix = "Resume it with the version that started it, or start a new study with --name."
         raise RecordError(where=where, rule=rule, got=got, fix=fix)
@@ -192,7 +193,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         rule, fix = "this version must know the study's space", "Resume it with the version that started it."
         raise RecordError(where=where, rule=rule, got=str(error.faults[0]), fix=fix) from error
     if begun.digest() != spec.digest():
-        before, now = as_of_now(identity.spec), spec.to_json()
+        now = spec.to_json()
         rule, fix = "a resume needs the space that the study was started with", f"Name its own: {folder.space_file}"
         got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
         script, same_file = before.get("script"), before.get("config") == spec.config

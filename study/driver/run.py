@@ -28,13 +28,13 @@ from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
 from study.jax_private import jax_obstacle
 from study.machine.cluster import (
-    RayWatch,
     environment,
     joined_ray,
     private_ray,
     resolve_address,
     servers_of_ray,
     tune_storage,
+    watching_ray,
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
@@ -212,7 +212,7 @@ class _Session:
         while conductor is None or not conductor.exhausted:
             signals.check()
             # Anew where the engine has died: the end of Ray's job frees all that it held.
-            with self._ray() as shape, RayWatch(servers_of_ray(), signals.lose_ray):
+            with self._ray() as shape, watching_ray(servers_of_ray(), signals.lose_ray):
                 signals.install()
                 if conductor is None:
                     signals.check()

@@ -22,7 +22,7 @@ from study.harmless import mask_credentials
 from study.launch.job import JOB_FILE, SCRIPT, Job, parse_hosts, written
 from study.launch.manifests import kuberay, ray_up
 from study.launch.node import LONGEST_TEMP_ROOT
-from study.launch.schedulers import LAUNCHERS, BatchScheduler, Launcher, NoAnswerError, clock, launcher_of
+from study.launch.schedulers import LAUNCHERS, SCHEDULERS, Launcher, NoAnswerError, Scheduler, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
@@ -46,7 +46,7 @@ from study.text import count, cpu_hours
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""
-BATCH = ("slurm", "oar", "pbs")
+BATCH = tuple(SCHEDULERS)
 ON_HOSTS = (*BATCH, "ssh", "ray-up")
 """Where Ray starts on hosts with a Python of their own."""
 _ONLY: Mapping[str, tuple[str, ...]] = {
@@ -182,7 +182,7 @@ def launch(
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     check_job(job, folder)
     if where in LAUNCHERS:
-        raise typer.Exit(start(launcher_of(job, folder), spec, only_print=print_))
+        raise typer.Exit(start(Launcher(job, folder), spec, only_print=print_))
     texts, commands = (ray_up if where == "ray-up" else kuberay)(job, folder, spec)
     if print_:
         write(next(iter(texts.values())))
@@ -259,8 +259,8 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
     _say_plan(launcher, spec)
     job, folder = launcher.job, launcher.folder
     texts = {JOB_FILE: msgspec.json.format(msgspec.json.encode(job), indent=1).decode()}
-    if isinstance(launcher, BatchScheduler):
-        return _submit(launcher, texts, only_print=only_print)
+    if launcher.scheduler is not None:
+        return _submit(launcher, launcher.scheduler, texts, only_print=only_print)
     if only_print:
         shown = msgspec.structs.replace(job, space_text="…")
         _say(mask_credentials(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()))
@@ -278,22 +278,22 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
     return code
 
 
-def _submit(launcher: BatchScheduler, texts: dict[str, str], *, only_print: bool) -> int:
-    folder, file, text = launcher.folder, launcher.folder / SCRIPT, launcher.script()
+def _submit(launcher: Launcher, scheduler: Scheduler, texts: dict[str, str], *, only_print: bool) -> int:
+    folder, file, text = launcher.folder, launcher.folder / SCRIPT, launcher.script(scheduler)
     if only_print:
         _say(f"\n# {file}\n{text}")
-        _say(f"Submit with: {shlex.join([*launcher.submit_command, str(file)])}")
+        _say(f"Submit with: {shlex.join([*scheduler.submit, str(file)])}")
         return 0
     no_answer = None
     with written(folder, {**texts, SCRIPT: text}):
         file.chmod(0o700)
         try:
-            job_id = launcher.submit(file)
+            job_id = launcher.submit(scheduler, file)
         except NoAnswerError as error:
             no_answer = error  # the job may be queued, and needs its files
     if no_answer is not None:
         raise no_answer
-    _say(f"Submitted as job {job_id}. Its log: {folder / launcher.log.format(id=job_id)}")
+    _say(f"Submitted as job {job_id}. Its log: {folder / scheduler.log.format(id=job_id)}")
     _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
     return 0
 

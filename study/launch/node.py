@@ -146,6 +146,8 @@ def _run_command(task: Task) -> int:
         while process.poll() is None and not ended.wait(POLL_S):
             pass
         _end(process)
+        with contextlib.suppress(ProcessLookupError):  # what it left would hold the connection open
+            os.killpg(process.pid, signal.SIGKILL)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 

@@ -8,7 +8,6 @@ Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs
 on neither input nor output, so that no message would reach an agent.
 """
 
-import abc
 import contextlib
 import datetime
 import os
@@ -17,9 +16,10 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar
+
+import msgspec
 
 from study.errors import ExitCode, LaunchError
 from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
@@ -38,139 +38,74 @@ class NoAnswerError(LaunchError):
     """The scheduler may have taken the job, and did not say so."""
 
 
-class Launcher(abc.ABC):
-    """One way to get hosts for a job and to reach them."""
-
-    name: ClassVar[str]
-    """Of the subcommand, and in `launch.json`."""
-    has_exact_cpus: ClassVar[bool] = False
-    """Whether a host's CPUs are what a person wrote; a scheduler may count hyper-threads."""
-
-    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
-        """Read nothing yet.
-
-        Args:
-            job: The launch.
-            folder: The job's folder, with its script.
-            environment: Variables of this process; inside a job those that the scheduler has set.
-        """
-        self.job, self.folder, self._environment = job, folder, environment
-
-    def planned_cpus(self) -> list[int | None]:
-        """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        return [self.job.cpus_per_node] * self.job.nodes
-
-    @abc.abstractmethod
-    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the job's name, short enough for a folder, its hosts, the one that this runs on first, and its end.
-
-        The end is in seconds since the epoch; None where nothing ends it.
-
-        Raises:
-            LaunchError: This is not inside a job.
-        """
-
-    @abc.abstractmethod
-    def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return the command that runs a shell line on a host of the job, with this process's stdin and stdout."""
-
-    def may_resume(self, signal_name: str) -> bool:
-        """Return whether the study may be resubmitted after this signal; False if its owner has cancelled the job."""
-        return True
-
-    def resubmit(self, started_at: float) -> int:
-        """Queue the study again and return the exit code of this job. The last thing that a job does.
-
-        Args:
-            started_at: When this job began, seconds since the epoch.
-
-        Raises:
-            LaunchError: The scheduler refuses.
-        """
-        return ExitCode.STOPPED
+# --- what a script asks for ------------------------------------------------------------------------------------------
 
 
-class BatchScheduler(Launcher):
-    """A launcher that submits a script."""
+class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is submitted; what it does once it runs is in `Launcher`."""
 
-    mark: ClassVar[str]
+    mark: str
     """How a line of the script begins that holds an option: `#SBATCH`."""
-    submit_command: ClassVar[tuple[str, ...]]
-    id_pattern: ClassVar[str]
+    submit: tuple[str, ...]
+    """The command that takes the script."""
+    id_pattern: str
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
-    log: ClassVar[str] = "job-{id}.log"
+    options: Callable[[Job, Path], list[str]]
+    """Returns the options that ask for name, size, walltime, log, signal and requeueing."""
+    log: str = "job-{id}.log"
     """The file in the job's folder into which a submitted job prints."""
 
-    @abc.abstractmethod
-    def directives(self) -> list[str]:
-        """Return the options in the script that ask for name, size, walltime, log, signal and requeueing."""
 
-    def directive_of(self, option: list[str]) -> str:
-        """Return one option of the person, with its value, as the scheduler reads it in a script."""
-        return shlex.join(option)
+def _slurm_options(job: Job, folder: Path) -> list[str]:
+    cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
+    size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
+    # The signal goes to the script alone; requeued, the job appends to its log.
+    requeue = [f"--signal=B:USR1@{NOTICE_S}", "--requeue" if job.resubmit else "--no-requeue", "--open-mode=append"]
+    return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{folder}/job-')}%j.log"]
 
-    def script(self) -> str:
-        """Return the job's script: directives, the environment, and the supervisor in place of the shell.
 
-        In its place, because a shell loses signals that come together, and its children do not get them.
+def _oar_options(job: Job, folder: Path) -> list[str]:
+    if re.search(r"[^\w@%+=:,./-]", str(folder)):  # it unquotes no file name, and a shell reads some of them
+        rule = "must have no blanks, quotes or other signs of a shell, which OAR does not quote"
+        fix = "Choose another --out, --workdir or --name."
+        raise LaunchError(where="--out", rule=rule, got=folder, fix=fix)
+    cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
+    # A second -l would be an alternative, and OAR takes the one that starts first.
+    has_own = any(word.startswith(("-l", "--resource")) for word in job.scheduler_options)
+    size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
+    # The signal comes before the walltime and before a besteffort kill; idempotent jobs live again.
+    again = [f"--checkpoint {NOTICE_S}", *(["-t idempotent"] if job.resubmit else [])]
+    log = f"{folder}/job-%jobid%.log"
+    return [f"-n {job.name}", *size, *again, f"-O {log}", f"-E {log}"]
 
-        Raises:
-            LaunchError: An option after `--` is none.
-        """
-        job = self.job
-        start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
-        words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
-        # The last one counts, so the options of the person come after ours.
-        options = [*self.directives(), *map(self.directive_of, self.own_options())]
-        lines = ["#!/bin/bash", *(f"{self.mark} {option}" for option in options), *start, f"exec {shlex.join(words)}"]
-        return "\n".join(lines) + "\n"
 
-    def own_options(self) -> list[list[str]]:
-        """Return the scheduler options of the person, each with its value: a line of the script holds one.
+def _pbs_options(job: Job, folder: Path) -> list[str]:
+    count = job.cpus_per_node  # with as many MPI processes, the node file has a line for each CPU
+    size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
+    again = f"-r {'y' if job.resubmit else 'n'}"
+    log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{folder}/')}"]
+    return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
 
-        Raises:
-            LaunchError: One does not begin with a dash.
-        """
-        options: list[list[str]] = []
-        for word in self.job.scheduler_options:
-            if word.startswith("-"):
-                options.append([word])
-            elif options:
-                options[-1].append(word)
-            else:
-                rule, fix = "must be options of the scheduler", "Begin each with a dash."
-                raise LaunchError(where="after --", rule=rule, got=word, fix=fix)
-        return options
 
-    @property
-    def here(self) -> BatchJob:
-        """The job that this process belongs to.
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "slurm": Scheduler(
+        mark="#SBATCH", submit=("sbatch", "--parsable"), id_pattern=r"^(\d+)(?:;\S+)?\s*$", options=_slurm_options
+    ),
+    "oar": Scheduler(mark="#OAR", submit=("oarsub", "-S"), id_pattern=r"OAR_JOB_ID=(\d+)", options=_oar_options),
+    "pbs": Scheduler(
+        mark="#PBS",
+        submit=("qsub",),
+        id_pattern=r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$",
+        options=_pbs_options,
+        log="{id}.OU",  # PBS names it, since `-o` of the script is a folder
+    ),
+}
+LAUNCHERS = (*SCHEDULERS, "ssh")
 
-        Raises:
-            LaunchError: There is none.
-        """
-        job = job_of(self.name, self._environment)
-        if job is None:
-            rule, fix = "must run inside a job of this scheduler", f"Submit the study with `launch {self.name}`."
-            raise LaunchError(where=self.name, rule=rule, fix=fix)
-        return job
 
-    def hosts_of_file(self) -> tuple[Host, ...]:
-        """Return the hosts of the job's node file, in its order: one line for each CPU."""
-        return tuple(Host(name, count) for name, count in cpus_of_hosts(Path(self.here.node_file)).items())
-
-    def submit(self, file: Path) -> str:
-        """Submit a script and return the job's id.
-
-        Raises:
-            NoAnswerError: It does not answer with an id.
-            LaunchError: The scheduler is not here, or refuses.
-        """
-        said = ask(*self.submit_command, str(file))
-        if match := re.search(self.id_pattern, said, flags=re.MULTILINE):
-            return match[1]
-        rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
-        raise NoAnswerError(where=self.submit_command[0], rule=rule, got=said.strip()[:200], fix=fix)
+def clock(seconds: int) -> str:
+    """Return a duration as every scheduler reads it: `36:00:00`."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def ask(*command: str) -> str:
@@ -195,78 +130,166 @@ def ask(*command: str) -> str:
     return done.stdout
 
 
-def is_here(host: Host) -> bool:
-    """Return whether the host is the one that this runs on; either may be known by its short name."""
-    return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
+# --- the job ---------------------------------------------------------------------------------------------------------
 
 
-def clock(seconds: int) -> str:
-    """Return a duration as every scheduler reads it: `36:00:00`."""
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+class Launcher:
+    """One job: how it gets its hosts, reaches them, and is queued again."""
 
+    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        """Read nothing yet.
 
-class Slurm(BatchScheduler):
-    """The job of `SLURM_JOB_ID`."""
+        Args:
+            job: The launch.
+            folder: The job's folder, with its script.
+            environment: Variables of this process; inside a job those that the scheduler has set.
+        """
+        self.job, self.folder, self._environment = job, folder, environment
+        self.scheduler = SCHEDULERS.get(job.launcher)
+        """None for a list of hosts."""
 
-    name = "slurm"
-    mark = "#SBATCH"
-    submit_command = ("sbatch", "--parsable")
-    id_pattern = r"^(\d+)(?:;\S+)?\s*$"
+    def planned_cpus(self) -> list[int | None]:
+        """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
+        if self.scheduler is None:
+            return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
+        return [self.job.cpus_per_node] * self.job.nodes
 
-    def directives(self) -> list[str]:
-        """Return size, name and log; one signal to the script alone; requeued, the job appends to its log."""
+    def script(self, scheduler: Scheduler) -> str:
+        """Return the job's script: options, the environment, and the supervisor in place of the shell.
+
+        In its place, because a shell loses signals that come together, and its children do not get them.
+
+        Raises:
+            LaunchError: An option after `--` is none.
+        """
         job = self.job
-        cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
-        size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
-        again = "--requeue" if job.resubmit else "--no-requeue"
-        requeue = [f"--signal=B:USR1@{NOTICE_S}", again, "--open-mode=append"]
-        return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{self.folder}/job-')}%j.log"]
+        own: list[list[str]] = []  # of the person, each with its value: a line of the script holds one
+        for word in job.scheduler_options:
+            if not (own or word.startswith("-")):
+                rule, fix = "must be options of the scheduler", "Begin each with a dash."
+                raise LaunchError(where="after --", rule=rule, got=word, fix=fix)
+            if word.startswith("-"):
+                own.append([word])
+            else:
+                own[-1].append(word)
+        # OAR's scan_script takes an option as it stands, and without `=` after a long one.
+        as_oar = [re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(each)) for each in own]
+        given = as_oar if job.launcher == "oar" else map(shlex.join, own)
+        options = [*scheduler.options(job, self.folder), *given]  # the last one counts
+        start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
+        words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
+        lines = ["#!/bin/bash", *(f"{scheduler.mark} {each}" for each in options), *start, f"exec {shlex.join(words)}"]
+        return "\n".join(lines) + "\n"
+
+    def submit(self, scheduler: Scheduler, file: Path) -> str:
+        """Submit a script and return the job's id.
+
+        Raises:
+            NoAnswerError: It does not answer with an id.
+            LaunchError: The scheduler is not here, or refuses.
+        """
+        said = ask(*scheduler.submit, str(file))
+        if match := re.search(scheduler.id_pattern, said, flags=re.MULTILINE):
+            return match[1]
+        rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
+        raise NoAnswerError(where=scheduler.submit[0], rule=rule, got=said.strip()[:200], fix=fix)
+
+    @property
+    def _here(self) -> BatchJob:
+        """The job that this process belongs to."""
+        if (job := job_of(self.job.launcher, self._environment)) is None:
+            rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
+            raise LaunchError(where=self.job.launcher, rule=rule, fix=fix)
+        return job
 
     def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the nodes in the scheduler's order: the batch script runs on the first."""
-        job = self.here
-        names = ask("scontrol", "show", "hostnames", job.node_list).split()
-        hosts = tuple(Host(*each) for each in zip(names, expand_counts(job.cpus_per_node), strict=True))
+        """Return the job's name, short enough for a folder, its hosts, the one that this runs on first, and its end.
+
+        The end is in seconds since the epoch; None where nothing ends it.
+
+        Raises:
+            LaunchError: This is not inside a job.
+        """
+        if self.scheduler is None:
+            return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
+        job = self._here
         ends_at = job.ends_at  # by the scheduler's clock: a walltime may begin earlier than this process
-        if ends_at is None:
-            said = ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()
-            with contextlib.suppress(ValueError):  # UNLIMITED, NONE
-                ends_at = datetime.datetime.fromisoformat(said).timestamp()
-        return job.id, hosts, ends_at
+        if self.job.launcher == "slurm":
+            names = ask("scontrol", "show", "hostnames", job.node_list).split()  # the script runs on the first
+            counts = dict(zip(names, expand_counts(job.cpus_per_node), strict=True))
+            if ends_at is None:
+                with contextlib.suppress(ValueError):  # UNLIMITED, NONE
+                    said = ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()
+                    ends_at = datetime.datetime.fromisoformat(said).timestamp()
+        else:
+            counts = dict(cpus_of_hosts(Path(job.node_file)))
+            if self.job.launcher == "pbs" and self.job.walltime_s is not None:
+                ends_at = time.time() + self.job.walltime_s
+        return job.id.partition(".")[0], tuple(Host(*each) for each in counts.items()), ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return a step of its own on that node, with all that the job has there."""
-        alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
-        return ["srun", *alone, "--quiet", "--unbuffered", "bash", "-c", line]
+        """Return the command that runs a shell line on a host of the job, with this process's stdin and stdout."""
+        if self.job.launcher == "slurm":  # a step of its own, with all that the job has there
+            alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
+            # Without --unbuffered, which would make standard output a terminal.
+            return ["srun", *alone, "--quiet", "bash", "-c", line]
+        if self.scheduler is not None and is_here(host):
+            return ["bash", "-c", line]
+        if self.job.launcher == "oar":
+            return ["oarsh", host.name, line]
+        # It asks for no password; the end of its input tells the agent that we are gone.
+        alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
+        return ["ssh", *alive, *self.job.ssh_options, host.name, line]
 
     def may_resume(self, signal_name: str) -> bool:
-        """Return False for a job that was cancelled: SIGTERM alone does not tell that from preemption."""
-        if signal_name != "SIGTERM":
-            return True
-        try:
-            return "JobState=CANCELLED" not in self._shown()
-        except LaunchError:
-            return False
+        """Return whether the study may be queued again after this signal; False if its owner has cancelled the job."""
+        if self.job.launcher == "ssh":
+            return False  # it comes from the person at the keyboard
+        if self.job.launcher == "slurm" and signal_name == "SIGTERM":
+            try:  # the signal alone does not tell it from preemption
+                return "JobState=CANCELLED" not in self._shown()
+            except LaunchError:
+                return False
+        return self.job.launcher != "pbs" or signal_name != "SIGTERM"  # by which PBS deletes a job
 
     def resubmit(self, started_at: float) -> int:
-        """Requeue the job; where the site does not allow it, submit its script again.
+        """Queue the study again and return the exit code of this job. The last thing that a job does.
 
-        SLURM also refuses to requeue a job that it has requeued itself, as at a preemption without time of grace. Such
-        a job is known by its number of restarts, which SLURM raises at once.
+        SLURM refuses to requeue a job where the site does not allow it, and one that it has requeued itself, as at a
+        preemption without time of grace. The latter is known by its number of restarts, which SLURM raises at once.
+
+        Args:
+            started_at: When this job began, seconds since the epoch.
+
+        Raises:
+            LaunchError: The scheduler refuses.
         """
-        job = self.here
-        try:
-            ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
-        except LaunchError:
-            restarts = None
-            with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
-                restarts = re.search(r"\bRestarts=(\d+)", self._shown())
-            if restarts is None or int(restarts[1]) <= job.restarts:
-                ask("sbatch", f"--dependency=afterany:{job.id}", f"{self.folder}/{SCRIPT}")
+        script = f"{self.folder}/{SCRIPT}"
+        match self.job.launcher:
+            case "slurm":
+                job = self._here
+                try:
+                    ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
+                except LaunchError:
+                    restarts = None
+                    with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
+                        restarts = re.search(r"\bRestarts=(\d+)", self._shown())
+                    if restarts is None or int(restarts[1]) <= job.restarts:
+                        ask("sbatch", f"--dependency=afterany:{job.id}", script)
+            case "oar":
+                time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
+                return RESUBMIT
+            case "pbs":
+                ask("qsub", "-W", f"depend=afterany:{self._here.id}", script)
         return ExitCode.STOPPED
 
     def _shown(self) -> str:
-        return ask("scontrol", "show", "job", "-o", self.here.id)
+        return ask("scontrol", "show", "job", "-o", self._here.id)
+
+
+def is_here(host: Host) -> bool:
+    """Return whether the host is the one that this runs on; either may be known by its short name."""
+    return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
 
 
 def expand_counts(text: str) -> list[int]:
@@ -276,129 +299,3 @@ def expand_counts(text: str) -> list[int]:
         count, _, times = part.removesuffix(")").partition("(x")
         counts += [int(count)] * int(times or 1)
     return counts
-
-
-class Oar(BatchScheduler):
-    """The job of `OAR_JOB_ID`."""
-
-    name = "oar"
-    mark = "#OAR"
-    submit_command = ("oarsub", "-S")
-    id_pattern = r"OAR_JOB_ID=(\d+)"
-
-    def directives(self) -> list[str]:
-        """Return size, name and log; a signal before the walltime and a besteffort kill; idempotent jobs live again.
-
-        Raises:
-            LaunchError: OAR would not find the folder again: it unquotes no file name, and a shell reads some of them.
-        """
-        job = self.job
-        if re.search(r"[^\w@%+=:,./-]", str(self.folder)):
-            rule = "must have no blanks, quotes or other signs of a shell, which OAR does not quote"
-            fix = "Choose another --out, --workdir or --name."
-            raise LaunchError(where="--out", rule=rule, got=self.folder, fix=fix)
-        cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
-        # A second -l would be an alternative, and OAR takes the one that starts first.
-        has_own = any(word.startswith(("-l", "--resource")) for word in job.scheduler_options)
-        size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
-        again = ["-t idempotent"] if job.resubmit else []
-        log = f"{self.folder}/job-%jobid%.log"
-        return [f"-n {job.name}", *size, f"--checkpoint {NOTICE_S}", *again, f"-O {log}", f"-E {log}"]
-
-    def directive_of(self, option: list[str]) -> str:
-        """Return an option as OAR's scan_script takes it: as it stands, and without `=` after a long option."""
-        return re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(option))
-
-    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the hosts of the node file; the script runs on the first."""
-        return self.here.id, self.hosts_of_file(), self.here.ends_at
-
-    def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell within the job's cpuset on that host."""
-        return ["bash", "-c", line] if is_here(host) else ["oarsh", host.name, line]
-
-    def resubmit(self, started_at: float) -> int:
-        """Wait until the job is old enough, and ask for the resubmission by the exit code."""
-        time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
-        return RESUBMIT
-
-
-class Pbs(BatchScheduler):
-    """The job of `PBS_JOBID`."""
-
-    name = "pbs"
-    mark = "#PBS"
-    submit_command = ("qsub",)
-    id_pattern = r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$"
-    log = "{id}.OU"  # PBS names it, since `-o` of the script is a folder
-
-    def directives(self) -> list[str]:
-        """Return the `#PBS` options; with as many MPI processes as CPUs, the node file has a line for each CPU."""
-        job = self.job
-        count = job.cpus_per_node
-        size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
-        log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{self.folder}/')}"]
-        again = f"-r {'y' if job.resubmit else 'n'}"
-        return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
-
-    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the hosts of the node file."""
-        ends_at = None if self.job.walltime_s is None else time.time() + self.job.walltime_s
-        return self.here.id.partition(".")[0], self.hosts_of_file(), ends_at
-
-    def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell."""
-        return ["bash", "-c", line] if is_here(host) else over_ssh(self.job, host, line)
-
-    def may_resume(self, signal_name: str) -> bool:
-        """Return False for SIGTERM: PBS sends it to jobs that their owner deletes; the walltime is watched here."""
-        return signal_name != "SIGTERM"
-
-    def resubmit(self, started_at: float) -> int:
-        """Submit the script again, to begin when this job has ended."""
-        ask("qsub", "-W", f"depend=afterany:{self.here.id}", f"{self.folder}/{SCRIPT}")
-        return ExitCode.STOPPED
-
-
-class Ssh(Launcher):
-    """Hosts on which one may log in."""
-
-    name = "ssh"
-    has_exact_cpus = True
-
-    def planned_cpus(self) -> list[int | None]:
-        """Return what the list of hosts says."""
-        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
-
-    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the hosts as they were listed."""
-        return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
-
-    def remote_shell(self, host: Host, line: str) -> list[str]:
-        """Return a remote shell."""
-        return over_ssh(self.job, host, line)
-
-    def may_resume(self, signal_name: str) -> bool:
-        """Return False: a signal comes from the person at the keyboard."""
-        return False
-
-
-def over_ssh(job: Job, host: Host, line: str) -> list[str]:
-    """Return a remote shell that asks for no password; the end of its input tells the agent that we are gone."""
-    alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
-    return ["ssh", *alive, *job.ssh_options, host.name, line]
-
-
-LAUNCHERS: dict[str, type[Launcher]] = {each.name: each for each in (Slurm, Oar, Pbs, Ssh)}
-
-
-def launcher_of(job: Job, folder: Path) -> Launcher:
-    """Return the launcher of a job.
-
-    Raises:
-        LaunchError: It names one that does not exist.
-    """
-    if job.launcher not in LAUNCHERS:
-        rule = f"must name a launcher, one of {', '.join(LAUNCHERS)}"
-        raise LaunchError(where=JOB_FILE, rule=rule, got=job.launcher, fix="Launch it again.")
-    return LAUNCHERS[job.launcher](job, folder)

@@ -32,7 +32,7 @@ from study.console import write
 from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.job import Host, Job
 from study.launch.node import UP, Task
-from study.launch.schedulers import Launcher, launcher_of
+from study.launch.schedulers import Launcher
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
@@ -49,6 +49,8 @@ DRIVER_TIMEOUT_S = 75.0
 agent kills it after a minute."""
 NODE_TIMEOUT_S = 70.0
 """How long an agent may take to end a node of Ray."""
+READ_TIMEOUT_S = 5.0
+"""How long the last lines of a remote shell may take after its end, which a process that it left may hold open."""
 TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
@@ -77,7 +79,9 @@ class Agent:
             errors="replace",
             start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._await_end, daemon=True).start()
         with contextlib.suppress(OSError):  # it is gone; its end is in the inbox
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(task).decode() + "\n")
@@ -109,7 +113,12 @@ class Agent:
             return False
         return True
 
-    def _listen(self) -> None:
+    def _await_end(self) -> None:
+        code = self._process.wait()
+        self._reader.join(READ_TIMEOUT_S)
+        self._inbox.put((self, code))
+
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(UP):
@@ -117,7 +126,6 @@ class Agent:
             elif line.strip():
                 self._lines.append(line.strip())
             self._inbox.put((self, line.rstrip("\n")))
-        self._inbox.put((self, self._process.wait()))
 
 
 Event = tuple[Agent | None, str | int]
@@ -210,7 +218,7 @@ class Supervisor:
     def _start_node(self, host: Host, *, peer: str, address: str = "") -> None:
         job = self._job
         # A scheduler may count hyper-threads: then the host counts its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.has_exact_cpus else None)
+        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.scheduler is None else None)
         if not (address or job.use_head or len(self._hosts) == 1):
             num_cpus = 0
         named = {name: getattr(job, name) for name in ("interface", "port_base")}
@@ -289,10 +297,11 @@ class Supervisor:
             except queue.Empty:
                 driver.wait(0)
                 return ExitCode.STOPPED
-            if agent is driver and isinstance(said, int):
-                return self._code(driver, said)
             if agent is driver:
-                _print(str(said))
+                if isinstance(said, int):
+                    return self._code(driver, said)
+                if not said.startswith("srun: error: "):  # which repeats the code
+                    _print(said)
             elif agent is None:
                 if not self._signals:  # OAR repeats its signal
                     note(f"Received {said}; the study ends cleanly.")
@@ -386,7 +395,7 @@ def _print(line: str) -> None:
 def supervise(file: Path) -> int:
     """Run the job of a launch file; return the code to exit with."""
     try:
-        return Supervisor(launcher_of(Job.read(file), file.resolve().parent)).run()
+        return Supervisor(Launcher(Job.read(file), file.resolve().parent)).run()
     except StudyError as error:
         note(str(error))
         return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
@@ -61,7 +61,7 @@ RAY_ENVIRONMENT = {
 }
 """Environment of every Ray that this project starts."""
 SHIPPING_ENVIRONMENT = {
-    # What git ignores may well be needed: compiled parts of a package, its data. `.rayignore` is respected.
+    # What git ignores may well be needed: compiled parts of a package, its data. What a `.rayignore` names stays.
     "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",
 }
 """Environment of a driver that brings modules to the nodes of a Ray."""
@@ -102,10 +102,11 @@ HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
 _PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
 """The folder of every private Ray, and so on the command lines of its processes."""
-_ASK = (
-    "import sys; from study.ray_private import nodes_of; "
-    "print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})"
-)
+_ASK = """
+import sys
+from study.ray_private import nodes_of
+print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})
+"""
 
 
 def resolve_address(address: str | None) -> str | None:
@@ -171,7 +172,7 @@ def addresses_of_nodes(address: str) -> frozenset[str]:
 
 def _refused(address: str, reason: str) -> ClusterError:
     return ClusterError(
-        where=f"--address {address}",
+        where=address,
         rule="must be a Ray cluster of the same version that accepts us",
         got=reason,
         fix="Check `ray status`, the Ray and Python versions on both sides, and RAY_AUTH_MODE and RAY_AUTH_TOKEN.",
@@ -335,7 +336,7 @@ def tune_storage() -> Iterator[str]:
 
 @contextlib.contextmanager
 def joined_ray(
-    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
+    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False, asks_nodes: bool = True
 ) -> Iterator[ClusterShape]:
     """Join a live Ray, yield its shape, leave it as it was found.
 
@@ -343,19 +344,11 @@ def joined_ray(
         address: What `resolve_address` returned.
         runtime_env: What its nodes need for this job, as `study.machine.shipping` returns it.
         verbose: Show the logs of Ray and of the trials.
+        asks_nodes: Whether to ask the nodes about themselves; else the shape is empty.
 
     Raises:
         ClusterError: It refuses us, or a node does not answer.
     """
-    with connected_ray(address, runtime_env=runtime_env, verbose=verbose):
-        yield read_shape()
-
-
-@contextlib.contextmanager
-def connected_ray(
-    address: str, *, runtime_env: Mapping[str, Any] | None = None, verbose: bool = False
-) -> Iterator[None]:
-    """Join a live Ray without a question to its nodes; arguments and errors as of `joined_ray`."""
     # A Ray on loopback was started with PRIVATE_ENVIRONMENT. Without it, this process would look for it on the host's
     # own address: Ray replaces 127.0.0.1 by that.
     is_private = addresses_of_nodes(address) == {"127.0.0.1"}
@@ -375,17 +368,12 @@ def connected_ray(
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
             raise _refused(address, _last_line(error)) from error
         try:
-            yield
+            yield _read_shape() if asks_nodes else ClusterShape(nodes=())
         finally:
             ray.shutdown()
 
 
-def read_shape() -> ClusterShape:
-    """Return the shape of the cluster that this process has joined, asking every node about itself.
-
-    Raises:
-        ClusterError: A node does not answer, or cannot import this package.
-    """
+def _read_shape() -> ClusterShape:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -434,34 +422,31 @@ PATIENCE_S = 30.0
 """How long it may be away: Ray itself gives up after 60 s (`RAY_gcs_rpc_server_reconnect_timeout_s`)."""
 
 
-class RayWatch:
-    """Watches, in a thread, whether Ray's servers still take connections. Use as a context manager."""
+@contextlib.contextmanager
+def watching_ray(servers: Mapping[str, str], on_lost: Callable[[str], None]) -> Iterator[None]:
+    """Watch meanwhile, in a thread, whether Ray's servers still take connections.
 
-    def __init__(self, servers: Mapping[str, str], on_lost: Callable[[str], None]) -> None:
-        """Watch nothing yet.
+    Args:
+        servers: What each server is to this driver -> host:port.
+        on_lost: Called once, in another thread, with what happened.
+    """
+    ended = threading.Event()
 
-        Args:
-            servers: What each server is to this driver -> host:port.
-            on_lost: Called once, in another thread, with what happened.
-        """
-        self._servers, self._on_lost, self._ended = dict(servers), on_lost, threading.Event()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._watch, daemon=True, name="ray watch").start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-
-    def _watch(self) -> None:
-        seen = dict.fromkeys(self._servers, time.monotonic())
-        while not self._ended.wait(PERIOD_S):
-            for name, address in self._servers.items():
+    def watch() -> None:
+        seen = dict.fromkeys(servers, time.monotonic())
+        while not ended.wait(PERIOD_S):
+            for name, address in servers.items():
                 if _answers(address):
                     seen[name] = time.monotonic()
-                elif time.monotonic() - seen[name] > PATIENCE_S and not self._ended.is_set():
-                    self._on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
+                elif time.monotonic() - seen[name] > PATIENCE_S and not ended.is_set():
+                    on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
                     return
+
+    threading.Thread(target=watch, daemon=True, name="ray watch").start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _answers(address: str) -> bool:

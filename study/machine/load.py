@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -62,8 +62,7 @@ class OwnProcesses:
     """Whether other work in this Ray is foreign too; else it has CPUs of its own, of which Ray keeps account."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessTimes:
+class ProcessTimes(NamedTuple):
     """CPU time of a process up to a moment."""
 
     parent: int
@@ -73,14 +72,8 @@ class ProcessTimes:
     """Of its children that have ended, and of theirs."""
     ours: bool
 
-    @property
-    def total_s(self) -> float:
-        """Its own time and that of its children that have ended."""
-        return self.own_s + self.children_s
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTimes:
+class CpuTimes(NamedTuple):
     """What some CPUs did up to a moment, together, in seconds."""
 
     idle_s: float
@@ -93,15 +86,13 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSnapshot:
-    """What /proc showed at one moment."""
+    """What /proc showed at one moment, by the host's monotonic clock, of the CPUs that this process may use."""
 
     host: str
     machine: str
     moment_s: float
-    """By the host's monotonic clock."""
     num_cores: int
     cpus: frozenset[int]
-    """Those that this process may use."""
     times: CpuTimes
     processes: Mapping[Key, ProcessTimes]
 
@@ -112,7 +103,7 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
     """
-    host, machine, allowed = os.uname().nodename, machine_key(), usable_cpus()
+    machine, allowed = machine_key(), usable_cpus()
     try:
         early = time.monotonic(), _times(allowed)
         processes = _processes(ours, machine)
@@ -120,7 +111,7 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     except (OSError, ValueError):
         return None  # not Linux, or a container without /proc
     return LoadSnapshot(
-        host=host,
+        host=os.uname().nodename,
         machine=machine,
         moment_s=moment_s,
         num_cores=len(cores_of(allowed)),
@@ -136,11 +127,11 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
         return None
     seconds = last.moment_s - first.moment_s
     possible_s = seconds * len(first.cpus)
-    if seconds <= 0 or abs(_passed(first, last, "all_s") - possible_s) > _STEADY * possible_s:
+    idle_s, stolen_s, interrupts_s, all_s = (now - before for now, before in zip(last.times, first.times, strict=True))
+    if seconds <= 0 or abs(all_s - possible_s) > _STEADY * possible_s:
         return None
-    stolen_s = _passed(first, last, "stolen_s")
     # By what it was not: the kernel counts idleness exactly, and busy time in most configurations by samples.
-    busy_s = possible_s - stolen_s - _passed(first, last, "idle_s") - _passed(first, last, "interrupts_s")
+    busy_s = possible_s - stolen_s - idle_s - interrupts_s
     used = _used_s(first, last)
     ours_s = math.fsum(cpu_s for key, cpu_s in used.items() if last.processes[key].ours)
     active = sum(cpu_s > 0 and last.processes[key].ours for key, cpu_s in used.items())
@@ -160,11 +151,6 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
     )
 
 
-def _passed(first: LoadSnapshot, last: LoadSnapshot, what: str) -> float:
-    """Return how much a clock of all CPUs went on."""
-    return float(getattr(last.times, what) - getattr(first.times, what))
-
-
 def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
     """Return the CPU seconds between two snapshots of every process that is still there, and of its ended children.
 
@@ -179,11 +165,11 @@ def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
             if above not in ended:
                 break
             above = ended[above].parent
-        earlier[above] += process.total_s
+        earlier[above] += process.own_s + process.children_s
     used = {}
     for key, now in last.processes.items():
         if (before := first.processes.get(key)) is None:
-            used[key] = now.total_s  # it began in between
+            used[key] = now.own_s + now.children_s  # it began in between
         else:
             children_s = now.children_s - before.children_s - earlier[key[0]]
             used[key] = max(now.own_s - before.own_s, 0.0) + max(children_s, 0.0)
@@ -203,19 +189,12 @@ def _times(allowed: Iterable[int]) -> CpuTimes:
         name, *values = line.split()
         if name.startswith("cpu") and name != "cpu":
             found[int(name.removeprefix("cpu"))] = [int(value) for value in values[:8]]
-    wanted = set(allowed)
-    if not wanted <= found.keys():
+    if not set(allowed) <= found.keys():
         raise ValueError("a CPU of this process has no clock")
     # The rest of a line is contained in these.
-    _, _, _, idle, iowait, irq, softirq, steal = ticks = [
-        sum(each) for each in zip(*(found[cpu] for cpu in wanted), strict=True)
-    ]
-    return CpuTimes(
-        idle_s=(idle + iowait) * _TICK_S,
-        stolen_s=steal * _TICK_S,
-        interrupts_s=(irq + softirq) * _TICK_S,
-        all_s=sum(ticks) * _TICK_S,
-    )
+    ticks = [_TICK_S * sum(each) for each in zip(*(found[cpu] for cpu in set(allowed)), strict=True)]
+    _, _, _, idle_s, iowait_s, irq_s, softirq_s, steal_s = ticks
+    return CpuTimes(idle_s + iowait_s, steal_s, irq_s + softirq_s, sum(ticks))
 
 
 def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:

@@ -40,14 +40,6 @@ def still_runs(pid: int, started: float) -> bool:
         return True
 
 
-def pid_namespace() -> str:
-    """Return where the ids of processes count: containers count for themselves; empty when unknown."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
 def set_back(niceness: int) -> None:
     """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
 

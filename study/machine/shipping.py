@@ -20,12 +20,8 @@ from typing import Any
 from study.errors import ClusterError
 from study.space.sections import EnvironmentSpec
 
-LARGEST_MIB = 500
-"""MiB of a module. Ray (2.60) refuses a package of 512 MiB, after it has packed it."""
 LEFT_OUT = ("__pycache__", ".git", ".venv")
 """Names of files and folders that do not travel."""
-IGNORE_FILE = ".rayignore"
-"""Ray's own list of what does not travel, in a package's folder."""
 _HERE = frozenset({"study", "analysis", "__main__", "__mp_main__", "sitecustomize", "usercustomize"})
 """Top-level modules that every node has already: this project's, a process's own program, and what a Python
 runs at its start."""
@@ -54,26 +50,12 @@ class OwnModule:
         path = self.paths[0]
         if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
             return "must be a .py file or a folder", str(path)
-        if self.is_large and not (path / IGNORE_FILE).exists():
-            return f"must have at most {LARGEST_MIB} MiB", f"more in {path}"
         return None
 
     @property
-    def is_large(self) -> bool:
-        """Whether its files are more than Ray takes; stops counting there."""
-        size = 0
-        for _, file in self._files():
-            size += file.stat().st_size
-            if size > LARGEST_MIB * 2**20:
-                return True
-        return False
-
-    @property
     def digest(self) -> str | None:
-        """SHA-256 over names and contents of its files, in hexadecimal; None where it is large or cannot be read."""
+        """SHA-256 over names and contents of its files, in hexadecimal; None where one cannot be read."""
         try:
-            if self.is_large:
-                return None
             total = hashlib.sha256()
             for name, file in sorted(self._files()):
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
@@ -127,23 +109,13 @@ def runtime_env(
         folder: Every process runs in a copy of it; empty: where its node was started.
 
     Raises:
-        ClusterError: A module or the folder cannot travel.
+        ClusterError: A module cannot travel.
     """
     for module in modules:
         if module.obstacle is not None:
             rule, got = module.obstacle
-            large = f"Keep data elsewhere, name it in the package's {IGNORE_FILE}"
-            fix = large if module.is_large else "Make it a folder with an __init__.py"
-            raise ClusterError(
-                where=f"module '{module.name}'",
-                rule=f"what nodes get of module '{module.name}' {rule}",
-                got=got,
-                fix=f"{fix}, or install '{module.name}' on every node.",
-            )
-    if folder and (obstacle := OwnModule(name=folder, paths=(Path(folder),)).obstacle):
-        rule, got = obstacle
-        fix = f"Keep data elsewhere, name it in the folder's {IGNORE_FILE}, or name no working_dir."
-        raise ClusterError(where=folder, rule=f"what nodes get of it {rule}", got=got, fix=fix)
+            where, fix = f"module '{module.name}'", "Make it a folder with an __init__.py, or install it on every node."
+            raise ClusterError(where=where, rule=f"what nodes get of it {rule}", got=got, fix=fix)
     brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
     if modules:
         brought["py_modules"] = [str(module.paths[0]) for module in modules]

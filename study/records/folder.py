@@ -68,7 +68,7 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     def parse(self) -> StudySpec:
         """Return the spec."""
-        return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)))
+        return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)[0]))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""

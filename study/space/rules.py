@@ -15,8 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
+from study.space.domains import Choices, Domain, Range, checked, contains, largest, smallest, values
 from study.space.faults import as_yaml, fault, unknown
 from study.space.parameters import (
     END_FRACTION,
@@ -78,7 +80,7 @@ LEFT_OUT: tuple[Row, ...] = (
      "must be one of {s.script.acting}", "Name one, or remove it for the sum over all."),
     (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
      "Remove it, and say it in the script."),
-    (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.is_on_policy,
+    (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.traits.is_on_policy,
      "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),
     ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add kind: throughput, or remove it."),
     ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
@@ -136,7 +138,7 @@ MUST: tuple[Row, ...] = (
     ("search.objective", lambda s: s.execution == "emulated" and s.search.objective == "time_to_target_s",
      "in emulation only environment steps are a fact", "Use env_steps_to_target, or execution: real."),
     ("parameters.num_minibatches",
-     lambda s: s.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
+     lambda s: s.traits.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
      "must be the smallest of parameters.num_env_runners", "Name that, or list no smaller scale."),
@@ -218,35 +220,36 @@ _OURS = (
 """What `rllib:` may not set: the recorded spec could disagree with what ran."""
 
 
+_RLLIB = ("algorithm_config.py", "ppo/ppo.py", "impala/impala.py", "appo/appo.py")
+"""Files of Ray's that say which methods RLlib's configurations have: to read them takes a moment, to import seconds."""
+
+
 @functools.cache
-def _rllib_methods(algorithm: str) -> dict[str, set[str]]:
-    """Return method of RLlib's configuration -> its arguments, by Ray's source: to import it takes seconds."""
+def _rllib_methods() -> dict[str, set[str]]:
+    """Return method of RLlib's configurations -> its arguments; empty where Ray lies elsewhere."""
     ray, found = find_spec("ray"), dict[str, set[str]]()
-    names = ["algorithm_config", *({"APPO": "ppo impala appo", "IMPALA": "impala"}.get(algorithm, "ppo").split())]
-    for name in names if ray is not None and ray.origin is not None else ():
-        folder = Path(ray.origin).parent / "rllib" / "algorithms"  # type: ignore[union-attr,arg-type]
-        file = folder / f"{name}.py" if name == "algorithm_config" else folder / name / f"{name}.py"
-        for each in ast.parse(file.read_text(encoding="utf-8")).body:
-            for method in each.body if isinstance(each, ast.ClassDef) and each.name.endswith("Config") else ():
-                if isinstance(method, ast.FunctionDef):
-                    arguments = {argument.arg for argument in (*method.args.args, *method.args.kwonlyargs)}
-                    found.setdefault(method.name, set()).update(arguments - {"self"})
+    folder = Path(ray.origin or "" if ray else "").parent / "rllib" / "algorithms"
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for name in _RLLIB if (file := folder / name).is_file()]
+    classes = [each for tree in trees for each in tree.body if isinstance(each, ast.ClassDef)]
+    for method in (each for found_in in classes if found_in.name.endswith("Config") for each in found_in.body):
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+            arguments = (argument.arg for argument in (*method.args.args, *method.args.kwonlyargs))
+            found.setdefault(method.name, set()).update({*arguments} - {"self"})
     return found
 
 
 def of_rllib(s: StudySpec) -> Faults:
     """Yield the options of `rllib:` that RLlib has not, or that the study sets itself."""
-    methods = _rllib_methods(s.algorithm) if s.rllib else {}
+    methods = _rllib_methods() if s.rllib else {}
     for method, arguments in s.rllib.items() if methods else ():
         if method not in methods:
-            yield unknown(f"rllib.{method}", sorted(name for name in methods if not name.startswith("_")))
-            continue
-        for name in arguments:
+            yield unknown(f"rllib.{method}", sorted(methods))
+        for name in arguments if method in methods else ():
+            place, fix = f"rllib.{method}.{name}", "Remove it, and use the keys of the space."
             if name in _OURS:
-                fix = "Remove it, and use the keys of the space."
-                yield fault(f"rllib.{method}.{name}", "cannot be set: the study sets it itself", "", fix)
+                yield fault(place, "cannot be set: the study sets it itself", "", fix)
             elif name not in methods[method]:
-                yield unknown(f"rllib.{method}.{name}", sorted(methods[method]))
+                yield unknown(place, sorted(methods[method]))
 
 
 def of_script(s: StudySpec) -> Faults:
@@ -274,9 +277,9 @@ def of_script(s: StudySpec) -> Faults:
 
 def batches(s: StudySpec) -> Faults:
     """Yield the sizes that cannot run as they are written, and the ranges that hold none that can (`settings`)."""
-    if not s.is_on_policy:
+    if not s.traits.is_on_policy:
         return
-    key = "steps_per_env_runner" if s.rule("steps_per_env_runner") is not None else "train_batch_size"
+    key = "steps_per_env_runner" if "steps_per_env_runner" in s.rules else "train_batch_size"
     where, last, learners = f"parameters.{key}", max(s.scales), max(s.resources.num_learners, 1)
     batch, lanes = batch_domain(s, last), last * int(largest(s.domain("num_envs_per_env_runner")))
     minibatches = s.domain("minibatch_size") if "minibatch_size" in s.parameter_names else None
@@ -292,7 +295,7 @@ def batches(s: StudySpec) -> Faults:
         return
     for scale in s.scales:
         yield from _multiples(where, batch_domain(s, scale), _units(s, scale, sampled=isinstance(batch, Range)))
-    if minibatches is not None and s.rule("num_minibatches") is None:
+    if minibatches is not None and "num_minibatches" not in s.rules:
         yield from _multiples("parameters.minibatch_size", minibatches, [learners])
 
 
@@ -306,7 +309,7 @@ def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
     for num_envs, fragment in itertools.islice(pairs, MAX_UNITS):
         unit = batch_unit(s, scale, int(num_envs), int(fragment))
         # Steps of each runner are whole numbers too.
-        yield math.lcm(unit, scale) if sampled and s.rule("steps_per_env_runner") is not None else unit
+        yield math.lcm(unit, scale) if sampled and "steps_per_env_runner" in s.rules else unit
 
 
 def _multiples(where: str, domain: Domain, units: Iterable[int]) -> Faults:
@@ -354,7 +357,7 @@ def baselines(s: StudySpec) -> Faults:
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
     for index, baseline in enumerate(s.search.baselines):
         place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        wrong = list(_wrong_values(s, place, given)) or list(_outside(s, place, given))
+        wrong = [*_wrong_values(s, place, given)]
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
             own: Any = s.parameters
@@ -367,27 +370,25 @@ def baselines(s: StudySpec) -> Faults:
 
 
 def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
+    """Yield the values of a named setting that a parameter may not have; of a baseline those outside the space too."""
+    is_published, replaced = place == "holdup.published", [REPLACED.get(rule) for rule in s.rules]
     for name, value in given.items():
-        where, known = f"{place}.{name}", NAMES.get(name)
-        if known is None:
+        where = f"{place}.{name}"
+        if name not in NAMES:
             yield unknown(where, s.traits.names)
-        elif name not in {*s.traits.names, *s.parameter_names} or (name == SCALE and place == "holdup.published"):
+            continue
+        try:
+            checked(NAMES[name], value)
+        except PydanticCustomError as error:
+            yield fault(where, **(error.context or {}))
+            continue
+        if is_published and (name == SCALE or name not in s.traits.names):
             yield fault(where, "no such parameter here", "", _REMOVE)
-        elif not isinstance(value, known.kind) or not known.allows(value):
-            kind = "a whole number" if known.kind is int else "a number"
-            yield fault(where, f"must be {kind} {known.bounds}", value, "Change the value.")
-
-
-def _outside(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    """Yield the values of a baseline that the space does not allow."""
-    for name, value in given.items():
-        replaced = any(parameter == name and s.rule(rule) is not None for rule, parameter in REPLACED.items())
-        domain = None if replaced else s.rule(name)
-        if domain is None:
-            yield fault(f"{place}.{name}", "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
-        elif not contains(domain, value):
+        elif not is_published and (name in replaced or name not in {*s.parameter_names, *s.rules}):
+            yield fault(where, "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
+        elif not is_published and not contains(s.domain(name), value):
             fix = f"Widen parameters.{name} or change the baseline."
-            yield fault(f"{place}.{name}", f"must lie in what parameters.{name} allows", value, fix)
+            yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
 
 
 def holdup_seeds(s: StudySpec) -> Faults:
@@ -418,16 +419,16 @@ def worth_starting(s: StudySpec) -> Faults:
     if not _above(s.environment.target, s.environment.reference) and s.environment.target != s.environment.reference:
         rule, fix = "must not be above the reference, {:g}", "Lower it, or raise environment.reference."
         yield fault("environment.target", rule.format(s.environment.reference), s.environment.target, fix)
-    if (steps := s.budget.env_steps) is None or not s.is_on_policy or not s.learns:
+    if (steps := s.budget.env_steps) is None or not s.traits.is_on_policy or not s.learns:
         return
     scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
     sizes = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
     if s.holdup is not None:
         target, published = s.holdup.target_scale, s.holdup.published
-        grown = {"naive_growth": s.holdup.naive_steps_per_env_runner, "published": 0}
-        grown["published"] = int(published.get("steps_per_env_runner", 0))
-        sizes |= {name: grown[name] * target for name in s.holdup.baselines if name in grown}
-        sizes["published"] = max(sizes.get("published", 0), int(published.get("train_batch_size", 0)))
+        grown = published.get("steps_per_env_runner", 0) * target
+        own = {"naive_growth": s.holdup.naive_steps_per_env_runner * target}
+        own["published"] = int(published.get("train_batch_size", grown))
+        sizes |= {name: own[name] for name in s.holdup.baselines if name in own}
     name, batch = max(sizes.items(), key=lambda item: item[1])
     if batch > steps:
         rule = "the largest train batch must fit into it, or a trial ends after one batch"

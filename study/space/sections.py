@@ -324,10 +324,10 @@ class ThroughputSpec(Section):
 
     iterations: Whole = Field(4, ge=1)
     """Timed training iterations of each trial; one more before them is warm-up."""
-    blocks: Whole = Field(3, ge=1)
+    blocks: Whole = Field(3, ge=1, le=1_000)
     """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
 at its beginning and at its end. The number of the block is the seed of its trials."""
-    grids: dict[str, GridSpec] = Field({})  # type: ignore[valid-type]
+    grids: dict[str, GridSpec] = Field(min_length=1)  # type: ignore[valid-type]
     """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:

@@ -88,7 +88,7 @@ def fitted(spec: StudySpec, setting: Mapping[str, Value], num_env_runners: int) 
     """
     resolved = resolve(setting, num_env_runners)
     lanes = num_env_runners * int(setting["num_envs_per_env_runner"])
-    if spec.traits.asynchronous or not spec.is_on_policy or resolved["train_batch_size"] >= lanes:
+    if spec.traits.asynchronous or not spec.traits.is_on_policy or resolved["train_batch_size"] >= lanes:
         return resolved
     batch = math.lcm(lanes, max(spec.resources.num_learners, 1))
     return resolve(overlay(setting, {"train_batch_size": batch}), num_env_runners)
@@ -104,7 +104,7 @@ def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: i
         fragment: Steps that each environment takes before an asynchronous runner sends them; else without meaning.
     """
     learners = max(spec.resources.num_learners, 1)
-    if not spec.is_on_policy:
+    if not spec.traits.is_on_policy:
         return learners
     if spec.traits.asynchronous:
         return num_envs * fragment * learners
@@ -113,7 +113,7 @@ def batch_unit(spec: StudySpec, num_env_runners: int, num_envs: int, fragment: i
 
 def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
     """Return the train batches that a space allows at a scale."""
-    steps = spec.rule("steps_per_env_runner")
+    steps = spec.rules.get("steps_per_env_runner")
     if steps is None:
         return spec.domain("train_batch_size")
     if isinstance(steps, Choices):
@@ -125,8 +125,7 @@ def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
 
 def minibatch_bounds(spec: StudySpec, num_env_runners: int) -> tuple[int, int]:
     """Return the smallest and the largest minibatch that a space allows at a scale."""
-    number = spec.rule("num_minibatches")
-    if number is None:
+    if (number := spec.rules.get("num_minibatches")) is None:
         low, high = bounds(spec.domain("minibatch_size"))
         return int(low), int(high)
     (smallest, largest), (fewest, most) = bounds(batch_domain(spec, num_env_runners)), bounds(number)

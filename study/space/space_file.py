@@ -30,9 +30,6 @@ MAX_FAULTS = 100
 """Most faults of one file that are reported."""
 MAX_DEPTH = 32
 """Levels of lists and mappings in each other; shipped spaces have five."""
-MAX_VALUES = 20_000
-"""Guards against aliases that expand without end; a long text counts as a value for every `CHARACTERS`."""
-CHARACTERS = 50
 MAX_KEY = 200
 """Characters of a key."""
 _WIDTH = 120
@@ -93,11 +90,11 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
         fix = "Name a file in it."
         if (own := given / "space.yaml").is_file():
             fix = f"Of that study it is {own}; with --name {given.name} --resume the study goes on."
-        raise _error(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
+        raise SpaceError.of(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(f"{given.stem}.yaml", shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
-    raise _error(str(path), where=place, rule="no such file", got=f"'{path}'", fix=fix)
+    raise SpaceError.of(str(path), where=place, rule="no such file", got=f"'{path}'", fix=fix)
 
 
 def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
@@ -112,13 +109,15 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
             raw = stream.read(MAX_BYTES + 1)
         text = raw.decode("utf-8-sig")
     except OSError as error:
-        raise _error(str(file), rule=f"cannot be read ({error.strerror})", fix="Check its permissions.") from error
+        raise SpaceError.of(
+            str(file), where="file", rule=f"cannot be read ({error.strerror})", fix="Check its permissions."
+        ) from error
     except UnicodeDecodeError as error:
         line, fix = raw.count(b"\n", 0, error.start) + 1, "Save it as UTF-8 in your editor."
-        raise _error(str(file), rule="must be UTF-8 text", fix=fix, line=line) from error
+        raise SpaceError.of(str(file), where="file", rule="must be UTF-8 text", fix=fix, line=line) from error
     if len(raw) > MAX_BYTES:
         fix = "Give a space file; this one is too large to be one."
-        raise _error(str(file), rule=f"at most {MAX_BYTES} bytes", got="more", fix=fix)
+        raise SpaceError.of(str(file), where="file", rule=f"at most {MAX_BYTES} bytes", got="more", fix=fix)
     return _override(read_text(text, name=str(file)), overrides)
 
 
@@ -129,7 +128,7 @@ def read_text(text: str, *, name: str) -> Source:
         SpaceError: The text is not one plain YAML mapping with distinct keys.
     """
     loader = YAML(typ="safe", pure=True)
-    loader.max_depth = MAX_DEPTH + 2
+    loader.max_depth = MAX_DEPTH
     try:
         tree = loader.compose(io.StringIO(text))
     except MarkedYAMLError as error:
@@ -139,19 +138,26 @@ def read_text(text: str, *, name: str) -> Source:
         fix = "Look there, and in the line before: a space behind each colon, spaces in front of keys, quotes around "
         fix += "text with : or @, brackets in pairs."
         rule = f"must be YAML ({_printable(error.problem or str(error))})"
-        raise _error(name, rule=rule, fix=fix, line=mark.line + 1 if mark else None) from error
+        raise SpaceError.of(name, where="file", rule=rule, fix=fix, line=mark.line + 1 if mark else None) from error
     except ReaderError as error:
         rule, line = "must be YAML without special characters", text.count("\n", 0, error.position) + 1
-        raise _error(name, rule=rule, fix="Remove it.", line=line) from error
+        raise SpaceError.of(name, where="file", rule=rule, fix="Remove it.", line=line) from error
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # Where a malformed document makes the code of ruamel stumble.
-        raise _error(name, rule=f"must be YAML ({_printable(str(error))})", fix="Write plain YAML.") from error
+        raise SpaceError.of(
+            name, where="file", rule=f"must be YAML ({_printable(str(error))})", fix="Write plain YAML."
+        ) from error
     reader = _Reader(loader.constructor)
     content = reader.value(tree, ()) if isinstance(tree, MappingNode) else None
     if reader.faults:
         raise SpaceError(name, reader.faults[:MAX_FAULTS])
     if content is None:
-        raise _error(name, rule="must be a mapping of keys to values", fix="Write keys such as environment: and so on.")
+        raise SpaceError.of(
+            name,
+            where="file",
+            rule="must be a mapping of keys to values",
+            fix="Write keys such as environment: and so on.",
+        )
     return Source(name=name, content=content, lines=reader.lines)
 
 
@@ -174,26 +180,22 @@ class _Reader:
     def __init__(self, constructor: Any) -> None:
         self.lines: dict[str, int] = {}
         self.faults: list[Fault] = []
-        self._constructor, self._left = constructor, MAX_VALUES
+        self._constructor = constructor
 
     def value(self, node: Node, place: Place) -> Any:
         """Return a node as plain Python values; None where it is refused."""
-        length = len(node.value) // CHARACTERS if isinstance(node, ScalarNode) else 0
-        before, self._left = self._left, self._left - 1 - length
-        if self._left < 0 or len(place) > MAX_DEPTH:
-            if before >= 0:
-                rule = f"at most {MAX_VALUES} values, {MAX_DEPTH} in each other, and no longer texts"
-                self._refuse(place[:3], rule=rule, fix="Nest less, and do not nest aliases.")
-            return None
-        if str(node.tag).removeprefix(_TAG) not in _PLAIN:
-            fix = "Write a plain value. Put it in quotes if it is text."
-            self._refuse(place, rule="tags and dates are not allowed", got=_printable(str(node.tag)), fix=fix)
-            return None
-        if isinstance(node, MappingNode):
+        if node.anchor is not None:  # aliases can expand without end
+            self._refuse(place, rule="anchors and aliases are not allowed", fix="Write the value again.")
+        elif str(node.tag).removeprefix(_TAG) not in _PLAIN:
+            rule, got = "tags and dates are not allowed", _printable(str(node.tag))
+            self._refuse(place, rule=rule, got=got, fix="Write a plain value. Put it in quotes if it is text.")
+        elif isinstance(node, MappingNode):
             return self._mapping(node, place)
-        if not isinstance(node, ScalarNode):
+        elif isinstance(node, ScalarNode):
+            return self._scalar(node, place)
+        else:
             return [self.value(each, (*place, index)) for index, each in enumerate(node.value)]
-        return self._scalar(node, place)
+        return None
 
     def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -210,7 +212,7 @@ class _Reader:
             elif text in result:
                 self._refuse((*place, text), rule="keys must be distinct", fix="Remove one of the two.", line=line)
             else:
-                self.lines[dotted((*place, text))] = line
+                self.lines[_dotted((*place, text))] = line
                 result[text] = self.value(value, (*place, text))
         return result
 
@@ -230,7 +232,7 @@ class _Reader:
         return value
 
     def _refuse(self, place: Place, *, rule: str, fix: str, got: str = "", line: int | None = None) -> None:
-        where = dotted(place)
+        where = _dotted(place)
         self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, line=line or self.lines.get(where)))
 
 
@@ -240,14 +242,13 @@ def _printable(text: str) -> str:
 
 
 def _override(source: Source, overrides: Sequence[str]) -> Source:
-    content, lines, faults = copy.deepcopy(source.content), dict(source.lines), []
+    content, lines = copy.deepcopy(source.content), dict(source.lines)
     for override in overrides:
         key, equals, text = override.partition("=")
         *parents, last = key.split(".")
         if not equals or not last or not all(parents):
             rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
-            faults.append(Fault(where="--set", rule=rule, got=f"'{override}'", fix=fix))
-            continue
+            raise SpaceError.of(source.name, where="--set", rule=rule, got=f"'{override}'", fix=fix)
         node = content
         for part in parents:
             if not isinstance(node.get(part), dict):
@@ -256,17 +257,8 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
         node[last] = read_text(f"value: {text}", name=f"--set {key}").content["value"]
         lines = {place: line for place, line in lines.items() if not place.startswith(f"{key}.")}
         lines[key] = 0  # the value no longer comes from a line of the file
-    if faults:
-        raise SpaceError(source.name, faults)
     return Source(name=source.name, content=content, lines=lines)
 
 
-def _error(
-    name: str, *, where: str = "file", rule: str, got: str = "", fix: str, line: int | None = None
-) -> SpaceError:
-    return SpaceError.of(name, where=where, rule=rule, got=got, fix=fix, line=line)
-
-
-def dotted(place: Place) -> str:
-    """Return the name of a place as messages show it: `parameters.lr`."""
+def _dotted(place: Place) -> str:
     return ".".join(map(str, place)) or "file"

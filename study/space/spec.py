@@ -6,7 +6,7 @@ schema's version: a new key whose default does what was done before stops no res
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_origin
 
@@ -155,16 +155,10 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         return ALGORITHMS[self.algorithm] if self.script is None else self.script.traits
 
     @property
-    def is_on_policy(self) -> bool:
-        """Whether a train batch is what the runners sampled for it; else it is drawn from a replay buffer."""
-        return self.traits.is_on_policy
-
-    @property
     def set_by_study(self) -> dict[str, Domain]:
         """The parameters and rules to which the study gives another value than the script; without one all."""
         values = {} if self.script is None else self.script.defaults
-        rules = {name: domain for name in RULES if (domain := self.rule(name)) is not None}
-        domains = {name: self.domain(name) for name in self.parameter_names} | rules
+        domains = {name: self.domain(name) for name in self.parameter_names} | self.rules
         return {name: domain for name, domain in domains.items() if name not in values or values[name] != domain}
 
     @property
@@ -185,16 +179,16 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         domain: Domain = self.traits.given.get(name, getattr(self.parameters, attribute(name)))
         return domain
 
-    def rule(self, name: str) -> Domain | None:
-        """Return what the algorithm or the space says about rule `name`; None where it is not used."""
-        return self.domain(name)
+    @property
+    def rules(self) -> dict[str, Domain]:
+        """Rule -> what the algorithm or the space says about it, of those that are used."""
+        return {name: domain for name in RULES if (domain := self.domain(name)) is not None}
 
     @property
     def _domains(self) -> dict[str, Domain]:
         """What is known about everything but the scale: rules in place of what they replace."""
-        rules = {name: domain for name in RULES if (domain := self.rule(name)) is not None}
-        left = [name for name in self.parameter_names if name not in {SCALE, *(REPLACED.get(rule) for rule in rules)}]
-        return {name: self.domain(name) for name in left} | rules
+        left_out = {SCALE, *(REPLACED.get(rule) for rule in self.rules)}
+        return {name: self.domain(name) for name in self.parameter_names if name not in left_out} | self.rules
 
     @property
     def scales(self) -> tuple[int, ...]:
@@ -222,12 +216,10 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         """Why runners cannot be emulated, whatever samples; empty where they can."""
         if self.traits.asynchronous:
             return f"how old a policy {self.algorithm} learns from depends on the clock, and emulation has none"
-        if not self.is_on_policy:
+        if not self.traits.is_on_policy:
             return f"how often {self.algorithm} learns depends on the number of runner processes"
         if self.script is not None and self.script.sharing == "wrong":
-            return (
-                f"{self.environment.id} keeps state in its process: it plays another episode beside a second one there"
-            )
+            return f"{self.environment.id} keeps state in its process: beside a second one it plays another episode"
         return ""
 
     @property
@@ -243,8 +235,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def fused_left_out(self) -> str:
         """Why the fused learner does not serve, as far as the space tells; one that is asked for, a trial tries."""
-        own = {"rllib": "learner: rllib is set", "auto": self.fused_obstacle}
-        return own.get(self.learner, "")
+        return {"rllib": "learner: rllib is set", "auto": self.fused_obstacle}.get(self.learner, "")
 
     @property
     def fused_obstacle(self) -> str:
@@ -287,9 +278,8 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def own_code(self) -> tuple[str, ...]:
         """Modules and scripts of a person's own that a trial runs: `module:Class`, `my_train.py:make_config`."""
-        if self.config is not None:
-            return (self.config,)
-        return tuple(each for each in (self.environment.id, self.evaluated_environment.id) if ":" in each)
+        named = self.config or self.environment.id
+        return (named,) if self.config is not None or ":" in named else ()
 
     @property
     def is_scored(self) -> bool:
@@ -343,50 +333,49 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
 NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
-_CHOSE_NOTHING = ("parameters.", "script.", "search.", "budget.")
-"""Sections of which a key that is withdrawn left every trial as this version runs it."""
+_CHOSE_NOTHING = (
+    *("script.own_parts", "search.anchors", "search.min_env_steps_per_s", "budget.allow_larger_batch"),
+    *("parameters.vtrace_clip_rho_threshold", "parameters.vtrace_clip_pg_rho_threshold"),
+    *("parameters.circular_buffer_num_batches", "parameters.circular_buffer_iterations_per_batch"),
+    "parameters.target_network_update_freq",
+)
+"""Keys of earlier versions without which trials run as before."""
+_CHOSE_TRIALS = (
+    *("environment.normalize_observations", "standardization", "throughput.allocation"),
+    *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
+)
+"""Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
 
 
-def as_of_now(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded spec of an earlier version in the words of this one, without the keys that nothing reads now.
+def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults.
 
-    Keys that it lacks have their defaults.
+    Keys that nothing reads any more are left out. Beside it stand those of `_CHOSE_TRIALS` that say something: such a
+    study can be read and not resumed.
     """
-    content = dict(recorded)
+    content, gone = dict(recorded), list[str]()
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
         content["learner"] = "fused"
     if isinstance(search := content.get("search"), dict) and "anchors" in search:
-        content["search"] = {**search, "baselines": search["anchors"]}
-    known: dict[str, Any] = _known(StudySpec, content)
+        content["search"] = {"baselines": search["anchors"], **search}
+    return _known(StudySpec, content, "", gone), gone
+
+
+def _known(model: type[BaseModel], content: Mapping[str, Any], above: str, gone: list[str]) -> dict[str, Any]:
+    """Return what of a section this version knows; adds to `gone` the places that it does not know any more."""
+    fields, known = {info.alias or name: info for name, info in model.model_fields.items()}, {}
+    for key, value in content.items():
+        place, inner = f"{above}{key}", inner_model(fields[key]) if key in fields else None
+        if isinstance(value, dict) and "low" in value:
+            inner = Range
+        if key not in fields:
+            chose = place in _CHOSE_TRIALS or key == "step"
+            if value and chose:
+                gone.append(place)
+            elif value and place not in _CHOSE_NOTHING:
+                known[key] = value  # of a later version: it is refused
+        elif inner is None or not isinstance(value, dict) or get_origin(fields[key].annotation) is dict:
+            known[key] = value
+        else:
+            known[key] = _known(inner, value, f"{place}.", gone)
     return known
-
-
-def gone_from(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the keys by which an earlier version ran trials that this one does not run."""
-    said = (place for place, value in _differing(recorded, as_of_now(recorded)) if value not in (None, False, 0))
-    return [place for place in said if place.endswith(".step") or not place.startswith(_CHOSE_NOTHING)]
-
-
-def _known(model: type[BaseModel], content: Any) -> Any:
-    """Return what of a section, or of a list of such, the schema has keys for."""
-    if isinstance(content, list):
-        return [_known(model, each) for each in content]
-    if not isinstance(content, dict):
-        return content
-    known = {}
-    for name, info in model.model_fields.items():
-        key = info.alias or name
-        if key in content:
-            value = content[key]
-            inner = Range if isinstance(value, dict) and "low" in value else inner_model(info)
-            known[key] = value if inner is None or get_origin(info.annotation) is dict else _known(inner, value)
-    return known
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield place and value of what is missing now."""
-    for name, value in before.items():
-        if name not in now:
-            yield f"{above}{name}", value
-        elif isinstance(value, dict):
-            yield from _differing(value, now[name], f"{above}{name}.")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from study.errors import Fault
-from study.space.domains import Choices, ParametersSpec, Range
+from study.space.domains import ParametersSpec
 from study.space.faults import fault
-from study.space.parameters import MAX_TRIALS, PARAMETERS, RULES, SCALE, Value
+from study.space.parameters import SCALE, Value
 from study.space.rules import batches
 from study.space.sections import AXES, LEARNERS
 from study.space.settings import overlay, resolve, spec_of
@@ -100,19 +100,15 @@ def cells(s: StudySpec) -> Iterator[Fault]:
 
 
 def _base_faults(s: StudySpec) -> Iterator[Fault]:
-    for name in (*s.parameter_names, *RULES):
-        domain = s.domain(name) if name in PARAMETERS else s.rule(name)
-        if isinstance(domain, (Choices, Range)):
-            got = "a list" if isinstance(domain, Choices) else "a range"
-            more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
-            yield fault(f"parameters.{name}", "the base cell has one value", got, f"Give one value{more}.")
+    varied = [*s.tuned, *([SCALE] if len(s.scales) > 1 else [])]
+    for name in varied:
+        more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
+        yield fault(f"parameters.{name}", "the base cell has one value", "several", f"Give one value{more}.")
 
 
 def _grid_faults(s: StudySpec) -> Iterator[Fault]:
     assert s.throughput is not None
-    grids, blocks = s.throughput.axes(), s.throughput.blocks
-    if not grids:
-        yield fault("throughput.grids", "there must be something to compare", "no grid", "Add a grid.")
+    grids = s.throughput.axes()
     for name, axes in grids.items():
         if not axes:
             rule, got = "must vary something", f"no axis of {', '.join(AXES)}"
@@ -121,6 +117,3 @@ def _grid_faults(s: StudySpec) -> Iterator[Fault]:
     if (total := sum(sizes.values())) > MAX_CELLS:
         where = f"throughput.grids.{max(sizes, key=lambda name: sizes[name])}"
         yield fault(where, f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
-    elif total * blocks > MAX_TRIALS:
-        got = f"{blocks} blocks of {total} cells"
-        yield fault("throughput.blocks", f"at most {MAX_TRIALS} trials in all", got, "Lower it.")

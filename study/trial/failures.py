@@ -83,15 +83,20 @@ def place_of(error: BaseException) -> str:
     """
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     frames += _REMOTE_FRAME.findall("\n".join([str(error), *getattr(error, "__notes__", ())]))
-    for file, line, name in reversed(frames):
-        path = Path(file).resolve()
-        if (
-            not file.startswith("<")
-            and not _OF_PACKAGES & {*path.parts}
-            and not str(path).startswith((*_OF_PYTHON, _OURS))
-        ):
-            return f"{Path(file).name}, line {line}, in {name}"
-    return ""
+    own = (f"{Path(file).name}, line {line}, in {name}" for file, line, name in reversed(frames) if _is_own(file))
+    return next(own, "")
+
+
+def _is_own(file: str) -> bool:
+    path = Path(file).resolve()
+    elsewhere = file.startswith("<") or _OF_PACKAGES & {*path.parts} or str(path).startswith((*_OF_PYTHON, _OURS))
+    return not elsewhere
+
+
+def is_own_exit(error: BaseException) -> bool:
+    """Return whether a person's own code called `sys.exit`; Ray raises the same where it is told to end a process."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, SystemExit) and bool(frames) and _is_own(frames[-1].filename)
 
 
 def node_was_lost(error: BaseException) -> bool:

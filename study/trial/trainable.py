@@ -14,7 +14,7 @@ from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
+from study.trial.failures import TRACEBACKS, causes, described, is_own_exit, node_was_lost, original, place_of, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class StudyTrial(Trainable):
             if result.done:
                 self.cleanup()  # Tune does not call it where the next trial gets this process
             return result.packed()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and not is_own_exit(error):
+                raise
             lost, place = was_lost(error), next(filter(None, map(place_of, causes(error))), "")
             if isinstance(error, TrialLostError if lost else TrialError):
                 error.place = place

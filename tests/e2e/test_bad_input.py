@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.errors import ClusterError, RecordError, SpaceError, StudyError, TrackingError
-from study.machine.cluster import resolve_address
 from tests.e2e.commands import SPACE, command, environment, run
 
 pytestmark = pytest.mark.quick
@@ -69,31 +68,6 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, text
     (place / "space.yaml").write_text(text)
     (fault,) = refused("run", "space.yaml").faults
     assert (fault.where, fault.line is not None) == (where, True)
-
-
-QT = next(Path("/usr/lib").glob("*/libQt5Gui.so.5"), None)
-
-
-@pytest.mark.packages
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to hide a library")
-@pytest.mark.skipif(QT is None, reason="libqt5gui5 is not installed")
-def test_procgen_without_its_library_names_the_package(place):
-    pytest.importorskip("envpool")
-    folder, over = QT.parent, place / "over"
-    over.mkdir()
-    hide = (  # a device 0,0 on the upper side of an overlay is a file that is not there
-        f"mount -t tmpfs none {over} && mkdir {over}/upper {over}/work && mknod {over}/upper/{QT.name} c 0 0 && "
-        f"mount -t overlay -o lowerdir={folder},upperdir={over}/upper,workdir={over}/work overlay {folder}"
-    )
-    if run(["unshare", "--mount", "sh", "-c", hide], place).returncode:
-        pytest.skip("no overlay can be mounted here")
-    words = shlex.join(command("--space", "space.yaml", "--set", "environment.id=procgen:coinrun"))
-    done = run(["unshare", "--mount", "sh", "-c", f"{hide} && exec {words}"], place)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "libQt5Gui.so.5: cannot open" in done.stderr
-    assert "apt install libqt5gui5" in done.stderr
-    assert "qtbase5-dev" not in done.stderr
-    assert not (place / "studies").exists()
 
 
 @pytest.mark.parametrize(
@@ -159,13 +133,6 @@ def test_what_cannot_be_reported_is_refused(words, said):
 def test_a_misspelt_call_is_answered_with_what_to_type(words, said):
     result = CliRunner().invoke(cli.app, words)
     assert (result.exit_code, said in result.output) == (2, True), result.output
-
-
-def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
-    done = run(command("nowhere.yaml"), place)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("nowhere.yaml: 1 problem\n  --space: no such file")
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["run_study.py"], ["-m", "study", "spaces"]])
@@ -235,15 +202,6 @@ def test_an_address_where_something_else_answers():
             server.shutdown()  # else its thread spins on the closed socket, for as long as the tests last
 
 
-def test_auto_without_a_ray_on_this_machine():
-    try:
-        pytest.skip(f"a Ray runs at {resolve_address('auto')}: the study would join it")
-    except ClusterError as error:
-        if "no Ray of yours" not in str(error):
-            pytest.skip(str(error))
-    assert "--address auto" in str(refused("run", "space.yaml", "--address", "auto"))
-
-
 def test_help_plan_and_refusals_do_not_import_an_engine(place):
     calls = [
         ["--help"],
@@ -298,3 +256,10 @@ def test_any_encoding_and_a_closed_output_serve(before, behind, place):
     line = f"{before} {shlex.quote(sys.executable)} -m study run --dry-run space.yaml {behind}"
     done = subprocess.run(["bash", "-c", line], cwd=place, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
+    done = run(command("nowhere.yaml"), place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("nowhere.yaml: 1 problem\n  --space: no such file")
+    assert "Traceback" not in done.stderr

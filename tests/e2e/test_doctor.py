@@ -1,16 +1,13 @@
 """`python -m study doctor` as a person types it: faults planted on a machine, a live cluster and an MLflow server."""
 
-import contextlib
 import json
-import signal
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.e2e.clusters import Cluster
-from tests.e2e.commands import SPACE, environment, run, study
+from tests.e2e.commands import SPACE, run, study
 
 
 def doctor(place, *words, before=(), timeout=200):
@@ -77,20 +74,6 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     assert lines[-1].endswith("a study would fail here, or its numbers be wrong.")
 
 
-SITE = """
-import importlib.abc
-import sys
-
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("study", "analysis"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-"""
-"""A node whose Python cannot import this project."""
-
-
 @pytest.fixture
 def uneven():
     clusters = []
@@ -104,17 +87,9 @@ def uneven():
         cluster.stop()
 
 
-def plant(folder: Path) -> Path:
-    """Make a folder that spoils the Python that has it on its path."""
-    (folder / "sitecustomize.py").write_text(SITE)
-    return folder
-
-
 @pytest.mark.heavy
 def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, uneven):
     (tmp_path / "space.yaml").write_text(SPACE + "execution: real\n")
-    spoilt = tmp_path / "spoilt"
-    spoilt.mkdir()
     cores = psutil.cpu_count(logical=False) or 1
     cluster = uneven(RAY_worker_niceness="0", OMP_NUM_THREADS="1")
     cluster.start_head(num_cpus=1)
@@ -134,24 +109,9 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
     assert_says(findings, "CPUs", "warn", f"127.0.0.2: Ray hands out {cores + 3} CPUs", "are one machine")
     assert f"{at_head}: OMP" not in findings["CPUs"][1]
 
-    cluster.own |= {"PYTHONPATH": str(plant(spoilt))}
-    cluster.add_node(1, "127.0.0.3")
-    cluster.own |= {"PYTHONPATH": environment()["PYTHONPATH"]}
-    code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
-    assert code == 2
-    assert_says(findings, "ray", "fail", "127.0.0.3: ", "No module named 'study'")
-
-    cluster.raylet("127.0.0.2").send_signal(signal.SIGSTOP)
-    try:
-        code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
-    finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            cluster.raylet("127.0.0.2").send_signal(signal.SIGCONT)
-    assert "127.0.0.2" in findings["ray"][1]  # silent, or dead where Ray itself has noticed meanwhile
-
     cluster.raylet("127.0.0.2").kill()
     deadline = time.monotonic() + 60
-    while cluster.state(0)["nodes"] > 2:
+    while cluster.state(0)["nodes"] > 1:
         assert time.monotonic() < deadline, "Ray does not notice"
     _, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
-    assert_says(findings, "ray", "fail", "1 node died and did not come back: 127.0.0.2")
+    assert_says(findings, "ray", "warn", "1 node died and did not come back: 127.0.0.2")

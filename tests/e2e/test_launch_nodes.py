@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from tests.testbed.namespaces import SHARED
-from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left
+from tests.testbed.namespaces import SHARED, SOURCES
+from tests.testbed.studies import ACTIVATE, NAME, LaunchedStudy, assert_nothing_left
+from tests.testbed.watch import watching
 from tests.waiting import until
 
 ROOT = f"{SHARED}/tmp"
@@ -21,7 +22,7 @@ FOREIGN = ("rl-baselines-env", "rl-20000-abcdef", "rl-20001-20000")
 def run_on_slurm(slurm, study, nodes, options):
     job = study.launch("slurm", "--nodes", nodes, "--walltime", "0:20:00", *options)
     ended = slurm.wait_for_state(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", timeout_s=900)
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), slurm.log_of(job)
+    assert [ended[key] for key in ("JobState", "ExitCode", "Restarts")] == ["COMPLETED", "0:0", "0"], slurm.log_of(job)
     return slurm.log_of(job)
 
 
@@ -29,13 +30,13 @@ def run_on_oar(oar, study, nodes, options):
     job = study.launch("oar", "--nodes", nodes, "--walltime", "0:20:00", *options)
     oar.wait_for_state(job, "Terminated", "Error", timeout_s=900)
     log = "\n".join(path.read_text() for path in study.folder.parents[1].rglob("job-*.log"))
-    assert (oar.state(job), oar.exit_code(job)) == ("Terminated", 0), log
+    assert (oar.state(job), oar.exit_code(job), oar.successor(job)) == ("Terminated", 0, None), log
     return log
 
 
 def run_over_ssh(hosts, study, nodes, options):
     names = ",".join(host.name for host in hosts.nodes[:nodes])
-    words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", names, "--out", "studies", "--name", NAME, *options)
+    words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", names, "--out", "studies", *ACTIVATE, *options)
     done = hosts.study(*words, cwd=study.place, timeout_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -60,11 +61,15 @@ def test_a_study_runs_to_its_end(scheduler, nodes, root, request):
         hosts.ctl.run("install", "-d", "-m", "1777", ROOT)
         hosts.ctl.run("mkdir", "-p", *(f"{ROOT}/{name}/bin" for name in FOREIGN), user="tester")
         options += ["--temp-root", ROOT]
-    log = RUN[scheduler](system, study, nodes, options)
+    with watching(hosts) as watch:
+        log = RUN[scheduler](system, study, nodes, options)
     assert f"Ray is up: {nodes} node{'s' if nodes > 1 else ''} with 2 CPUs." in log, log
     study.assert_whole()
     started = [record for record in study.records() if record.kind == "trial_started"]
     assert {record.execution for record in started} == {"real"}, "a runner and its trial have a CPU each"
+    assert not watch.without_token
+    if nodes == 2:
+        watch.assert_private()
     assert_nothing_left(hosts.nodes)
     if root == "shared":
         assert sorted(path.name for path in (hosts.shared / "tmp").iterdir()) == sorted(FOREIGN)
@@ -76,9 +81,11 @@ def test_the_death_of_the_head_is_told_at_once_with_its_last_lines(ssh_hosts):
     """It dies while the second node starts, for which the launch would wait another five minutes."""
     study = LaunchedStudy(ssh_hosts, "headless", num_trials=1)
     head, slow = ssh_hosts.nodes
-    stuck = "[ $(uname -n) = n1 ] || sleep 1000"
+    stuck = f"{ACTIVATE[1]}; [ $(uname -n) = n1 ] || sleep 1000"
     words = ("launch", "ssh", f"{NAME}.yaml", "--hosts", "n1,n2", "--cpus-per-node", 2, "--activate", stuck)
-    command = ssh_hosts.ctl.words([sys.executable, "-m", "study", *words], user="tester", cwd=study.place)
+    command = ssh_hosts.ctl.words(
+        [sys.executable, "-m", "study", *words], user="tester", cwd=study.place, environment=SOURCES
+    )
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

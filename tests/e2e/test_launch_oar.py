@@ -4,7 +4,6 @@ import pytest
 
 from tests.testbed.oar import ENDED
 from tests.testbed.studies import LaunchedStudy, assert_nothing_left
-from tests.testbed.watch import watching
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(1800)
@@ -20,25 +19,6 @@ def submit(study, *options, scheduler_options=()):
 
 def log_of(study):
     return "\n".join(path.read_text() for path in study.folder.parents[1].rglob("job-*.log"))
-
-
-@pytest.mark.minutes
-def test_a_study_runs_on_two_nodes_and_survives_the_epilogue(oar):
-    hosts = oar.hosts
-    study = LaunchedStudy(hosts, "small", num_trials=2)
-    keepsake = "/tmp/of-tester"
-    for node in hosts.nodes:
-        node.run("touch", keepsake, user="tester")
-    with watching(hosts) as watch:
-        job = submit(study, "--walltime", "0:40:00")
-        oar.wait_for_state(job, *ENDED, timeout_s=500)
-    assert (oar.state(job), oar.exit_code(job)) == ("Terminated", 0), log_of(study)
-    assert oar.successor(job) is None
-    study.assert_whole()
-    assert study.num_sessions() == 1
-    watch.assert_private()
-    assert not watch.without_token
-    assert_nothing_left(hosts.nodes)
 
 
 def see_the_next_job_through(oar, study, job):

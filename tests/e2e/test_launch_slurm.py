@@ -8,7 +8,6 @@ import pytest
 from tests.testbed.namespaces import ROOT
 from tests.testbed.slurm import ENDED
 from tests.testbed.studies import LaunchedStudy, assert_nothing_left, assert_nothing_runs
-from tests.testbed.watch import watching
 from tests.waiting import until
 
 TWO_NODES = ("--nodes", 2, "--cpus-per-node", 2)
@@ -16,20 +15,6 @@ TWO_NODES = ("--nodes", 2, "--cpus-per-node", 2)
 
 def submit(study, *options, scheduler_options=()):
     return study.launch("slurm", *TWO_NODES, *options, "--", "--partition=low", *scheduler_options)
-
-
-@pytest.mark.minutes
-def test_a_study_runs_on_two_nodes_and_leaves_nothing_behind(slurm):
-    hosts = slurm.hosts
-    study = LaunchedStudy(hosts, "small", num_trials=2)
-    with watching(hosts) as watch:
-        job = submit(study, "--walltime", "0:05:00")
-        ended = slurm.wait_for_state(job, *ENDED, timeout_s=240)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "0"), slurm.log_of(job)
-    study.assert_whole()
-    watch.assert_private()
-    assert not watch.without_token
-    assert_nothing_left(hosts.nodes)
 
 
 def see_it_through(slurm, study, job):
@@ -103,17 +88,6 @@ def test_the_signal_before_the_walltime_requeues_the_study_and_it_resumes(slurm)
     assert "Received SIGUSR1" in slurm.log_of(job)
     slurm.set_time_limit(job, 40)
     see_it_through(slurm, study, job)
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(1800)
-def test_a_job_that_is_too_short_for_a_trial_is_not_requeued_for_ever(slurm):
-    study = LaunchedStudy(slurm.hosts, "too-short", num_trials=1, env_steps=2_000_000)
-    job = submit(study, "--walltime", "0:03:00")
-    ended = slurm.wait_for_state(job, *ENDED, timeout_s=300)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "69:0", "0"), slurm.log_of(job)
-    assert "must be long enough for one trial" in slurm.log_of(job)
-    assert_nothing_left(slurm.hosts.nodes)
 
 
 @pytest.mark.heavy

@@ -7,21 +7,23 @@ import sys
 
 import pytest
 
-from tests.testbed.namespaces import ADDRESSES
-from tests.testbed.studies import NAME, LaunchedStudy, assert_nothing_left, assert_nothing_runs
+from tests.testbed.namespaces import ADDRESSES, SOURCES
+from tests.testbed.studies import ACTIVATE, NAME, LaunchedStudy, assert_nothing_left, assert_nothing_runs
 from tests.testbed.watch import watching
 from tests.waiting import until
 
 pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 
-LAUNCH = ("launch", "ssh", f"{NAME}.yaml", "--hosts", "n1,n2", "--cpus-per-node", 2, "--out", "studies", "--name", NAME)
+LAUNCH = ("launch", "ssh", f"{NAME}.yaml", "--hosts", "n1,n2", "--cpus-per-node", 2, "--out", "studies", *ACTIVATE)
 
 
 @contextlib.contextmanager
 def launched(hosts, study):
     """Launch on `ctl`, in the foreground as a person would; yield the process and its log."""
     log = study.folder.parents[1] / "log"
-    words = hosts.ctl.words([sys.executable, "-m", "study", *LAUNCH], user="tester", cwd=study.place)
+    words = hosts.ctl.words(
+        [sys.executable, "-m", "study", *LAUNCH], user="tester", cwd=study.place, environment=SOURCES
+    )
     with log.open("w") as file:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
     try:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -96,29 +95,6 @@ def test_a_study_on_one_host_runs_on_all_its_cpus_from_start_to_end(place):
         assert not list(root.iterdir())
     assert not token_file.exists()
     assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 1)
-    assert not await_nothing(place)
-
-
-@pytest.mark.heavy
-def test_a_killed_raylet_ends_the_job_and_the_next_one_resumes(place):
-    process = launch(place)
-    read_until(process, "trial 0")
-    folder = json.loads((place / "studies" / "s.launch" / "ray.json").read_text())["hosts"][1]["folder"]
-    raylets = [
-        each.pid
-        for each in psutil.process_iter(["name", "cmdline"])
-        if each.info["name"] == "raylet" and f"{folder}/" in " ".join(each.info["cmdline"] or [])
-    ]
-    assert len(raylets) == 1
-    os.kill(raylets[0], signal.SIGKILL)
-    said = process.stdout.read()
-    assert process.wait() == 75, said
-    assert "there: a node of Ray is lost" in said
-    assert not await_nothing(place)
-    again = launch(place)
-    said = again.stdout.read()
-    assert again.wait() == 0, said
-    assert_whole(place / "studies" / "s", f"sqlite:///{place}/mlflow.db", 4)
     assert not await_nothing(place)
 
 

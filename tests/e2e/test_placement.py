@@ -1,4 +1,4 @@
-"""Where runners are on a cluster of several nodes, what a lost node or a busy neighbour does, and trials alone."""
+"""Where runners are on a cluster of several nodes."""
 
 import contextlib
 import os
@@ -25,46 +25,20 @@ def cluster_of(*cpus: int):
         cluster.stop()
 
 
-@pytest.fixture(scope="module")
-def wide():
+@pytest.mark.minutes
+def test_a_trial_is_spread_as_the_space_says(tmp_path):
+    (tmp_path / "space.yaml").write_text(THREE)
     with cluster_of(4, 4, 4) as cluster:
-        yield cluster
-
-
-def study_of(place, name):
-    return place / "studies" / name
-
-
-def trial_on(cluster, place, space, *options):
-    """Run one trial on a cluster; return what the command said, and the record of the trial that was built."""
-    (place / "space.yaml").write_text(space)
-    words = ["--trials", "1", *options, "--address", cluster.address]
-    done = run([*cluster.settings, *command("--space", "space.yaml", *words)], place, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = of_kind(place, "space", TrialBuilt)
-    return done.stdout, built
-
-
-def of_kind(place, name, kind):
-    return [record for record in records(study_of(place, name)) if isinstance(record, kind)]
-
-
-@pytest.mark.parametrize(
-    ("placement", "nodes"),
-    [
-        pytest.param("spread", 3, marks=pytest.mark.minutes),
-        pytest.param("pack", 1, marks=pytest.mark.heavy),
-    ],
-)
-def test_a_trial_is_packed_or_spread_as_the_space_says(tmp_path, wide, placement, nodes):
-    _, built = trial_on(wide, tmp_path, THREE, "--set", f"resources.placement={placement}")
+        words = ["--trials", "1", "--set", "resources.placement=spread", "--address", cluster.address]
+        done = run([*cluster.settings, *command("--space", "space.yaml", *words)], tmp_path, timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+        addresses = {cluster.address.rpartition(":")[0], "127.0.0.2", "127.0.0.3"}
+    (built,) = [each for each in records(tmp_path / "studies" / "space") if isinstance(each, TrialBuilt)]
     assert [(each["process"], each["number"], each["runners"]) for each in built.placement] == [
         ("main", 0, []),
         *(("runner", number, [number]) for number in (1, 2, 3)),
     ]
-    assert len({each["node"] for each in built.placement}) == nodes
-    addresses = {wide.address.rpartition(":")[0], "127.0.0.2", "127.0.0.3"}
-    assert {each["node"] for each in built.placement} <= addresses
+    assert {each["node"] for each in built.placement} == addresses
     counts = {node: sum(each["node"] == node for each in built.placement) for node in addresses}
-    assert built.processes_per_node == {node: count for node, count in counts.items() if count}
+    assert built.processes_per_node == counts
     assert {each["host"] for each in built.placement} == {os.uname().nodename}

@@ -15,7 +15,6 @@ from tests.e2e.commands import assert_whole
 from tests.testbed.namespaces import ADDRESSES
 from tests.testbed.studies import NAME, SPACE
 from tests.testbed.watch import watching
-from tests.waiting import until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
 
@@ -105,21 +104,3 @@ def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, lab, own_
     assert watch.tokens
     assert not watch.exposed
     assert not watch.readable
-
-
-def test_a_worker_that_died_comes_back_and_a_stopped_cluster_comes_up_again(ssh_hosts, lab):
-    prepare, up, study, _, stop, _ = lab.commands
-    head, worker = ssh_hosts.nodes
-    done = type_in(ssh_hosts, lab.place, prepare, up)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    log = f"{lab.temp}/r/session_latest/logs/monitor.log"
-    until(lambda: "Resized to 3 CPUs" in head.run("cat", log).stdout, "the autoscaler has seen the worker", 120)
-    (first,) = servers(worker).values()
-    first.kill()
-    until(lambda: set(servers(worker)) - {first.pid}, "Ray runs there again", 120)
-
-    done = type_in(ssh_hosts, lab.place, prepare, stop, up, study, stop)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    assert "2 nodes with 3 CPUs" in done.stdout
-    assert not servers(head)
-    assert not servers(worker)

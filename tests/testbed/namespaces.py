@@ -22,6 +22,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
+SOURCES = {"PYTHONPATH": str(ROOT)}
+"""Environment by which a program runs this checkout, and not another one that is installed."""
 CTL = "ctl"
 NODES = ("n1", "n2")
 ADDRESSES = {CTL: "10.77.0.254", "n1": "10.77.0.1", "n2": "10.77.0.2"}
@@ -247,7 +249,7 @@ class Hosts:
     def study(self, *words: object, cwd: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run one of the project's commands as `tester` on `ctl`."""
         full = (sys.executable, "-m", "study", *words)
-        return self.ctl.run(*full, user="tester", cwd=cwd, timeout_s=timeout_s, check=False)
+        return self.ctl.run(*full, user="tester", cwd=cwd, environment=SOURCES, timeout_s=timeout_s, check=False)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from study.records.records import Record, TrialEnded, TrialStarted
 from tests.e2e.commands import assert_whole, records
-from tests.testbed.namespaces import Host, Hosts
+from tests.testbed.namespaces import ROOT, Host, Hosts
 from tests.waiting import until
 
 NAME = "tiny"
+ACTIVATE = ("--activate", f"export PYTHONPATH={ROOT}")
+"""Options of a launch that runs this checkout, and not another one that is installed."""
 SPACE = """
 environment: {{id: CartPole-v1, floor: 0, reference: 500, target: 450}}
 parameters:
@@ -38,7 +40,7 @@ class LaunchedStudy:
 
     def launch(self, scheduler: str, *options: object) -> str:
         """Launch it as `tester` on `ctl`; return the number of the job."""
-        words = ("launch", scheduler, f"{NAME}.yaml", "--out", "studies", "--name", NAME, *options)
+        words = ("launch", scheduler, f"{NAME}.yaml", "--out", "studies", "--name", NAME, *ACTIVATE, *options)
         done = self._hosts.study(*words, cwd=self.place)
         found = re.search(r"Submitted as job (\d+)", done.stdout)
         assert done.returncode == 0 and found, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from study.doctor import checks
+from study.doctor import asking, checks
 from study.doctor.asking import PROJECT, Node, Surroundings, digest_of, read_node
 from study.doctor.checks import CHECKS, Finding, judge, run_check
 from study.errors import ClusterError
@@ -24,12 +24,9 @@ NODE = Node(
     num_cpus=4,
     boot_id="boot",
     versions={PROJECT: "0123456789ab", "python": "3.11.2", "ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},
-    machine_cpus=8,
-    allowed_cpus=8,
-    cpu_quota=None,
     cores=["0,4", "1,5", "2,6", "3,7"],
     num_cores=4,
-    granted=(None, ""),
+    given=None,
     memory_mb=(16000, 14000),
     shm_free_mb=7900,
     token_mode="token",
@@ -79,7 +76,7 @@ def assert_says(name: str, around: Surroundings, level: str, *words: str) -> Non
 
 SAME = {"boot_id": "one"}
 OPEN = {"token_mode": "disabled"}
-GRANTED = {"granted": (2, "SLURM_CPUS_ON_NODE")}
+GRANTED = {"given": (2, "SLURM_CPUS_ON_NODE")}
 SMALL = spec(parameters__num_env_runners=[1, 3], execution="real")
 WIDE = spec(parameters__num_env_runners=[1, 30], execution="real")
 HEAVY = spec(parameters__num_env_runners=[1, 3], execution="real", resources__memory_per_env_runner_mb=3000)
@@ -99,10 +96,8 @@ REFUSED = ClusterError(where="--address x", rule="must let us in", got="no", fix
         ("CPUs", cluster(), "ok", ["all nodes: ", "4 CPUs of 4 cores"]),
         ("CPUs", cluster({"niceness": 15}, {}), "warn", ["n1: ", "nice 15", "RAY_worker_niceness"]),
         ("CPUs", cluster({}, {"threads_variable": "16"}), "warn", ["n2: OMP_NUM_THREADS=16"]),
-        ("CPUs", cluster({"num_cpus": 8}), "warn", ["8 CPUs (hyper-threads) for 4 cores", "--num-cpus=4"]),
+        ("CPUs", cluster({"num_cpus": 8}), "warn", ["8 CPUs for 4 cores", "--num-cpus=4"]),
         ("CPUs", cluster(GRANTED, {}), "fail", ["n1: ", "2 were allocated here by SLURM_CPUS_ON_NODE"]),
-        ("CPUs", cluster({"cpu_quota": 3.5}), "fail", ["3 were allocated here by the quota"]),
-        ("CPUs", cluster({"allowed_cpus": 2}), "fail", ["2 were allocated here by the affinity"]),
         ("CPUs", private(**GRANTED), "fail", ["private Ray would hand out 4", "--cpu-bind"]),
         ("CPUs", private(num_cpus=16), "ok", ["4 CPUs of 4 cores"]),
         ("CPUs", cluster(SAME, SAME), "warn", ["n1, n2 are one machine", "8 CPUs for 4 cores"]),
@@ -148,6 +143,23 @@ def test_packages_are_those_that_were_tested():
     assert_says("packages", private(versions=installed | {"torch": "1.0"}), "fail", "torch 1.0 instead of")
     missing = {name: version for name, version in installed.items() if name != "jinja2"}
     assert_says("packages", private(versions=missing), "fail", "jinja2 missing")
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "granted", "given"),
+    [
+        (8, None, (None, ""), None),
+        (8, 3.5, (None, ""), (3, "the quota of a control group")),
+        (2, 3.5, (4, "NCPUS"), (2, "the affinity (cpuset)")),
+        (8, None, (2, "NCPUS"), (2, "NCPUS")),
+    ],
+)
+def test_the_least_of_affinity_quota_and_job_is_what_was_given(monkeypatch, affinity, quota, granted, given):
+    monkeypatch.setattr(asking, "usable_cpus", lambda: list(range(affinity)))
+    monkeypatch.setattr(asking, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(asking, "granted_cpus", lambda names: granted)
+    monkeypatch.setattr(asking.os, "cpu_count", lambda: 8)
+    assert read_node(sample_s=0).given == given
 
 
 def test_a_ray_without_a_token_is_named_and_a_refusal_keeps_its_parts():

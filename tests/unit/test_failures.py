@@ -3,15 +3,21 @@
 import contextlib
 import itertools
 import json
+import sys
+import types
+from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import gymnasium
 import pytest
 
+from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.environments import make_env
 from study.trial.failures import causes, described, original, place_of, was_lost
+from study.trial.trainable import StudyTrial
 from tests.driven import Driven
 from tests.spaces import spec
 
@@ -70,3 +76,21 @@ def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path,
         session.conductor.end(started.trial, "failed", f"{what} must not fail, got KeyError: 500.", way=place)
     assert session.conductor.is_broken == stops
     assert len(session.conductor.ledger.rows) == (4 if stops else 8)
+
+
+def test_a_trial_whose_environment_ends_the_process_fails_with_its_line_and_a_process_that_ray_ends_is_lost() -> None:
+    class Exits:
+        def __init__(self, leave: Callable[[], None]) -> None:
+            self.advance = leave
+
+    def own() -> None:
+        sys.exit(3)
+
+    of_ray = types.FunctionType(compile("import sys; sys.exit(1)", "/usr/lib/site-packages/ray/x.py", "exec"), {})
+    trial = object.__new__(StudyTrial)
+    trial._run = cast(Any, Exits(own))
+    with pytest.raises(TrialError, match=r"SystemExit: 3 \(test_failures\.py, line \d+, in own\)"):
+        trial.step()
+    trial._run = cast(Any, Exits(of_ray))
+    with pytest.raises(SystemExit):
+        trial.step()

@@ -32,7 +32,7 @@ def snapshots(cpus, before, after, *, seconds=100.0):
     nothing = CpuTimes(idle_s=0, stolen_s=0, interrupts_s=0, all_s=0)
     about = {"host": "h", "machine": "h/1", "num_cores": len(cpus), "cpus": ids}
     first = LoadSnapshot(moment_s=5.0, times=nothing, processes=before, **about)
-    whole = CpuTimes(**{name: sum(getattr(each, name) for each in cpus) for name in CpuTimes.__dataclass_fields__})
+    whole = CpuTimes(*map(sum, zip(*cpus, strict=True)))
     return first, replace(first, moment_s=5.0 + seconds, times=whole, processes=after)
 
 
@@ -192,7 +192,7 @@ def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
         burning.kill()
         burning.wait()
     assert {key[0] for key, each in last.processes.items() if each.ours} == {burning.pid}
-    strangers = {key: replace(each, ours=False) for key, each in last.processes.items()}
+    strangers = {key: each._replace(ours=False) for key, each in last.processes.items()}
     ours, foreign = load_between(first, last), load_between(first, replace(last, processes=strangers))
     assert foreign.num_cores >= 1
     assert foreign.foreign_cores * foreign.seconds > 1.0  # others may have worked too

@@ -55,6 +55,14 @@ def test_it_passes_on_what_a_command_prints_and_how_it_ended(agent):
     assert agent.wait(5) == 3
 
 
+def test_what_a_command_leaves_does_not_hold_the_connection_open(agent):
+    tell(agent, Task(job="1", command=("bash", "-c", "sleep 1000 & echo $!")))
+    left = int(agent.stdout.readline())
+    assert agent.stdout.read() == ""
+    assert agent.wait(5) == 0
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
 def test_signals_of_a_scheduler_do_not_end_its_child_and_the_end_of_its_supervisor_does(agent):
     pid = sleeper(agent)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from study.errors import LaunchError, SpaceError
 from study.launch.job import Host, parse_hosts
-from study.launch.schedulers import clock, expand_counts
+from study.launch.schedulers import SCHEDULERS, clock, expand_counts
 from study.options import seconds
 from tests.launching import install, launcher
 
@@ -24,8 +24,12 @@ def place(tmp_path, monkeypatch):
 
 
 def directives(launcher):
-    mark = {"slurm": "#SBATCH ", "oar": "#OAR ", "pbs": "#PBS "}[launcher.name]
-    return [line.removeprefix(mark) for line in launcher.script().splitlines() if line.startswith(mark)]
+    mark = f"{launcher.scheduler.mark} "
+    return [line.removeprefix(mark) for line in script_of(launcher).splitlines() if line.startswith(mark)]
+
+
+def script_of(launcher):
+    return launcher.script(launcher.scheduler)
 
 
 def test_whole_nodes_are_asked_for_where_no_cpus_are_given_and_words_are_quoted_as_sbatch_unquotes_them():
@@ -60,7 +64,7 @@ print join("\n", $found->{property}, $found->{resources}[0], $found->{project}, 
 def test_oar_itself_reads_what_was_given(tmp_path):
     (tmp_path / "oardodo").write_text('#!/bin/sh\nexec "$@"\n')  # OAR's change of user
     (tmp_path / "oardodo").chmod(0o755)
-    (tmp_path / "job.sh").write_text(launcher("oar", *OAR_WORDS, folder=tmp_path).script())
+    (tmp_path / "job.sh").write_text(script_of(launcher("oar", *OAR_WORDS, folder=tmp_path)))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OARDO_USER": "me"}
     words = ["perl", "-e", SCAN, tmp_path / "job.sh"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
@@ -71,12 +75,12 @@ def test_oar_itself_reads_what_was_given(tmp_path):
 @pytest.mark.parametrize("folder", ["/w/my studies", "/w/it's", "/w/a;b"])
 def test_a_folder_that_oar_would_not_find_is_refused(folder):
     with pytest.raises(LaunchError, match=f"^--out: must have no blanks.*, got {folder}"):
-        launcher("oar", folder=folder).script()
+        script_of(launcher("oar", folder=folder))
 
 
 def test_a_word_that_is_no_option_is_refused():
     with pytest.raises(LaunchError, match="must be options of the scheduler, got cpu"):
-        launcher("slurm", "cpu").script()
+        script_of(launcher("slurm", "cpu"))
 
 
 @given(st.integers(1, 10**6))
@@ -125,7 +129,7 @@ def test_a_scheduler_may_speak_in_another_encoding(place):
     """After a submission nothing may be raised, which would invite another one."""
     latin_1 = "printf 'soumis \\340 demain' >&2"  # à
     install(place, {"sbatch": f"#!/bin/sh\nprintf '17\\n'; {latin_1}\n"})
-    assert launcher("slurm").submit(Path("job.sh")) == "17"
+    assert launcher("slurm").submit(SCHEDULERS["slurm"], Path("job.sh")) == "17"
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])

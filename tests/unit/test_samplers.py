@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
-from study.designs.search.proposals import Observation, nearest, propose
+from study.designs.search.proposals import Observation, propose
 from study.errors import RecordError
 from tests.driven import ROOMY, Session
 from tests.spaces import spec
@@ -120,13 +120,6 @@ def test_a_scale_gets_what_was_learnt_at_that_scale():
         return study.ask(space).params["lr"]
 
     assert distance_to_best(local, 70) < 0.6 * distance_to_best(joint, 70)
-
-
-def test_neighbouring_scales_help_out_only_while_there_are_few_trials():
-    seen = [observation(scale, 0.1, 0.0) for scale in (1, 8, 16, 46) for _ in range(8)]
-    assert sorted({each.num_env_runners for each in nearest(seen, 46)}) == [8, 16, 46]
-    seen += [observation(46, 0.1, 0.0) for _ in range(15)]
-    assert {each.num_env_runners for each in nearest(seen, 46)} == {46}
 
 
 def test_trials_side_by_side_explore_different_settings():

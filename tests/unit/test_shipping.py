@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from study.errors import ClusterError
-from study.machine import shipping
 from study.machine.shipping import OwnModule, own_modules, runtime_env
 from tests.spaces import spec
 
@@ -83,18 +82,6 @@ def test_a_folder_without_init_travels_but_not_several_of_one_name(mine, monkeyp
     found = own_modules(spec(environment__id="ship_loose.maze:Maze").environment)
     with pytest.raises(ClusterError, match=r"must be one folder, got a namespace package in .*Fix: Make it a folder"):
         runtime_env(found)
-
-
-def test_what_is_too_large_is_refused_in_one_line(mine, monkeypatch):
-    folder = package(mine, "ship_large", "#" * 2000)
-    monkeypatch.setattr(shipping, "LARGEST_MIB", 0.001)
-    (module,) = own_modules(spec(environment__id="ship_large:Maze").environment)
-    with pytest.raises(ClusterError, match=r"module 'ship_large' must have at most .* MiB, .*Fix: Keep data") as raised:
-        runtime_env([module])
-    assert "\n" not in str(raised.value)
-    assert module.digest is None
-    (folder / ".rayignore").write_text("data")
-    assert runtime_env([module]) is not None
 
 
 def test_what_is_no_python_source_is_refused(mine):

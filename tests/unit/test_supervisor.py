@@ -9,7 +9,7 @@ import pytest
 from study.errors import ExitCode, LaunchError
 from study.launch import supervisor as supervising
 from study.launch.job import Host
-from study.launch.schedulers import Slurm
+from study.launch.schedulers import Launcher
 from study.launch.supervisor import Supervisor
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed
@@ -35,7 +35,7 @@ sys.stdin.read()
 """
 
 
-class Local(Slurm):
+class Local(Launcher):
     """A launcher whose remote shells are programs here; a host's name says what they do."""
 
     def remote_shell(self, host, line):

@@ -4,7 +4,7 @@ import pytest
 
 from study.errors import SpaceError
 from study.space.spec import StudySpec
-from study.space.throughput import BASE_CELL, cells_of, spec_of_cell
+from study.space.throughput import BASE_CELL, cells_of
 from tests.spaces import read_again
 from tests.throughput import throughput_spec
 
@@ -38,15 +38,6 @@ def test_a_range_in_a_grid_stands_for_a_list():
         "many": {"num_epochs": [2, 4, 8]},
         "learners": {"num_learners": [0, 1, 2, 4]},
     }
-
-
-def test_learners_are_an_axis_and_part_of_a_cell():
-    learners = throughput_spec(throughput__grids={"learners": {"num_learners": [0, 2]}})
-    assert [(cell.name, cell.num_learners) for cell in cells_of(learners)] == [
-        (BASE_CELL, 0),
-        ("n=2 k=1 B=400 m=100 E=4 L=2", 2),
-    ]
-    assert spec_of_cell(learners, cells_of(learners)[1]).resources.num_learners == 2
 
 
 def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():

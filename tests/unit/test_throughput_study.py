@@ -10,10 +10,9 @@ from rich.console import Console
 
 from study.cli.tables import print_trials
 from study.records.ledger import best_per_scale
-from study.records.records import TrialStarted
 from study.records.sums import PHASES
 from study.space.throughput import BASE_CELL
-from tests.driven import Driven, assert_whole, records, rows
+from tests.driven import Driven, assert_whole, rows
 from tests.reported import built, iteration, report
 from tests.spaces import cluster
 from tests.throughput import throughput_spec
@@ -75,17 +74,6 @@ def test_a_study_runs_to_its_end_one_trial_at_a_time(tmp_path):
         "n=4 k=1 B=400 m=100 E=4",
     }
     assert best_per_scale(found.values()) == {}
-
-
-def test_processes_are_kept_while_runners_stay_as_many(tmp_path):
-    drive = Drive(tmp_path)
-    drive.run()
-    started = [record for record in records(tmp_path) if isinstance(record, TrialStarted)]
-    keys = [record.setting["num_env_runners"] for record in started]
-    runs = [key for key, _ in itertools.groupby(keys)]
-    assert drive.kept == [True] * (len(runs) - 1)  # the first part begins with the session
-    assert keys.count(2) == 4
-    assert runs.count(2) == 3  # an anchor at the end of a block goes on into the next one
 
 
 @pytest.fixture(scope="module")

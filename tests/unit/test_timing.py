@@ -23,15 +23,8 @@ def start(cluster=SMALL, *, scale=4, execution="real", nodes=None, **changes):
 
 
 def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, disturbances=()):
-    return label_at_end(
-        label,
-        failed=failed,
-        num_dropped_samples=dropped,
-        num_lost_runners=lost,
-        cpu_pressure=pressure,
-        num_restarts=restarts,
-        disturbances=disturbances,
-    )
+    losses = {"num_dropped_samples": dropped, "num_lost_runners": lost, "num_restarts": restarts}
+    return label_at_end(label, failed=failed, cpu_pressure=pressure, disturbances=disturbances, **losses)
 
 
 def test_every_process_has_a_core_or_the_timing_is_oversubscribed():
@@ -82,15 +75,20 @@ def test_cpu_pressure_settles_what_was_provisional(pressure, timing, words):
     assert end(MEASURED, pressure=pressure) == MEASURED
 
 
-def test_a_failed_trial_a_lost_runner_or_a_dropped_sample_is_never_measured():
-    for label in (MEASURED, PROVISIONAL):
-        assert end(label, dropped=1) == Label(timing="tainted", reason="1 sample dropped")
-        assert end(label, lost=2) == Label(timing="tainted", reason="2 runners lost")
-        assert end(label, lost=1, dropped=3).reason == "1 runner lost, 3 samples dropped"
-        assert end(label, restarts=1) == Label(timing="tainted", reason="1 runner restarted")
-        assert end(label, failed=True) == Label(timing="tainted", reason="the trial failed")
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ({"dropped": 1}, "1 sample dropped"),
+        ({"lost": 2}, "2 runners lost"),
+        ({"lost": 1, "dropped": 3}, "1 runner lost, 3 samples dropped"),
+        ({"restarts": 1}, "1 runner restarted"),
+        ({"failed": True}, "the trial failed"),
+    ],
+)
+def test_a_failed_trial_a_lost_runner_or_a_dropped_sample_is_never_measured(events, reason):
+    assert end(MEASURED, **events) == end(PROVISIONAL, **events) == Label(timing="tainted", reason=reason)
     emulated = Label(timing="emulated", reason="x")
-    assert end(emulated, dropped=1) == end(emulated, failed=True) == emulated
+    assert end(emulated, **events) == emulated
 
 
 def test_what_others_did_on_a_node_is_the_reason_where_somebody_had_to_wait():
