@@ -1,13 +1,25 @@
-"""`python -m study`: the command line."""
+"""The start of the command line: `python -m study`. The standard library alone: nothing else may be installed."""
 
-import gc
+import sys
+from typing import NoReturn
 
-# Python's search for cycles among objects takes a seventh of a short command's time, and finds next to nothing.
-gc.set_threshold(200_000, 20, 100)
+from study.errors import ExitCode, in_one_line
 
-from study.missing import told_to_install  # noqa: E402 (imports make most of the objects)
 
-with told_to_install():
-    from study.cli.commands import main
+def main(command: str = "") -> NoReturn:
+    """Run the command line, or one of its commands; where a package is not installed, say in one line which."""
+    try:
+        from study.cli.commands import main as guarded
 
-main()
+        guarded(command)
+    except ModuleNotFoundError as error:
+        if (error.name or "study").partition(".")[0] in ("study", "analysis"):
+            raise
+        fix = "Run `pip install -e .` in the project's folder, or activate the environment that has them."
+        rule, got = "must have the packages of this project", f"no '{error.name}'"
+        sys.stderr.write(f"{in_one_line(where=sys.executable, rule=rule, got=got, fix=fix)}\n")
+        sys.exit(ExitCode.MISTAKE)
+
+
+if __name__ == "__main__":
+    main()

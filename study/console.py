@@ -1,13 +1,13 @@
 """The only place that writes to a terminal: everything that a person sees passes through here and is cleaned.
 
-Needs rich. `tests/unit/test_console.py` checks that no other file prints.
+Needs rich. `tests/unit/test_layering.py` checks that no other file prints.
 """
 
 import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
@@ -43,9 +43,10 @@ class SteadyConsole(Console):
                 yield Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Write nothing from now on."""
+        """Write nothing from now on, nor what Python would still write when it ends."""
         self.quiet = True
-        _discard(self.file)
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (a device)
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def terminal(*, error: bool = False) -> SteadyConsole:
@@ -65,14 +66,7 @@ def write(text: str, *, error: bool = False) -> None:
         stream.write(printable(text))
         stream.flush()
     except BrokenPipeError:
-        _discard(stream)
-
-
-def _discard(stream: IO[str]) -> None:
-    """Let a stream lead nowhere: else Python stumbles over what is left to write when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+        terminal(error=error).on_broken_pipe()
 
 
 def write_json(content: Any) -> None:

@@ -4,6 +4,7 @@ A faster runner or learner moves the number of runners from which more of them d
 scaling is one about an engine. Records, tables, figures and MLflow take its name from here.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -16,19 +17,11 @@ UNKNOWN = "unknown"
 """The engine of runs that say nothing of theirs, such as those that never came up."""
 OWN = "RLlib's own"
 _RLLIB = "RLlib"
-_RUNNERS: Mapping[str, str] = MappingProxyType(
-    {"BatchedEnvRunner": "batched", "StockEnvRunner": _RLLIB, "StockMultiAgentEnvRunner": _RLLIB}
+_OURS: Mapping[str, str] = MappingProxyType(
+    {"BatchedEnvRunner": "batched", "FusedPPOLearner": "fused", "LeanPPOLearner": "lean"}  # lean: before 0.13.0
 )
-_LEARNERS: Mapping[str, str] = MappingProxyType(
-    {
-        "LeanPPOLearner": "lean",  # of records before version 0.13.0
-        "FusedPPOLearner": "fused",
-        **dict.fromkeys(("PPOTorchLearner", "DQNTorchLearner", "SACTorchLearner", "TQCTorchLearner"), _RLLIB),
-        # RLlib's learners with a counter of their updates: of a space, and of a script.
-        **dict.fromkeys(("CountingAPPOLearner", "CountingIMPALALearner"), _RLLIB),
-        **dict.fromkeys(("CountingAPPOTorchLearner", "CountingIMPALATorchLearner"), _RLLIB),
-    }
-)
+_RLLIBS = re.compile(r"Stock(MultiAgent)?EnvRunner|(Counting)?(PPO|APPO|IMPALA|DQN|SAC|TQC)(Torch)?Learner")
+"""Classes that do what RLlib's do, some with counters or clocks."""
 
 
 def engine_of(effective: Mapping[str, Any]) -> str | None:
@@ -36,7 +29,7 @@ def engine_of(effective: Mapping[str, Any]) -> str | None:
     runner, learner = effective.get("runner_class"), effective.get("learner_class")
     if not runner or not learner:
         return None
-    return _joined(_part(runner, _RUNNERS), _part(learner, _LEARNERS))
+    return _joined(_part(runner), _part(learner))
 
 
 def engine_of_space(spec: "StudySpec") -> str:
@@ -70,10 +63,10 @@ def other_engine(spec: "StudySpec") -> tuple[str, str] | None:
     return None if other == own else (other, " ".join(f"--set {key}={to}" for key, to in changed.items()))
 
 
-def _part(name: Any, known: Mapping[str, str]) -> str:
+def _part(name: Any) -> str:
     if isinstance(name, list):  # the runners of a trial differ
-        return "/".join(sorted({_part(each, known) for each in name}))
-    return known.get(str(name), str(name))
+        return "/".join(sorted({_part(each) for each in name}))
+    return _RLLIB if _RLLIBS.fullmatch(str(name)) else _OURS.get(str(name), str(name))
 
 
 def _joined(runner: str, learner: str) -> str:

@@ -53,11 +53,6 @@ class StudyError(Exception):
         self.where, self.rule, self.got, self.fix = where, rule or message, str(got), fix
         super().__init__(message or in_one_line(where=where, rule=rule, got=str(got), fix=fix))
 
-    @property
-    def problem(self) -> str:
-        """The rule and what was found, without place and fix."""
-        return _sentence(self.rule, self.got)
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with all parts, whatever a subclass is made of: errors of a trial come from another process."""
         return type(self).__new__, (type(self), *self.args), self.__dict__

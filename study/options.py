@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from study.adopted.loading import load_space, with_script, words
+from study.adopted.loading import load_space, words
 from study.console import say, terminal, write
 from study.errors import SpaceError
 from study.records.folder import NAME, NAME_RULE
-from study.space.space_file import SHIPPED, read_space, written
+from study.space.space_file import read_space, written
 from study.space.spec import StudySpec
 
 
@@ -37,30 +37,6 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
-def space_names(incomplete: str) -> list[str]:
-    """Return the spaces that a shell offers: the shipped ones and those in this folder."""
-    files = [*SHIPPED.glob("*.yaml"), *Path().glob("*.yaml")]
-    return sorted({file.name for file in files if file.name.startswith(incomplete)})
-
-
-def study_folders(incomplete: str) -> list[str]:
-    """Return the studies that a shell offers: those in `studies/` and in the folder that is being typed."""
-    parent = Path(incomplete if incomplete.endswith("/") else incomplete + "x").parent
-    found = [*Path("studies").glob("*/study.json"), *parent.glob("*/study.json")]
-    return sorted({str(file.parent) for file in found if str(file.parent).startswith(incomplete)})
-
-
-_SPACE = "Space file: a path, or the name of one in search_spaces/."
-Space = Annotated[str | None, typer.Option("--space", metavar="SPACE", help=_SPACE, autocompletion=space_names)]
-SpaceArgument = Annotated[
-    str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.", autocompletion=space_names)
-]
-Study = Annotated[
-    Path, typer.Argument(help="Folder of the study, such as studies/quickstart.", autocompletion=study_folders)
-]
-Out = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
-
-
 def _print_version(asked: bool) -> None:
     if asked:
         write(f"{version('runner-scaling-study')}\n")
@@ -70,6 +46,13 @@ def _print_version(asked: bool) -> None:
 Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
+Space = Annotated[
+    str | None,
+    typer.Option("--space", metavar="SPACE", help="Space file: a path, or the name of one in search_spaces/."),
+]
+SpaceArgument = Annotated[str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.")]
+Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
+Out = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 Address = Annotated[
     str | None,
@@ -91,30 +74,14 @@ Trials = Annotated[
     int | None,
     typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
 ]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE[:NAME]",
-        help="An RLlib script in place of a space; its code runs up to where it would train. NAME: an AlgorithmConfig "
-        "in it, or a function that returns one.",
-    ),
-]
-ConfigArgs = Annotated[
-    str, typer.Option("--config-args", help="Arguments of the script, as one text: '--num-agents 2'.")
-]
-ConfigTimeout = Annotated[
-    str, typer.Option("--config-timeout", help="How long the script may take to come to its training.")
-]
-Runners = Annotated[
-    str | None,
-    typer.Option("--runners", metavar="N,N,…", help="With --config: the numbers of environment runners, as 1,10,46."),
-]
 
 
 def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> SpaceError:
     """Return the error of one option or argument of a command."""
     return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
 
 
 def one_space(argument: str | None, option: str | None) -> str:
@@ -132,47 +99,28 @@ def one_space(argument: str | None, option: str | None) -> str:
     raise wrong_option("--space", "must be given", got="none", fix=fix)
 
 
-def asked_space(
-    argument: str | None,
-    option: str | None,
-    config: str | None,
-    *,
-    runners: str | None,
-    arguments: str,
-    timeout: str,
-    trials: int | None,
-) -> str:
-    """Return the space that the command line names; one around the script of `--config` is written into a file.
+def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:
+    """Return a file with a space around the script of `--config`, which is run up to where it would train.
 
     Raises:
-        SpaceError: It names none, or two, or a script that cannot be studied.
+        SpaceError: The script, or an option, is wrong.
     """
-    if config is None:
-        if runners is not None or arguments:
-            name = "--config-args" if runners is None else "--runners"
-            fix = "In a space write parameters.num_env_runners, and config_args."
-            raise wrong_option(name, "belongs to --config", fix=fix)
-        return one_space(argument, option)
-    if named := argument or option:
-        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
-        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
     from study.adopted.loading import read_script, script_file
     from study.adopted.writing import not_varied, space_text
 
-    scales = sorted({int(part) for part in (runners or "").split(",") if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
-    if len(scales) < len(runners.split(",") if runners is not None else ()):
+    numbers = [] if runners is None else runners.split(",")
+    scales = sorted({int(part) for part in numbers if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
+    if len(scales) < len(numbers):
         rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
         raise wrong_option("--runners", rule, got=f"'{runners}'", fix=fix)
-    given, limit = words(arguments, "--config-args"), seconds(timeout, "--config-timeout")
+    given = words(arguments, "--config-args")
     script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
-    adopted = read_script(config, args=given, timeout_s=limit, where="--config")
+    adopted = read_script(config, args=given, where="--config")
     facts, console = adopted.facts, terminal(error=True)
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
-    if settings := ", ".join(facts.settings):
-        say(console, f"Beside the parameters of a study it sets {settings}.")
-    if variables := ", ".join(adopted.variables):
-        say(console, f"It sets {variables} in its environment: so do the trials.")
+    if adopted.variables:
+        say(console, f"It sets {', '.join(adopted.variables)} in its environment: so do the trials.")
     for remark in not_varied(facts):
         say(console, remark)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
@@ -198,34 +146,24 @@ def say_that_it_runs(script: str) -> None:
 @contextlib.contextmanager
 def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
     """Let faults that are found after the space was read name their line in it."""
-    source = read_space(space, overrides=given or [])
     try:
         yield
     except SpaceError as error:
+        source = read_space(space, overrides=given or [])
         faults = [replace(each, line=each.line or source.line_of(each.where)) for each in error.faults]
-        name = source.name if error.source == "space" else error.source
-        raise SpaceError(name, faults) from error
+        raise SpaceError(source.name if error.source == "space" else error.source, faults) from error
 
 
 def load(
-    space: str,
-    given: list[str] | None,
-    replicate: int | None,
-    trials: int | None,
-    *,
-    timeout: str | None = None,
-    new: bool = True,
+    space: str, given: list[str] | None, replicate: int | None, trials: int | None, *, new: bool = True
 ) -> StudySpec:
     """Return the space as the command line changes it; a script that it names is run, and the person reads so.
 
     Raises:
         SpaceError: It is wrong; names every fault.
     """
-    source = read_space(space, overrides=given or [])
-    if isinstance(script := source.content.get("config"), str):
+    if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
-        if timeout is not None:  # read here, within this limit; what is read is not run again
-            with_script(source, timeout_s=seconds(timeout, "--config-timeout"))
     return load_space(space, overrides=all_overrides(space, given, replicate, trials), new=new)
 
 
@@ -243,12 +181,18 @@ def all_overrides(space: str, given: list[str] | None, replicate: int | None, tr
 
 
 def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
-    """Return the space as it is run: the file, or where the command line changes it, its content with the changes."""
+    """Return the space as it is run: the file, or where the command line changes it, its content with the changes.
+
+    Then without the file's comments, which may say something else of a value that was changed.
+    """
     changes = all_overrides(str(file), given, replicate, trials)
     if not changes:
         return file.read_text(encoding="utf-8-sig")
     header = f"# {file.name}, with what the command line changed."
     return written(read_space(file, overrides=changes).content, header=header)
+
+
+# --- single values ----------------------------------------------------------------------------------------------------
 
 
 def checked_name(name: str) -> str:
@@ -285,11 +229,11 @@ def seconds(text: str, place: str) -> float:
     Raises:
         SpaceError: It is something else, or zero.
     """
+    number = r"(\d+(?:\.\d+)?)"
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
-    words = re.fullmatch(r"()(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
-    match = clock or words
+    match = clock or re.fullmatch(rf"()(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())
     parts = [float(part or 0) for part in match.groups()] if match else []
-    if re.fullmatch(r"\d+(\.\d+)?", text.strip()) and float(text) > 0:
+    if re.fullmatch(number, text.strip()) and float(text) > 0:
         raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=f"Write {text}s, {text}m or {text}h.")
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."

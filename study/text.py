@@ -1,5 +1,6 @@
 """How numbers, durations, intervals and lists look in text. The only formatter of `study`; imports nothing."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 MISSING = "-"
@@ -16,6 +17,12 @@ def plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def significant(value: float) -> str:
+    """Return a number to three significant digits, whole digits in full: `12,345`, `1.50`, `-0.0123`."""
+    exponent = int(f"{abs(value):.2e}".partition("e")[2]) if value and math.isfinite(value) else 0
+    return f"{value:,.{min(max(2 - exponent, 0), 8)}f}"
+
+
 def count(number: float, one: str, many: str = "", *, form: str = ",") -> str:
     """Return `1 runner`, `2,000 runners`, the number in a format of Python's."""
     return f"{number:{form}} {one if number == 1 else many or f'{one}s'}"
@@ -26,13 +33,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def clock(seconds: float) -> str:
-    """Return the time since a start, as a clock shows it: `0:07`, `12:34`, `1:02:34`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def cpu_hours(hours: float) -> str:

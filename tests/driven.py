@@ -10,7 +10,7 @@ from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder
-from study.records.ledger import TrialRow, fold
+from study.records.ledger import TrialRow, ledger_of
 from study.records.log import RecordLog
 from study.records.records import Record, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
@@ -27,7 +27,7 @@ class Driven:
     def __init__(self, path: Path, spec: StudySpec, *, cluster: ClusterShape = CLUSTER, **options: Any) -> None:
         self.folder, self.spec = StudyFolder(path), spec
         path.mkdir(exist_ok=True)
-        ledger = fold((line.record, line.time) for line in read_lines(self.folder.records))
+        ledger = ledger_of(self.folder.records)
         self.log = RecordLog(self.folder.records)
         self.conductor = Conductor(
             spec=spec,
@@ -114,7 +114,7 @@ def records(path: Path) -> list[Record]:
 
 def rows(path: Path) -> dict[int, TrialRow]:
     """Return the trials of a study's folder, by number."""
-    return fold((line.record, line.time) for line in read_lines(path / "records.jsonl")).rows
+    return ledger_of(path / "records.jsonl").rows
 
 
 def assert_whole(path: Path, num_trials: int, failed: tuple[int, ...] | list[int] = ()) -> None:

@@ -74,7 +74,7 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
             values = {"startup_time_s": record.startup_time_s}
         elif isinstance(record, TrialEnded):
             step, moment = steps[record.trial], max(moment, last[record.trial] + 1)
-            values = {name: value for name, value in record.summary.items() if step not in steps_of(points, name)}
+            values = {name: value for name, value in record.summary.items() if not is_said(points, name, step, value)}
         else:
             step, last[record.trial] = record.env_steps, moment
             steps[record.trial] = step
@@ -87,12 +87,17 @@ def expected(folder: StudyFolder) -> dict[str, Points]:
                 values |= {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
         for name, value in values.items():
             if value is not None and math.isfinite(value):
-                points[name].append((step, struct.unpack("<f", struct.pack("<f", value))[0], moment / 1000))
+                points[name].append((step, single(value), moment / 1000))
     return {name: {tag_of(metric): values for metric, values in points.items()} for name, _, points in runs.values()}
 
 
-def steps_of(points: Points, name: str) -> set[int]:
-    return {step for step, _, _ in points.get(name, [])}
+def is_said(points: Points, name: str, step: int, value: float | None) -> bool:
+    return value is not None and (step, single(value)) in {point[:2] for point in points.get(name, [])}
+
+
+def single(value: float) -> float:
+    """Return a number as event files hold it."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 def assert_files_follow(folder: StudyFolder) -> None:

@@ -133,7 +133,7 @@ def study_records(
         decision, frozen = decide(spec, ledger.rows, decisions)
         decisions.append(decision)
         records += [*([frozen] if frozen else []), decision]
-        asked += [TrialRequest.from_json(content) for content in decision.requests]
+        asked += decision.requests
     return [*records, StudyClosed(session=1, reason="complete")]
 
 
@@ -237,7 +237,7 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
         spec=spec.to_json(),
         digest=spec.digest(),
     )
-    folder.create(identity, "environment: {}\n")
+    folder.write(identity, "environment: {}\n")
     write_records(folder, records)
     return folder
 

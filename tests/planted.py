@@ -21,7 +21,6 @@ import pandas as pd
 
 from study.metrics import WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
-from study.records.ledger import fold
 from study.records.log import RecordLog
 from study.records.records import Record, StudyOpened, TrialEnded
 from study.space.spec import StudySpec
@@ -330,7 +329,7 @@ def _trial(run: _Run) -> Iterator[Record]:
 
 def _ended(run: _Run, records: list[Record], space: StudySpec) -> TrialEnded:
     moment = run.started + run.iterations * run.phases["iteration_time_s"]
-    row = fold((record, run.started) for record in records).rows[run.trial]
+    row = synthetic.fold((record, run.started) for record in records).rows[run.trial]
     status = "failed" if run.failed else "finished"
     return replace(
         synthetic.ended(run.trial, status),

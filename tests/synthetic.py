@@ -1,7 +1,7 @@
 """Study folders with invented records, for tests of everything behind the records."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def make_folder(
     usual = {"format": 1, "study_id": f"id-{name}", "name": name, "created": time.time(), "space": "test.yaml"}
     made = {**usual, "tracking_uri": tracking_uri, "spec": of.to_json(), "digest": of.digest(), **identity}
     folder.prepare()
-    folder.create(StudyIdentity(**made), text)
+    folder.write(StudyIdentity(**made), text)
     folder.table.write_text("trial,status\n")
     return folder
 
@@ -75,6 +75,14 @@ def append(folder: StudyFolder, *records: Record) -> None:
         with RecordLog(folder.records) as log:
             for record in session:
                 log.append(record)
+
+
+def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
+    """Return the state that records, with their times, lead to."""
+    ledger = Ledger()
+    for record, moment in records:
+        ledger.apply(record, moment)
+    return ledger
 
 
 def opened(session: int = 1) -> StudyOpened:

@@ -19,7 +19,7 @@ from analysis.tables.pivot import pivot, table_of_pivot, told
 from analysis.tables.scaling import INTERVAL, MEASURED, nothing
 from analysis.tables.table import Table, TableColumn, without_rows
 from study.space.parameters import PARAMETERS, SCALE
-from study.statistics.estimate import without_interval
+from study.statistics import without_interval
 from study.text import count
 
 if TYPE_CHECKING:

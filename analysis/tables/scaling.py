@@ -11,7 +11,7 @@ from analysis.scaling.guard import Refusal, Rerun, cells_of
 from analysis.scaling.selection import as_text, at_their_scale, texts
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, with_command, without_rows
-from study.statistics.estimate import without_interval
+from study.statistics import without_interval
 from study.text import count, listed
 
 if TYPE_CHECKING:

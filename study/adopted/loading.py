@@ -28,7 +28,7 @@ from study.space.script import ScriptFacts
 from study.space.space_file import Source, read_space
 from study.space.spec import StudySpec
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 """Seconds that a script may take to come to its training and to make its environment, once RLlib is imported."""
 PATIENCE_S = 3600.0
 """Seconds for a script that was read before, when its study began: it came to its training within the limit then."""
@@ -248,7 +248,7 @@ def _no_answer(place: Path, file: Path, timeout_s: float, code: int | None) -> F
     if "Timeout" in frames or code is None:
         lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
         got = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
-        fix = "Let it come to its training sooner, or raise the limit: --config-timeout 5m."
+        fix = "Let it come to its training sooner."
         return Fault(where="", rule=f"must come to its training within {timeout_s:g} s", got=got, fix=fix)
     got, fix = f"code {code}, after it wrote: {last_line(place)}", "Run the script by itself until it trains."
     if code == -signal.SIGKILL:

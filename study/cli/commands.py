@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,24 +18,21 @@ from typer.main import get_command
 
 from study.console import say, terminal, write
 from study.errors import ExitCode, StudyError, in_one_line
-from study.missing import told_to_install
 from study.options import Version
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
     "status": ("study.cli.status", "Print where a study stands, or list the studies of a folder."),
     "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
-    "spaces": ("study.cli.spaces", "List the space files, with their kind and size."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
     "repeat": ("study.cli.results", "Train the setting of a trial again on new seeds."),
-    "importance": ("study.cli.results", "Print which parameters mattered at each scale."),
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
     "pack": ("study.cli.sync", "Copy a study for publication."),
-    "schema": ("study.cli.spaces", "Print the JSON Schema of space files."),
+    "schema": ("study.cli.results", "Print the JSON Schema of space files."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""
 
@@ -76,43 +73,39 @@ def _main(
     pass
 
 
-def _guarded(command: Callable[[], Any]) -> NoReturn:
-    """Run a command to its exit code; a person's mistake is printed without a traceback."""
+def main(command: str = "") -> NoReturn:
+    """Run the command line, or one of its commands, to its exit code; a person's mistake has no traceback.
+
+    Raises:
+        ModuleNotFoundError: A package is not installed.
+    """
     for name in ("stdout", "stderr"):  # Python has None for one that was closed at the start, as by `>&-`
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        with told_to_install():
-            command()
+        if sys.flags.optimize > 1:
+            rule, fix = "must run without -OO: Ray and MLflow read docstrings", "Drop it, or unset PYTHONOPTIMIZE."
+            raise StudyError(where="Python", rule=rule, fix=fix)
+        (load(command) if command else app)()
+    except ModuleNotFoundError:
+        raise
     except StudyError as error:
         say(terminal(error=True), str(error))
-        sys.exit(ExitCode.MISTAKE)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            _report_fault()
-        where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
-        fix = "Free some space, then run the same command again."
-        say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
-        sys.exit(ExitCode.MISTAKE)
-    except Exception:  # noqa: BLE001 (the edge of the program: said, with its traceback)
-        _report_fault()
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+        resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
+        sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
+    except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
+            fix = "Free some space, then run the same command again."
+            say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
+            sys.exit(ExitCode.MISTAKE)
+        say(
+            terminal(error=True),
+            "A fault of this program; nothing recorded is lost. Please report it with these lines:",
+        )
+        write(traceback.format_exc(), error=True)
+        sys.exit(ExitCode.UNEXPECTED)
     sys.exit(ExitCode.FINISHED)
-
-
-def _report_fault() -> NoReturn:
-    """Print the exception that is being handled as a fault of this program."""
-    say(terminal(error=True), "A fault of this program; nothing recorded is lost. Please report it with these lines:")
-    write(traceback.format_exc(), error=True)
-    sys.exit(ExitCode.UNEXPECTED)
-
-
-def main() -> NoReturn:
-    """Run `python -m study …`."""
-    _guarded(app)
-
-
-def main_run() -> NoReturn:
-    """Run `python run_study.py …`: the command `run` alone."""
-    _guarded(lambda: load("run")())

@@ -1,27 +1,102 @@
-"""What shows a study while it runs: a line for each change of a trial; on a terminal how far it is below them."""
+"""What a person sees of a study: its plan, a line for each change while it runs, trials and answer at its end."""
 
 import contextlib
 import math
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from analysis.status.reader import time_left
-from study.console import terminal
-from study.harmless import one_line
+from analysis.cautions import cautions
+from analysis.status import time_left
+from study.console import say, table, terminal
+from study.engine import engine_of_space, engines_in_words
+from study.errors import StudyError
+from study.harmless import mask_credentials, one_line
 from study.planning.guess import is_evaluating
+from study.planning.plan import Plan
 from study.records.ledger import TrialRow
-from study.text import clock, count, duration, number
+from study.records.timing import PRESSURE_LIMIT
+from study.space.spec import StudySpec
+from study.text import count, cpu_hours, duration, gigabytes, number, significant, spans
 
 if TYPE_CHECKING:
+    from analysis.answers import Answer
     from study.designs.base import Design
     from study.driver.conductor import Conductor
+    from study.driver.run import StudyResult
+
+WIDEST = 100
+"""Columns of a line of text at most: longer ones are hard to read."""
+
+# --- before: the plan -----------------------------------------------------------------------------------------------
+
+_OF_A_CELL: Mapping[str, str] = {
+    "envs": "num_envs_per_env_runner",
+    "batch": "train_batch_size",
+    "minibatch": "minibatch_size",
+    "epochs": "num_epochs",
+}
+"""Columns of a plan of cells, besides runners and learners -> parameter."""
+
+
+def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
+    """Print what a study would run, what each trial needs, and how long all of it takes."""
+    from study.designs.registry import design_of  # with SciPy, which `status` need not wait for
+
+    stages, cells = design_of(spec).stages, [kind.cell for kind in plan.kinds if kind.cell is not None]
+    about = "up to " if stages else ""
+    blocks = f", {len(cells)} cells in {max(request.seed for request in plan.requests)} blocks" if cells else ""
+    hours, time_ = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)
+    say(console, f": {about}{count(plan.num_trials, 'trial')}{blocks}, about {time_} here, {hours}", title=name)
+    environment = spec.environment.id if spec.script is None else spec.script.environment
+    say(console, f"Environment: {environment}" + (f". Stages: {', '.join(stages)}" if stages else ""))
+    nodes = ", ".join(
+        f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
+        f"{node.memory_mb / 1024:.0f} GB)"
+        for node in plan.cluster.nodes
+    )
+    say(console, f"Cluster: {nodes}")
+    varying = {name: at for name, at in _OF_A_CELL.items() if len({cell.setting[at] for cell in cells}) > 1}
+    equal = [f"{name} {cells[0].setting[at]}" for name, at in _OF_A_CELL.items() if cells and name not in varying]
+    if equal:
+        say(console, f"Equal in all cells: {', '.join(equal)}")
+    learners = any(cell.num_learners for cell in cells)
+    headings = ("runners", *varying, *(["learners"] if learners else []))
+    headings += ("trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
+    rows = []
+    for kind in plan.kinds:
+        words = [f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} ({kind.variant})"]
+        if (cell := kind.cell) is not None:
+            words += [str(cell.setting[at]) for at in varying.values()]
+            words += [str(cell.num_learners)] if learners else []
+        each = (str(kind.num_cpus), gigabytes(kind.memory_mb), f"~{duration(kind.hours * 3600)}")
+        timing = kind.label.timing + ("*" if kind.label.provisional else "")
+        rows.append((*words, str(kind.num_trials), kind.execution, *each, timing))
+    console.print(table(headings, rows, words=("execution", "timing will say"), width=console.width))
+    if any(kind.label.provisional for kind in plan.kinds):
+        say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
+    if cells:
+        say(console, f"Engine: {engine_of_space(spec)}.")
+    say(console, _basis_of(plan))
+
+
+def _basis_of(plan: Plan) -> str:
+    """Return what the times of a plan rest on."""
+    speeds, basis = plan.cluster.speeds, "figures of a 2-core machine"
+    if speeds is not None:
+        episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
+        step = f"{speeds.step_s * 1e3:.2g} ms a step{episodes}"
+        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}) and {basis}"
+    return f"Times are guesses, good to a factor of three, from {basis}."
+
+
+# --- meanwhile: progress --------------------------------------------------------------------------------------------
 
 
 def make_display(console: Console) -> "PlainDisplay":
@@ -66,70 +141,39 @@ class PlainDisplay:
         """Print what has changed."""
         if self._conductor is None:
             return
+        now = time.strftime("%H:%M:%S")
         for trial, row in self._conductor.ledger.rows.items():
-            state = (row.attempt, row.status)
-            if self._seen.get(trial) != state:
+            if self._seen.get(trial) != (state := (row.attempt, row.status)):
                 self._seen[trial] = state
-                self.note(f"{time.strftime('%H:%M:%S')} {trial_line(row, self._conductor.design)}")
+                self.note(f"{now} {trial_line(row, self._conductor.design)}")
         if time.monotonic() - self._last > self.INTERVAL_S:
             self._last = time.monotonic()
-            self.note(f"{time.strftime('%H:%M:%S')} {headline(self._conductor)}")
+            self.note(f"{now} {headline(self._conductor)}")
 
 
 class LiveDisplay(PlainDisplay):
-    """The same lines, and below them how far the study is, redrawn twice a second."""
+    """The same lines, and below them how far the study is, in a line that is drawn anew."""
 
     INTERVAL_S = math.inf
 
-    def __init__(self, console: Console) -> None:
-        """Draw on `console`; the time that the person has waited counts from now."""
-        super().__init__(console)
-        self._began = time.monotonic()
-
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Show what is being done, and for how long, while the context is open."""
-        began = time.monotonic()
-        with self._redrawn(lambda: Text(f"{what} … {clock(time.monotonic() - began)}")):
+        """Show what is being done while the context is open."""
+        with self._console.status(f"{what} …"):
             yield
 
     @contextlib.contextmanager
     def live(self, conductor: "Conductor") -> Iterator[None]:
         """Show the study while the context is open."""
-
-        def view() -> Group:
-            rows = list(conductor.ledger.rows.values())  # a copy: the event loop may add a row meanwhile
-            done = sum(1.0 if row.ended else row.progress for row in rows if row.status != "interrupted")
-            elapsed, width = clock(time.monotonic() - self._began), self._console.width
-            bar = progress_bar(done, conductor.plan.num_trials, width, after=elapsed)
-            return Group(bar, Text(headline(conductor), no_wrap=True, overflow="ellipsis"))
-
-        with self._redrawn(view), super().live(conductor):
+        with self._console.status("") as self._status, super().live(conductor):
+            self._status.update(headline(conductor))
             yield
 
-    @contextlib.contextmanager
-    def _redrawn(self, view: Callable[[], Group | Text]) -> Iterator[None]:
-        """Redraw, in a thread of rich's, while the context is open."""
-        with Live(
-            # The last line stays empty: a terminal echoes ^C there, which behind a full line would begin another.
-            get_renderable=lambda: Group(view(), Text("")),
-            console=self._console,
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ):
-            yield
-
-
-def progress_bar(done: float, total: int, width: int, *, after: str = "") -> Table:
-    """Return a bar of at most 60 columns with words behind it; blue while it grows, green at its end."""
-    bar = ProgressBar(
-        total=total, completed=done, width=min(width - 30, 60), complete_style="blue", finished_style="green"
-    )
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, Text(after, no_wrap=True))
-    return grid
+    def update(self) -> None:
+        """Print what has changed, and draw the line anew."""
+        super().update()
+        if self._conductor is not None:
+            self._status.update(headline(self._conductor))
 
 
 def headline(conductor: "Conductor") -> str:
@@ -143,7 +187,7 @@ def headline(conductor: "Conductor") -> str:
         parts.append(f"{counts['failed']} failed")
     if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
         final, best = max(known, key=lambda pair: pair[0])
-        parts.append(f"best return {final:.1f}{' (of episodes that did not end)' if best.all_cut else ''}")
+        parts.append(f"best return {significant(final)}{' (of episodes that did not end)' if best.all_cut else ''}")
     parts += _at_work(running, sum(is_evaluating(conductor.spec, row) for row in running))
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
@@ -179,7 +223,82 @@ def trial_line(row: TrialRow, design: "Design") -> str:
         case "finished":
             final, summary = _final_return(row), row.summary
             rate, wall = number(summary.get("env_steps_per_s"), ",.0f"), number(summary.get("wall_time_s"), ".1f")
-            learnt = "" if final is None else f"return {final:.1f}, "
+            learnt = "" if final is None else f"return {significant(final)}, "
             return f"{what}: {learnt}{rate} env steps/s ({row.timing}), {wall} s of training"
         case _:
             return f"{what}: {row.status.upper()}, {one_line(row.reason)}"
+
+
+# --- at the end: trials, answer, what to type next ------------------------------------------------------------------
+
+
+def print_end(console: Console, result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
+    """Print what a session came to: its trials, the study's answer, and what to type next."""
+    from study.mirrors.mlflow_mirror import MlflowMirror
+
+    closed, identity, folder = result.closed, result.identity, result.folder
+    say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+    print_trials(console, result.rows, table_file=folder.table)
+    for caution in cautions(identity.parse(), result.rows):
+        say(console, f"\n{caution}")
+    if answer is not None:
+        say(console, "")
+        print_answer(console, answer)
+    uri = mask_credentials(identity.tracking_uri)
+    experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
+    page = f"/#/experiments/{experiment}" if experiment else ""
+    served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
+    following = {
+        "Resume with": resume if closed.reason != "complete" else "",
+        "Tables and figures on one page": f"python -m study report {shlex.quote(str(folder.path))}",
+        "Certificate, with every rule and interval": str(folder.certificate_page) if result.certificate else "",
+        "The trials in MLflow": f"{uri}{page}" if uri.startswith("http") else served,
+    }
+    if folder.tensorboard.is_dir():
+        logs = shlex.quote(str(folder.tensorboard))
+        following["Their curves in TensorBoard"] = f"pip install tensorboard && tensorboard --logdir {logs}"
+    say(console, "")
+    for title, text in following.items():
+        if text:
+            say(console, f" {text}", title=f"{title}:")
+
+
+def print_trials(console: Console, rows: Sequence[TrialRow], *, table_file: Path) -> None:
+    """Print why trials failed or have no clock, how many there are, by which engine, and where all of it is."""
+    failed: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in rows:
+        if row.reason and row.status != "finished":
+            failed[row.status.upper(), one_line(row.reason)].append(row.trial)
+    for (status, reason), numbers in failed.items():
+        say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")
+    for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
+        say(console, f"not measured: {reason}")
+    statuses = Counter(row.status for row in rows)
+    also = f", {statuses['interrupted']} interrupted" if statuses["interrupted"] else ""
+    engine = engines_in_words(row.engine for row in rows)
+    say(console, f"\nn = {count(len(rows), 'trial')}, {statuses['failed']} failed{also}. Engine: {engine}.")
+    say(console, f"All columns: {table_file}")
+
+
+def answer_of(folder: Path) -> "Answer | str":
+    """Return what the study says, or why that is not known: whatever goes wrong here, the study itself went well."""
+    try:
+        import analysis
+
+        return analysis.open(folder).answer()
+    except KeyboardInterrupt:
+        return f"The answer was left out, as you wished. To get it: python -m study report {shlex.quote(str(folder))}"
+    except Exception as error:  # noqa: BLE001 (see above)
+        what = error if isinstance(error, StudyError) else f"{type(error).__name__}: {error}"
+        return f"The answer cannot be given: {one_line(str(what))} The records are whole."
+
+
+def print_answer(console: Console, answer: "Answer | str") -> None:
+    """Print what a study says, the sentence in bold, then the rest; or why it says nothing."""
+    if isinstance(answer, str):
+        say(console, answer)
+        return
+    sentence, _, rest = answer.to_text(min(console.width, WIDEST)).partition("\n\n")
+    console.print(Text(sentence.rstrip(), style="bold"), soft_wrap=True)
+    if rest:
+        console.print(Text(f"\n{rest.rstrip()}"), soft_wrap=True)

@@ -9,8 +9,8 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples, study_folders, wrong_option
-from study.text import count
+from study.options import AsJson, command_app, examples
+from study.text import count, significant
 
 if TYPE_CHECKING:
     from study.evaluating.film import Film
@@ -43,13 +43,11 @@ class WithFilm(TyperCommand):
 )
 def evaluate(
     path: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
-            metavar="STUDY|SPACE",
-            help="Folder of a study: its best policy. With --random a space or a study.",
-            autocompletion=study_folders,
+            metavar="STUDY|SPACE", help="Folder of a study: its best policy. With --random a space or a study."
         ),
-    ] = None,
+    ],
     trial: Annotated[
         int | None, typer.Option(min=0, help="Policy of this trial of the study, not of its best.")
     ] = None,
@@ -79,7 +77,7 @@ def evaluate(
         typer.Option(
             metavar="[FILE]",
             help="Film the first 3 episodes, 20 s at most, as .mp4 or .gif, with a picture beside it; without a name "
-            "in the study's clips/, for its report and MLflow.",
+            "in the study's clips/, for MLflow.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -88,20 +86,11 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    if path is None:
-        fix = "Name the folder of a study, such as studies/quickstart."
-        raise wrong_option("STUDY", rule="must be given", got="none", fix=fix)
     from study.evaluating.playing import EvaluationRequest, evaluate_policy
 
     console = terminal()
     request = EvaluationRequest(
-        path=path,
-        trial=trial,
-        episodes=episodes,
-        stochastic=stochastic,
-        random=random,
-        seed=seed,
-        video=video,
+        path=path, trial=trial, episodes=episodes, stochastic=stochastic, random=random, seed=seed, video=video
     )
     show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
     evaluated = evaluate_policy(request, on_numbers=show)
@@ -113,37 +102,36 @@ def evaluate(
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
     """Print what the policy got, and what that means and does not mean."""
-    policy, spec, returns = evaluated.policy, evaluated.spec, evaluated.returns
-    mean, solved, n, is_random = evaluated.mean, evaluated.solved, len(evaluated.returns), policy.row is None
+    policy, spec, returns, mean = evaluated.policy, evaluated.spec, evaluated.returns, evaluated.mean
+    n, is_random = len(returns), policy.row is None
     how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
     first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
     say(console, policy.title)
     say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
-    known = f"{mean.value:,.2f} [{mean.low:,.2f}, {mean.high:,.2f}], 95 % interval over {n:,} episodes"
-    lines = {"mean return": known if mean.has_interval else f"{mean:,.2f}", "median": f"{median(returns):,.2f}"}
-    lines["range"] = f"{min(returns):,.2f} to {max(returns):,.2f}"
-    if solved is not None:
+    interval = f" [{significant(mean.low)}, {significant(mean.high)}], 95 % interval over {n:,} episodes"
+    lines = {
+        "mean return": significant(mean.value) + (interval if mean.has_interval else " (no interval)"),
+        "median": significant(median(returns)),
+        "range": f"{significant(min(returns))} to {significant(max(returns))}",
+    }
+    if (solved := evaluated.solved) is not None:
         share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
         target = f"{spec.environment.target:,g} or above"
         lines["solved"] = f"{evaluated.num_solved:,} of {n:,} at the target of {target}: {share}"
     lines["cut"] = f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
     for name, value in lines.items():
         say(console, f"{name:<12} {value}")
-    say(console, "")
-    if is_random:
-        say(console, "Every action was drawn from the action space, uniformly between its bounds: nothing was learnt.")
-        if mean.rounded is None:
-            say(console, "One episode has no interval and is no floor. More: --episodes 200")
-        else:
-            say(console, "Under `environment` in the space:")
-            say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
-        return
-    if evaluated.as_recorded:
-        say(console, "These are the returns of the trial's last evaluation on record, episode by episode.")
+    own = policy.spec.evaluation.seed
+    if is_random and mean.rounded is None:
+        say(console, "\nOne episode has no interval and is no floor. More: --episodes 200")
+    elif is_random:
+        say(console, "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:")
+        say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
+    elif evaluated.as_recorded:
+        say(console, "\nThese are the returns of the trial's last evaluation on record, episode by episode.")
     elif evaluated.as_recorded is False:
         other = "another CPU that rounds otherwise, or an environment that does not follow its seed"
-        say(console, f"These are not the returns on record: other versions, {other}.")
-    own = policy.spec.evaluation.seed
+        say(console, f"\nThese are not the returns on record: other versions, {other}.")
     if policy.chosen_among > 1 and spec.evaluation.seed == own:
         chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
         say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
@@ -152,8 +140,8 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
 def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
     """Print where the film is and what it shows."""
     end = "" if all(shot.whole for shot in film.shots) else ", not all to their end"
-    shown = f"{count(len(film.shots), 'episode')}{end}"
-    say(console, f"Film: {film.file} ({shown}; {film.seconds:.1f} s); a picture of it: {film.poster}")
+    shown = f"{count(len(film.shots), 'episode')}{end}; {film.seconds:.1f} s"
+    say(console, f"Film: {film.file} ({shown}); a picture of it: {film.poster}")
     if film.unlike:
         numbers = ", ".join(str(episode + 1) for episode in film.unlike)
         what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."

@@ -1,7 +1,6 @@
 """`report`: reads a study and writes its report. A thin call into `analysis`."""
 
 import re
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +8,10 @@ import typer
 
 from analysis.load import open_study
 from analysis.opened import Study
-from analysis.report import PAGE, find_clip, make_report, parse_formats, write
-from study.cli.tables import print_answer
+from analysis.report import PAGE, make_report, parse_formats, write
+from study.cli.display import print_answer
 from study.console import say, terminal
-from study.options import command_app, examples, study_folders, wrong_option
+from study.options import command_app, examples
 from study.records.folder import NAME, StudyFolder
 
 STUDIES = Path("studies")
@@ -23,7 +22,7 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        "python -m study report studies/quickstart --open",
+        "python -m study report studies/quickstart",
         "python -m study report studies/quickstart --format html,csv --out published",
         "python -m study report sqlite:///mlflow.db --study quickstart",
     ),
@@ -31,14 +30,11 @@ app = command_app()
 def report(
     study: Annotated[
         str,
-        typer.Argument(
-            help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://….", autocompletion=study_folders
-        ),
+        typer.Argument(help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://…."),
     ],
     format_: Annotated[
         str, typer.Option("--format", help="Some of html, csv, tex; tex gives LaTeX tables and PDF figures.")
     ] = "html,csv",
-    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
     name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
     price_per_cpu_hour: Annotated[
@@ -48,21 +44,15 @@ def report(
 ) -> None:
     """Write the report of a study: one HTML page, tables and figures. `sync` brings it to MLflow."""
     chosen = parse_formats(format_)
-    if open_ and "html" not in chosen:
-        fix = "Add html to --format."
-        raise wrong_option("--open", rule="needs the format html", got=f"--format {format_}", fix=fix)
     folder = None if "://" in study else StudyFolder(Path(study))
     data = open_study(study, study=name)
     if out is None:
         out = folder.report if folder else folder_of_experiment(data.name)
-    clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    made = make_report(Study(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    made = make_report(Study(data), price_per_cpu_hour=price_per_cpu_hour)
     files = write(made, out, chosen)
     console, page = terminal(), next((file for file in files if file.name == PAGE), None)
     print_answer(console, made.answer)
     say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
-    if open_ and page is not None and not webbrowser.open(page.absolute().as_uri()):
-        raise wrong_option("--open", rule="needs a browser", got="none here", fix=f"Open {page} on another machine.")
 
 
 def folder_of_experiment(name: str) -> Path:

@@ -1,15 +1,13 @@
-"""`export`, `repeat`, `importance` and `certificate`: what a study of one kind answers. Thin calls into the designs."""
+"""`export`, `repeat`, `certificate` and `schema`: thin calls into the packages that do the work."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from study.console import say, table, terminal, write
+from study.console import say, terminal, write
 from study.options import Address, Study, command_app, examples, wrong_option
 from study.records.folder import StudyFolder
-from study.text import count
 
 app = command_app()
 certificate = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER.")
@@ -96,10 +94,11 @@ def repeat(
     """
     from study.cli.run import run
     from study.exporting.trial import trial_as_space, trial_of
+    from study.records.files import check_own
     from study.records.ledger import ledger_of
 
     folder = StudyFolder(study)
-    folder.check_owner()  # it trains what the folder says, and sends to its MLflow
+    check_own(folder.path)  # it trains what the folder says, and sends to its MLflow
     number = _best_trial(folder) if trial is None else trial
     chosen = trial_of(folder, number)
     first = 1 + max(row.seed for row in ledger_of(folder.records).rows.values())
@@ -107,28 +106,7 @@ def repeat(
     file = folder.path.parent / f"{name}.yaml"
     file.write_text(trial_as_space(chosen, range(first, first + seeds)), encoding="utf-8")
     uri, out = folder.identity().tracking_uri, folder.path.parent
-    # What a person would have typed: the line that resumes the study is made of it.
-    sys.argv[1:] = ["run", str(file), "--out", str(out), *(["--address", address] if address else [])]
     run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, dry_run=dry_run)
-
-
-@app.command(epilog=examples("python -m study importance studies/quickstart"))
-def importance(study: Study) -> None:
-    """Print which parameters mattered at each scale (PED-ANOVA)."""
-    from study.designs.search.outcome import FEWEST, importance_per_scale
-    from study.records.ledger import ledger_of
-
-    folder, console = StudyFolder(study), terminal()
-    rows = ledger_of(folder.records).rows.values()
-    shares = importance_per_scale(folder.identity().parse(), rows)
-    if not shares:
-        say(console, f"No scale has {FEWEST} trials yet that a sampler chose, with different results.")
-        return
-    headings = ("parameter", *(count(scale, "runner") for scale in shares))
-    names = dict.fromkeys(name for each in shares.values() for name in each)
-    lines = [(name, *(f"{each.get(name, 0.0):.2f}" for each in shares.values())) for name in names]
-    console.print(table(headings, lines, words=("parameter",), width=console.width))
-    say(console, "Shares of what tells the better half of the trials apart (PED-ANOVA); few trials, rough shares.")
 
 
 @certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
@@ -136,7 +114,6 @@ def write_files(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
     from study.designs.holdup.certificate import write_certificate
     from study.designs.holdup.page import page
-    from study.records.folder import StudyFolder
 
     write(f"{page(write_certificate(StudyFolder(study)))}\n")
 
@@ -154,3 +131,13 @@ def verify(
 
     verify_certificate(path)
     say(terminal(), f"{path}: every decision and every figure follows from the records.")
+
+
+@app.command(epilog=examples("python -m study schema > space.schema.json"))
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the field reference in Markdown.")] = False,
+) -> None:
+    """Print the JSON Schema of space files, for editors."""
+    from study.space.reference import field_reference, json_schema
+
+    write(field_reference() if markdown else json_schema())

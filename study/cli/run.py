@@ -1,47 +1,38 @@
 """`run`: options into a spec and `RunOptions`, then the plan or the study, then its result. Thin."""
 
-import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from study.console import say, terminal, write
 from study.errors import ExitCode
-from study.harmless import mask_credentials
 from study.options import (
     Address,
-    Config,
-    ConfigArgs,
-    ConfigTimeout,
     Out,
     Replicate,
-    Runners,
     Set,
     Space,
     SpaceArgument,
     Trials,
     Version,
     as_run,
-    asked_space,
     checked_name,
     checked_stage,
     command_app,
     examples,
     load,
+    one_space,
     seconds,
+    space_of_script,
     with_lines,
+    wrong_option,
 )
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-
-if TYPE_CHECKING:
-    from analysis.answers import Answer
-    from study.driver.run import StudyResult
 
 app = command_app()
 
@@ -58,10 +49,18 @@ app = command_app()
 def run(
     space_argument: SpaceArgument = None,
     space: Space = None,
-    config: Config = None,
-    runners: Runners = None,
-    config_args: ConfigArgs = "",
-    config_timeout: ConfigTimeout = "60s",
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:NAME]",
+            help="An RLlib script in place of a space; its code runs up to where it would train. NAME: an "
+            "AlgorithmConfig in it, or a function that returns one.",
+        ),
+    ] = None,
+    runners: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="With --config: the numbers of environment runners, as 1,10,46.")
+    ] = None,
+    config_args: Annotated[str, typer.Option(help="Arguments of the script, as one text: '--num-agents 2'.")] = "",
     address: Address = None,
     tracking_uri: Annotated[
         str | None,
@@ -108,15 +107,13 @@ def run(
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
     job, 70 a fault of this program, 75 stopped and resumable.
     """
-    source = asked_space(
-        space_argument, space, config, runners=runners, arguments=config_args, timeout=config_timeout, trials=trials
-    )
+    source = _source(space_argument, space, config, runners, config_args, trials)
     from study.records.folder import StudyFolder
 
     file = find_space(source)
     name = checked_name(name or file.stem)
     begun = (resume or resume_or_start) and StudyFolder(out / name).exists()
-    spec = load(source, set_, replicate, trials, timeout=config_timeout, new=not begun)
+    spec = load(source, set_, replicate, trials, new=not begun)
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:
@@ -125,8 +122,7 @@ def run(
         with with_lines(source, set_):
             _print_plan(terminal(error=config is not None), spec, address, name, source)
         return
-    from study.cli.display import make_display
-    from study.cli.tables import answer_of
+    from study.cli.display import answer_of, make_display, print_end
     from study.driver.opening import RunOptions
     from study.driver.run import run_study
     from study.driver.signals import leave
@@ -148,21 +144,23 @@ def run(
         space=config or str(file),
         space_text=as_run(file, set_, replicate, trials),
     )
-    again, console = _resume_command(), terminal()
+    console = terminal()
     display = make_display(console)
+    again = ["python", "-m", "study", "run", str(StudyFolder(out / name).space_file), "--name", name, "--out", str(out)]
+    resume_line = shlex.join([*again, *(["--address", address] if address else []), "--resume"])
     try:
         with with_lines(source, set_):
             result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
-        then = f"Resume with: {again}" if (out / name).exists() else "Nothing was begun: start it again."
+        then = f"Resume with: {resume_line}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
     if result.closed.reason == "stopped":  # a signal gives ten seconds, too few for an answer
-        print_end(console, result, again)
+        print_end(console, result, resume_line)
         leave(result.exit_code)
     with display.busy("Working out the answer"):
         answer = answer_of(result.folder.path)
-    print_end(console, result, again, answer)
+    print_end(console, result, resume_line, answer)
     if not isinstance(answer, str):
         from study.cli.sync import show_answer
         from study.mirrors.mlflow_mirror import MlflowMirror
@@ -173,9 +171,34 @@ def run(
     raise typer.Exit(result.exit_code)
 
 
+def _source(
+    argument: str | None,
+    option: str | None,
+    config: str | None,
+    runners: str | None,
+    arguments: str,
+    trials: int | None,
+) -> str:
+    """Return the space that is meant: named, or made around a script.
+
+    Raises:
+        SpaceError: None is named, or two, or a script that cannot be studied.
+    """
+    if config is None:
+        if runners is not None or arguments:
+            name = "--config-args" if runners is None else "--runners"
+            fix = "In a space write parameters.num_env_runners, and config_args."
+            raise wrong_option(name, "belongs to --config", fix=fix)
+        return one_space(argument, option)
+    if named := argument or option:
+        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
+    return space_of_script(config, runners=runners, arguments=arguments, trials=trials)
+
+
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.adopted.loading import adopted_by
-    from study.cli.tables import print_plan
+    from study.cli.display import print_plan
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
@@ -196,59 +219,3 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
     print_plan(console, plan, spec, name=name)
     for remark in remarks(spec, plan):
         say(console, remark)
-
-
-def _resume_command() -> str:
-    """Return the command line of this process, with what resumes the study.
-
-    Without addresses that hold a password, which a terminal should not show: the study remembers them.
-    """
-    script = sys.argv[0]
-    program = ["python", "-m", "study"] if script.endswith("__main__.py") else ["python", script]
-    if Path(script).suffix != ".py":
-        program = [Path(script).name]
-    words, given = list[str](), iter(sys.argv[1:])
-    for word in given:
-        name, equals, value = word.partition("=")
-        if name in ("--tracking-uri", "--optuna-storage"):
-            value = value if equals else next(given, "")
-            if mask_credentials(value) == value:
-                words += [word] if equals else [word, value]
-        elif word not in ("--resume", "--resume-or-start", "--take-over"):
-            words.append(word)
-    return mask_credentials(" ".join(shlex.quote(word) for word in [*program, *words, "--resume"]))
-
-
-def print_end(console: Console, result: "StudyResult", again: str, answer: "Answer | str | None" = None) -> None:
-    """Print what a session came to: its trials, the study's answer, and what to type next."""
-    from study.cli.tables import print_answer, print_trials
-    from study.mirrors.mlflow_mirror import MlflowMirror
-    from study.records.cautions import cautions
-
-    closed, identity, folder = result.closed, result.identity, result.folder
-    spec = identity.parse()
-    say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    print_trials(console, result.rows, table_file=folder.table)
-    for caution in cautions(spec, result.rows):
-        say(console, f"\n{caution}")
-    if answer is not None:
-        say(console, "")
-        print_answer(console, answer)
-    following = {}
-    if closed.reason != "complete":
-        resume = re.sub(r" --until[ =]\S+", "", again) if closed.reason == "until" else again
-        following["Resume with"] = resume
-    following["Tables and figures on one page"] = f"python -m study report {shlex.quote(str(folder.path))}"
-    if result.certificate is not None:
-        following["Certificate, with every rule and interval"] = str(folder.certificate_page)
-    uri = mask_credentials(identity.tracking_uri)
-    experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
-    page = f"/#/experiments/{experiment}" if experiment else ""
-    served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
-    following["The trials in MLflow"] = f"{uri}{page}" if uri.startswith("http") else served
-    if folder.tensorboard.is_dir():
-        logs = shlex.quote(str(folder.tensorboard))
-        following["Their curves in TensorBoard"] = f"pip install tensorboard && tensorboard --logdir {logs}"
-    say(console, "")
-    for title, text in following.items():
-        say(console, f" {text}", title=f"{title}:")

@@ -1,31 +1,28 @@
 """`status`: where a study stands, on 80 columns and on 140; without a study's name all of a folder. No engine."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from analysis.status import Status, StatusReader
-from study.cli.display import progress_bar
-from study.cli.tables import answer_of, print_answer
+from study.cli.display import answer_of, print_answer
 from study.console import say, table, terminal, write_json
 from study.errors import StudyError
-from study.options import AsJson, command_app, examples, study_folders, wrong_option
-from study.records.timing import PRESSURE_LIMIT
+from study.options import AsJson, command_app, examples
 from study.text import MISSING, count, duration, number, plain
 
 MOST_RUNNING = 12
 """Trials under way that are listed; the rest are counted."""
-WATCH_S = 2.0
-"""Seconds between two readings of `--watch`."""
 _STYLES = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
 _DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
+_LISTED = ("study", "kind", "ended", "trials", "failed", "best_score", "state")
+"""What a list of studies says of each."""
 
 app = command_app()
 
@@ -34,54 +31,52 @@ app = command_app()
     epilog=examples(
         "python -m study status",
         "python -m study status studies/quickstart",
-        "python -m study status studies/quickstart --watch",
     ),
 )
 def status(
     study: Annotated[
         Path,
-        typer.Argument(
-            help="Folder of a study, such as studies/quickstart; or of several, which are listed.",
-            autocompletion=study_folders,
-        ),
+        typer.Argument(help="Folder of a study, such as studies/quickstart; or of several, which are listed."),
     ] = Path("studies"),
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds until the driver ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print where a study stands, while it runs or after: progress, answer so far, health; or list all of a folder."""
-    if watch and as_json:
-        raise wrong_option("--watch", rule="excludes --json", got="both", fix="Drop one of the two.")
+    console = terminal()
     several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
     if several or study == Path("studies"):
-        _list([_entry(folder) for folder in several], study, as_json=as_json)
+        entries = [dict(zip(_LISTED, _entry(folder), strict=True)) for folder in several]
+        if as_json:
+            write_json(entries)
+        elif entries:
+            _list(console, entries)
+        else:
+            say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
         return
-    reader = StatusReader(study)
-    now = reader.read()
+    now = StatusReader(study).read()
     if as_json:
         write_json(now.to_json())
-    elif watch:
-        _follow(terminal(), reader)
-    else:
-        console = terminal()
-        answered = now.counts["finished"] > 0
-        if answered and now.complete:  # then the answer is what a person wants to know; else where the study stands
-            print_answer(console, answer_of(study))
-            say(console, "")
-        show(console, now)
-        if answered and not now.complete:
-            say(console, "\nSo far:\n")
-            print_answer(console, answer_of(study))
+        return
+    answered = now.counts["finished"] > 0
+    if answered and now.complete:  # then the answer is what a person wants to know; else where the study stands
+        print_answer(console, answer_of(study))
+        say(console, "")
+    show(console, now)
+    if answered and not now.complete:
+        say(console, "\nSo far:\n")
+        print_answer(console, answer_of(study))
 
 
-def _list(entries: Sequence[dict[str, Any]], folder: Path, *, as_json: bool) -> None:
-    if as_json:
-        write_json(entries)
-        return
-    console = terminal()
-    if not entries:
-        say(console, f"No study in {folder}. Start one: python run_study.py quickstart.yaml")
-        return
-    headings = ("study", "kind", "trials", "failed", "best score", "state")
+def _entry(folder: Path) -> Sequence[Any]:
+    """Return one line of the list; a study that cannot be read says why."""
+    try:
+        reader = StatusReader(folder)
+        now, kind = reader.read(), reader.identity.parse().design
+    except StudyError as error:
+        return folder.name, None, None, None, None, None, f"cannot be read: {error}"
+    return folder.name, kind, now.num_ended, now.num_trials, now.counts["failed"], now.best_score, now.state
+
+
+def _list(console: Console, entries: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
             each["study"],
@@ -93,83 +88,49 @@ def _list(entries: Sequence[dict[str, Any]], folder: Path, *, as_json: bool) -> 
         )
         for each in entries
     ]
+    headings = ("study", "kind", "trials", "failed", "best score", "state")
     console.print(table(headings, rows, words=("kind",), fold=("study", "state"), width=console.width))
 
 
-def _entry(folder: Path) -> dict[str, Any]:
-    """Return one line of the list; a study that cannot be read says why."""
-    try:
-        reader = StatusReader(folder)
-        now, kind = reader.read(), reader.identity.parse().design
-    except StudyError as error:
-        unknown = dict.fromkeys(("kind", "ended", "trials", "failed", "best_score"))
-        return {"study": folder.name, **unknown, "state": f"cannot be read: {error}"}
-    return {
-        "study": folder.name,
-        "kind": kind,
-        "ended": now.num_ended,
-        "trials": now.num_trials,
-        "failed": now.counts["failed"],
-        "best_score": now.best_score,
-        "state": now.state,
-    }
-
-
-# --- the page -------------------------------------------------------------------------------------------------------
-
-
-def view(status: Status, *, width: int) -> Group:
-    """Return the whole page."""
+def show(console: Console, status: Status) -> None:
+    """Print how far the study is, what runs now, and what a person should know or type."""
     title = Text.assemble((status.name, "bold"), ": ", (status.state, _STYLES[status.driver]))
     title.append(f" · stage {status.stage}" if status.stage else "")
     title.append(f" · session {status.sessions}" if status.sessions > 1 else "")
-    parts: list[RenderableType] = [title, *_progress(status, width)]
-    parts += [_hanging(Text("!", style="red"), problem) for problem in status.problems]
-    if status.running:
-        parts += [Text("\nRunning now", style="bold"), *_running(status, width)]
-    return Group(*parts, Text("\nHealth", style="bold"), *_health(status))
-
-
-def show(console: Console, status: Status) -> None:
-    """Print the page once; commands are left whole, to be copied."""
-    for part in view(status, width=console.width).renderables:
-        console.print(part, highlight=False, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
-
-
-def _follow(console: Console, reader: StatusReader) -> None:
-    """Show the page again and again until the driver has ended or the person presses Ctrl-C, then leave it there."""
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        while True:
-            now = reader.read()
-            live.update(view(now, width=console.width), refresh=True)
-            if now.driver != "working":
-                return
-            time.sleep(WATCH_S)
-
-
-def _progress(status: Status, width: int) -> Iterator[RenderableType]:
-    about = "about " if status.guessed else ""
+    console.print(title, highlight=False)
     shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
     counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    trials = count(status.num_trials, "trial", form="d")
-    yield Text(f"{status.num_ended} of {about}{trials} ended" + (f" ({counts})" if counts else ""))
-    if status.num_trials:
-        yield progress_bar(status.num_ended + sum(each.progress for each in status.running), status.num_trials, width)
-    if status.per_stage:
-        stages = [
-            f"{stage} {ended}" + (f" ({failed} failed)" if failed else "")
-            for stage, (ended, failed) in status.per_stage.items()
-        ]
-        yield Text("By stage: " + ", ".join(stages))
+    trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
+    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else ""))
     if (left := status.left) is not None:
         rest = count(round(left.trials, 1), "trial", form="g")
-        yield Text(
+        say(
+            console,
             f"About {duration(left.seconds)} left: an estimate, {rest} x {duration(left.median_s)} "
-            f"(median of n={left.n}), {plain(round(left.at_a_time, 1))} at a time"
+            f"(median of n={left.n}), {plain(round(left.at_a_time, 1))} at a time",
         )
+    for problem in status.problems:
+        console.print(_hanging(Text("!", style="red"), problem))
+    if status.running:
+        console.print(_running(status, console.width))
+    if len(status.running) > MOST_RUNNING:
+        say(console, f"… and {len(status.running) - MOST_RUNNING} more")
+    since = "nothing recorded yet"
+    if status.silence_s is not None:
+        since = f"last record {duration(status.silence_s)} ago"
+        if status.driver != "working" and status.silence_s > 86_400:
+            since = f"last record {time.strftime('%Y-%m-%d %H:%M', time.localtime(status.moment - status.silence_s))}"
+    say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
+    if (mirror := status.mirror) is not None:
+        behind = "up to date" if not mirror.behind else f"{count(mirror.behind, 'record')} behind"
+        say(console, f"MLflow: {behind if mirror.begun or not mirror.behind else 'has got nothing yet'}")
+    for each in status.advice:
+        console.print(_hanging(Text("!", style="yellow"), each.text))
+        if each.command:
+            console.print(Text(f"  {each.command}"), soft_wrap=True)  # whole, to be copied
 
 
-def _running(status: Status, width: int) -> Iterator[RenderableType]:
+def _running(status: Status, width: int) -> Table:
     headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
     rows = [
         (
@@ -188,31 +149,7 @@ def _running(status: Status, width: int) -> Iterator[RenderableType]:
         )
         for row in status.running[:MOST_RUNNING]
     ]
-    yield table(headings, rows, words=("timing",), width=width)
-    if len(status.running) > MOST_RUNNING:
-        yield Text(f"… and {len(status.running) - MOST_RUNNING} more")
-
-
-def _health(status: Status) -> Iterator[RenderableType]:
-    since = "nothing recorded yet"
-    if status.silence_s is not None:
-        since = f"last record {duration(status.silence_s)} ago"
-        if status.driver != "working" and status.silence_s > 86_400:
-            since = f"last record {time.strftime('%Y-%m-%d %H:%M', time.localtime(status.moment - status.silence_s))}"
-    yield Text(f"Driver: {_DRIVERS[status.driver]}; {since}")
-    yield Text(f"Engine: {status.engine}")
-    labels = ", ".join(f"{n} {label}" for label, n in status.timings.items() if n)
-    yield Text(f"Timings: {labels or 'none yet'}")
-    if status.pressure:
-        shares = ", ".join(f"trial {trial} {share:.0%}" for trial, share in [*status.pressure.items()][:MOST_RUNNING])
-        yield Text(f"CPU pressure (share of the time in which a task waited; limit {PRESSURE_LIMIT:.0%}): {shares}")
-    if status.mirror is not None:
-        behind = "up to date" if not status.mirror.behind else f"{count(status.mirror.behind, 'record')} behind"
-        yield Text(f"MLflow: {behind if status.mirror.begun or not status.mirror.behind else 'has got nothing yet'}")
-    for each in status.advice:
-        yield _hanging(Text("!", style="yellow"), each.text)
-        if each.command:
-            yield Text(f"  {each.command}", no_wrap=True, overflow="ignore")  # whole, to be copied
+    return table(headings, rows, words=("timing",), width=width)
 
 
 def _hanging(mark: Text, text: str) -> Table:

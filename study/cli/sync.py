@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from study.cli.tables import answer_of
+from study.cli.display import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
 from study.harmless import one_line
 from study.mirrors.follower import Mirror
 from study.mirrors.follower import sync as catch_up
-from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.mlflow_report import publish_answer
+from study.mirrors.mlflow_mirror import MlflowMirror, publish_answer
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.options import Study, command_app, examples
+from study.records.files import check_own
 from study.records.folder import StudyFolder, check_files
-from study.records.packing import unpacked
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -55,21 +54,18 @@ def sync(
 
 
 @app.command(
-    epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot --digits 7"),
+    epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"),
 )
 def pack(
     study: Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
-    digits: Annotated[
-        int | None, typer.Option(min=7, help="Significant digits of training iterations: 7 halve the size.")
-    ] = None,
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.designs.holdup.certificate import write_certificate
     from study.records.packing import pack as pack_study
 
     folder = StudyFolder(study)
-    packed = pack_study(folder, target, digits=digits)
+    packed = pack_study(folder, target)
     if folder.certificate.exists():
         write_certificate(packed)
     say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
@@ -99,14 +95,14 @@ def sync_study(
         StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
     """
     folder.identity()
-    check_files(unpacked(folder))
+    check_files(folder)
     places: dict[type[Mirror], str | None] = {
         MlflowMirror: tracking_uri,
         OptunaMirror: optuna_storage,
         TensorBoardMirror: str(folder.tensorboard) if tensorboard else None,
     }
     if not any(places.values()):
-        folder.check_owner()
+        check_own(folder.path)
         places = {kind: kind.address_of(folder) for kind in MIRRORS.values()}
     failed: list[StudyError] = []
     for kind, address in places.items():

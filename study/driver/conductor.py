@@ -217,7 +217,7 @@ class Conductor:
         """
         row = self.ledger.rows[trial]
         row.node_loads = list(node_loads)
-        final = row.summarise(self.spec, "finished", moment=time.time())["final_return"]
+        final = row.summarise(self.spec, "finished", moment=self._log.now())["final_return"]
         if self.spec.learns and (final is None or not math.isfinite(final)):
             self.end(trial, "failed", "the final evaluation must give a return that is a number, got none")
             return
@@ -268,7 +268,7 @@ class Conductor:
         self._queue.running.pop(trial, None)
         if row.status != "running":
             return
-        summary = row.summarise(self.spec, status, moment=time.time() if last_seen is None else last_seen)
+        summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
         label = self._label_at_end(row, failed=status == "failed", lost=lost)
         self._append(
             TrialEnded(

@@ -13,16 +13,16 @@ from msgspec import structs
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     absolute_uri,
     ask_mlflow,
     asked_uri,
-    check_optuna_storage,
     check_tracking_uri,
 )
-from study.records.files import write_atomically
-from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, check_not_cut
+from study.records.files import check_own
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, cut_records
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
@@ -81,7 +81,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         fix = "Check --name and --out, or start it without --resume."
         raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix)
     if exists:
-        folder.check_owner()
+        check_own(folder.path)
         check_files(folder)
     return exists
 
@@ -168,7 +168,9 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
-        optuna_storage=None if options.optuna_storage is None else check_optuna_storage(options.optuna_storage),
+        optuna_storage=None
+        if options.optuna_storage is None
+        else check_tracking_uri(options.optuna_storage, OptunaMirror.place),
     )
 
 
@@ -207,7 +209,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         ask_mlflow(other := check_tracking_uri(uri))
         identity = structs.replace(identity, tracking_uri=other)
     if storage is not None and absolute_uri(storage) != identity.optuna_storage:
-        identity = structs.replace(identity, optuna_storage=check_optuna_storage(storage))
+        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, OptunaMirror.place))
     return identity
 
 
@@ -222,25 +224,6 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = ""
             yield here
 
 
-def write_identity(folder: StudyFolder, identity: StudyIdentity, options: RunOptions, *, resumed: bool) -> None:
-    """Write identity and space file of a new study, or what changes of a resumed one; its folder must be locked.
-
-    Raises:
-        RecordError: The folder cannot be written.
-    """
-    if not resumed:
-        folder.create(identity, options.space_text)
-        return
-    try:
-        if folder.identity() != identity:
-            folder.rewrite(identity)
-        if options.space_text and not folder.space_file.exists():
-            write_atomically(folder.space_file, options.space_text)
-    except OSError as error:
-        rule, fix = f"must be writable ({error.strerror})", "Check its permissions."
-        raise RecordError(where=str(folder.path), rule=rule, fix=fix) from error
-
-
 def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
     """Return the spec with at least the trials that were planned before, and the state of a locked study.
 
@@ -248,7 +231,9 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    check_not_cut(folder, ledger, num_mirrored=MlflowMirror(folder, folder.identity().tracking_uri).state.seq)
+    num_mirrored = MlflowMirror(folder, folder.identity().tracking_uri).state.seq
+    if (cut := cut_records(folder, ledger, num_mirrored=num_mirrored)) is not None:
+        raise cut
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})

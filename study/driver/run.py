@@ -22,7 +22,6 @@ from study.driver.opening import (
     take_up,
     with_lasting_learner,
     with_lasting_process,
-    write_identity,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
@@ -44,8 +43,8 @@ from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.lock import held
 from study.records.log import RecordLog
-from study.records.packing import unpacked
 from study.records.provenance import provenance
 from study.records.records import StudyClosed, TrialStarted, read_lines
 from study.space.domains import smallest
@@ -152,8 +151,7 @@ class _Session:
         self.options, self.display = options, display
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not is_resumed(self.folder, options)
-        begun = None if self.is_new else unpacked(self.folder)
-        known = None if begun is None else begun.identity()
+        known = None if self.is_new else self.folder.identity()
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         self.speeds = None if self.adopted is None else self.adopted.speeds
@@ -168,7 +166,7 @@ class _Session:
         obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
         spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
         self.spec = spec
-        self.identity = new_identity(spec, options) if begun is None else resumed_identity(begun, spec, options)
+        self.identity = new_identity(spec, options) if self.is_new else resumed_identity(self.folder, spec, options)
         self.address = resolve_address(options.address)
         self.signals = StopSignals(_close)
 
@@ -183,7 +181,7 @@ class _Session:
         self._check_overrides(shape)
         if self.is_new:
             self.folder.prepare()
-        lock = self.folder.locked(take_over=self.options.take_over)
+        lock = held(self.folder.path, take_over=self.options.take_over)
         with self.signals, lock, contextlib.ExitStack() as stack:
             if self.is_new:
                 if self.folder.exists():  # somebody was faster
@@ -191,7 +189,7 @@ class _Session:
                 stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
             if self.options.tensorboard:
                 self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
-            write_identity(self.folder, self.identity, self.options, resumed=not self.is_new)
+            self.folder.write(self.identity, self.options.space_text)
             return self._run(stack)
 
     def _run(self, stack: contextlib.ExitStack) -> StudyResult:
@@ -201,7 +199,7 @@ class _Session:
         self.spec, ledger = take_up(self.spec, self.folder)
         if ledger.opened is not None:
             self.display.note(continuing(self.spec, ledger))
-        self.mirrors = MirrorProcess.of_study(self.folder)
+        self.mirrors = MirrorProcess(self.folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
         if ledger.closed is not None and nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from study.errors import RecordError
+from study.evaluating.facts import SUFFIXES, Shot
 from study.options import wrong_option
-from study.records.clip import SUFFIXES, Shot
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.frames import Frame, Scene

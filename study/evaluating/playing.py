@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from study.adopted.loading import adopted_by
 from study.errors import RecordError
+from study.evaluating.facts import BEST, FilmFacts
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
 from study.options import say_that_it_runs, wrong_option
-from study.records.clip import BEST, FilmFacts
+from study.records.files import check_own
 from study.space.script import what_changed
 from study.space.spec import StudySpec
 from study.statistics import Estimate, mean_interval, rate_interval
@@ -136,7 +137,7 @@ def evaluate_policy(
     policy = random_policy(request.path) if request.random else find_policy(request.path, request.trial)
     policy.check_owner()
     if policy.study is not None and policy.spec.own_code:  # never run code because somebody else's study names it
-        policy.study.check_owner()
+        check_own(policy.study.path)
         policy.study.check_code(policy.spec.own_code)
     asked = {"episodes": request.episodes, "seed": request.seed, "stochastic": request.stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}

@@ -294,7 +294,7 @@ def _submit(launcher: Launcher, scheduler: Scheduler, texts: dict[str, str], *, 
     if no_answer is not None:
         raise no_answer
     _say(f"Submitted as job {job_id}. Its log: {folder / scheduler.log.format(id=job_id)}")
-    _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study, '--watch'])}")
+    _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', launcher.job.study])}")
     return 0
 
 

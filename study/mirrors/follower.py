@@ -1,4 +1,4 @@
-"""A mirror shows a study outside of its records: what each kind of place must answer, and the loop that follows.
+"""A mirror shows a study outside of its records: what each kind of place must answer, and the loops that follow.
 
 The records are the only truth. A mirror sends them in their order, each at least once and to the effect of exactly
 once: one that was killed goes on behind the last records that it is sure of, and a record that it meets again changes
@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials
-from study.mirrors.tracking_uri import reason_of, refusal
+from study.mirrors.tracking_uri import passes, reason_of, refusal
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.lock import at_work, take
@@ -37,10 +37,6 @@ SYNC_TIMEOUT_S = 30.0
 """Seconds without progress after which `sync` gives up."""
 IMPORTING = threading.Lock()
 """Held while an engine is imported: mirrors have threads, and engines import each other."""
-
-
-class HeldError(TrackingError):
-    """Another mirror sends to the place."""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -70,7 +66,6 @@ class Mirror(ABC):
         folder: The study.
         address: Of the place.
         opened: Whether the study was found or created there since the last failure.
-        tried: Whether that was tried: its engine is imported, or not to be had.
     """
 
     key: ClassVar[str]
@@ -79,16 +74,14 @@ class Mirror(ABC):
     chunk: ClassVar[int] = 500
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
-        self.folder, self.address = folder, address
-        self.opened = self.tried = False
+        self.folder, self.address, self.opened = folder, address, False
         self._most = self.chunk
         own = address == self.address_of(folder)
         digest = "" if own else f"-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
         # Every address other than the study's own has files of its own.
         self.state_file = folder.path / f"mirror{'' if self.key == 'mlflow' else f'-{self.key}'}{digest}.json"
         self.lock = folder.path / f".{self.key}-mirror{digest}.lock"
-        self._offset, self._seq = 0, 0
-        self._offset = self.state.offset
+        self._seq, self._offset = 0, self.state.offset
 
     @classmethod
     @abstractmethod
@@ -119,11 +112,8 @@ class Mirror(ABC):
     def count_trials(self) -> int:
         """Return the number of the study's trials that the place shows."""
 
-    def show_running(self) -> None:  # noqa: B027 (not every place has it)
-        """Show the study as running, where the place has a status for it."""
-
-    def show_ended(self) -> None:  # noqa: B027 (not every place has it)
-        """Show the study as ended, where the place has a status for it."""
+    def show_status(self, *, ended: bool) -> None:  # noqa: B027 (not every place has it)
+        """Show the study as running or as ended, where the place has a status for it."""
 
     def close(self) -> None:  # noqa: B027 (not every place has it)
         """Close the connection to the place."""
@@ -158,15 +148,15 @@ class Mirror(ABC):
         Raises:
             RecordError: The records cannot be trusted.
         """
-        was_open = self.opened
         try:
-            if not was_open:
+            if is_new := not self.opened:
                 self._offset, self._seq = self.open()
                 self.opened = True
             lines = list(islice(read_lines(self.folder.records, offset=self._offset, first_seq=self._seq), self._most))
             self.send(lines)
-            if lines or not was_open:
-                self._offset, self._seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
+            if lines:
+                self._offset, self._seq = lines[-1].end, lines[-1].seq + 1
+            if lines or is_new:
                 self.note(offset=self._offset, seq=self._seq)
         except Exception:
             self.opened = False
@@ -203,22 +193,20 @@ class Orders:
 
 def follow(mirror: Mirror, orders: Orders) -> None:
     """Send records to a place, and wait for further ones, until the orders say to stop; the state says how it went."""
-    lock: int | None = None
     failures, delay, done = 0, 0.0, False
-    try:
+    with _Hold(mirror) as hold:
         while not done and time.monotonic() < orders.deadline:
             orders.pause(delay)
             try:
-                lock = _hold(mirror) if lock is None else lock
+                hold.take()
                 was_open, finishing = mirror.opened, orders.finishing
                 sent = mirror.step()
-                if not was_open and not finishing:
-                    mirror.show_running()
-                if done := finishing and not sent:
-                    mirror.show_ended()
+                done = finishing and not sent
+                if done or not (was_open or finishing):
+                    mirror.show_status(ended=done)
                 failures, delay = 0, 0.0 if sent else POLL_S
             except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
-                waits = not orders.finishing and not isinstance(error, HeldError)
+                waits = hold.handle is not None and not orders.finishing
                 delay = min(2.0**failures, LONGEST_DELAY_S) if waits else POLL_S
                 failures += 1
                 done = not orders.patient or isinstance(error, RecordError)
@@ -226,11 +214,6 @@ def follow(mirror: Mirror, orders: Orders) -> None:
                 if said != mirror.state.error:
                     _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
                     mirror.note(error=said)
-            mirror.tried = True
-    finally:
-        mirror.close()
-        if lock is not None:
-            os.close(lock)
 
 
 def sync(mirror: Mirror) -> tuple[int, int]:
@@ -240,42 +223,51 @@ def sync(mirror: Mirror) -> tuple[int, int]:
         Records that were sent, and trials that the place shows.
 
     Raises:
-        TrackingError: The place has not answered for `SYNC_TIMEOUT_S` seconds, or another mirror is at work.
+        TrackingError: The place refuses, or has not answered for `SYNC_TIMEOUT_S` seconds; or another mirror is at
+            work.
         RecordError: The records cannot be trusted, or the place knows trials that they do not.
     """
-    lock: int | None = None
     total, deadline = 0, time.monotonic() + SYNC_TIMEOUT_S
-    try:
+    with _Hold(mirror) as hold:
         while True:
             try:
-                lock = _hold(mirror) if lock is None else lock
+                hold.take()
                 sent = mirror.step()
                 if not sent:
                     if not at_work(mirror.folder.path):
-                        mirror.show_ended()
+                        mirror.show_status(ended=True)
                     return total, mirror.count_trials()
                 total, deadline = total + sent, time.monotonic() + SYNC_TIMEOUT_S
             except Exception as error:
-                if (isinstance(error, StudyError) and not isinstance(error, HeldError)) or time.monotonic() > deadline:
+                if (hold.handle is not None and not passes(error)) or time.monotonic() > deadline:
                     raise refusal(error, mirror.address, mirror.place) from error
                 time.sleep(POLL_S)
-    finally:
-        mirror.close()
-        if lock is not None:
-            os.close(lock)
 
 
-def _hold(mirror: Mirror) -> int:
-    """Lock a mirror's file and return its handle; where the file system has no locks, it is not locked.
+class _Hold(contextlib.AbstractContextManager["_Hold"]):
+    """The lock on a mirror's file: two mirrors of one place would double what they send."""
 
-    Raises:
-        HeldError: Another mirror sends to the place.
-    """
-    if (taken := take(mirror.lock)) is not None:
-        return taken[0]
-    raise HeldError(
-        where=f"{mirror.place} {mask_credentials(mirror.address)}",
-        rule="only one mirror may send to it",
-        got="another one at work: that of an earlier driver has not let go yet",
-        fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
-    )
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.handle: int | None = None
+
+    def take(self) -> None:
+        """Lock the file, unless it is; where the file system has no locks, it is not locked.
+
+        Raises:
+            TrackingError: Another mirror sends to the place.
+        """
+        if self.handle is None and (taken := take(self._mirror.lock)) is not None:
+            self.handle = taken[0]
+        if self.handle is None:
+            raise TrackingError(
+                where=f"{self._mirror.place} {mask_credentials(self._mirror.address)}",
+                rule="only one mirror may send to it",
+                got="another one at work: that of an earlier driver has not let go yet",
+                fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._mirror.close()
+        if self.handle is not None:
+            os.close(self.handle)

@@ -6,15 +6,17 @@ Everything here follows from the records alone, never from the moment of sending
 import json
 import math
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
 
 from study.engine import UNKNOWN, engine_of_space
 from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
 from study.records.folder import StudyIdentity
-from study.records.ledger import Ledger, TrialRow
+from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import Evaluation, Iteration, Line, Metrics, TrialBuilt, TrialEnded
 from study.space.spec import StudySpec
 
@@ -28,9 +30,8 @@ STUDY: Key = (-1, 0)
 """Key of the study's own run among those of trials and attempts."""
 NUM_RECORDS = "study.records"
 """Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
-PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
-"""Tag with the text above a run's page: the answer, above that of the study's run."""
+"""Tag with the text above a run's page: the answer, above that of the study's run. MLflow shows it as Markdown."""
 _LONGEST_TAG = 5000
 """Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
 _TRIAL_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -38,8 +39,7 @@ _STUDY_STATUS = {"complete": "FINISHED", "until": "FINISHED", "error": "FAILED"}
 """MLflow's status of a study that was closed for this reason; KILLED for any other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """One value of one metric."""
 
     key: str
@@ -58,6 +58,11 @@ def milliseconds(time_s: float) -> int:
 def cut(value: str) -> str:
     """Return the text of a tag, no longer than MLflow takes."""
     return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"
+
+
+def _tags(values: Mapping[str, str]) -> dict[str, str]:
+    """Drop empty tags and cut long ones."""
+    return {key: cut(value) for key, value in values.items() if value}
 
 
 # --- which run -------------------------------------------------------------------------------------------------------
@@ -125,12 +130,12 @@ def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ende
             "provenance.git.commit": (found.get("git") or {}).get("commit") or "",
             "provenance.versions.ray": (found.get("versions") or {}).get("ray") or "",
         }
-    return _cut_tags(tags)
+    return _tags(tags)
 
 
 def identity_text(identity: StudyIdentity) -> str:
     """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
-    content = identity.to_json()
+    content = msgspec.to_builtins(identity)
     uris = {name: mask_credentials(content[name]) for name in ("tracking_uri", "optuna_storage") if name in content}
     return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
 
@@ -172,15 +177,26 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "checkpoint": row.checkpoint or "",
         "episodes_cut": f"{counts['num_cut']} of {counts['num_eval_episodes']}" if counts["num_cut"] else "",
     }
-    return _cut_tags(tags)
-
-
-def _cut_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Drop empty tags and cut long ones."""
-    return {key: cut(value) for key, value in tags.items() if value}
+    return _tags(tags)
 
 
 # --- points ----------------------------------------------------------------------------------------------------------
+
+
+def shown(lines: Iterable[Line], ledger: Ledger, records: Path) -> Iterator[tuple[Line, list[Point]]]:
+    """Yield each line with the points that it adds to its trial, and take it into the ledger thereafter.
+
+    What an attempt said after another one had replaced it is passed over.
+    """
+    for line in lines:
+        record, points = line.record, list[Point]()
+        row = ledger.rows.get(getattr(record, "trial", STUDY[0]))
+        if row is not None and isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
+            if row.attempt != record.attempt:
+                continue
+            points = points_of(line, row)
+        yield line, points
+        fold_lines([line], records, ledger)
 
 
 def points_of(line: Line, row: TrialRow) -> list[Point]:
@@ -196,27 +212,36 @@ def points_of(line: Line, row: TrialRow) -> list[Point]:
         case TrialBuilt():
             values = {"startup_time_s": record.startup_time_s}
         case Iteration():
-            step, episodes = record.env_steps, record.metrics.get("num_episodes")
-            values = {name: value for name, value in record.metrics.items() if _is_mirrored(name)}
-            if episodes and (total := record.metrics.get("episode_return_sum")) is not None:
-                values["training_return"] = total / episodes
-            values |= {"wall_time_s": record.wall_time_s, "env_steps": step}
-            values["env_steps_per_s"] = record.metrics.get("env_steps_per_s")
+            step, values = record.env_steps, _values_of(record)
         case Evaluation():
             step, values = record.env_steps, {"eval_return": record.mean}
         case TrialEnded():
-            values = {name: value for name, value in record.summary.items() if name in METRICS}
+            # The last iteration has said some of it, at the same step.
+            said = _values_of(row.last_iteration) if row.last_iteration else {}
+            values = {
+                name: value
+                for name, value in record.summary.items()
+                if name in METRICS and (name not in said or said[name] != value)
+            }
             step = max((each.env_steps for each in (row.last_iteration, row.last_evaluation) if each), default=0)
             # MLflow's latest value has the largest (step, time): that of the summary must be after the last one's.
             time_ms = max(time_ms, milliseconds(row.last_seen) + 1)
     return [
-        Point(key=key, value=float(value), time_ms=time_ms, step=step)
+        Point(key, float(value), time_ms, step)
         for key, value in values.items()
         if value is not None and math.isfinite(value)
     ]
 
 
-def _is_mirrored(name: str) -> bool:
-    return name.startswith(CUSTOM) or (
-        name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored
-    )
+def _values_of(record: Iteration) -> Metrics:
+    metrics, episodes = record.metrics, record.metrics.get("num_episodes")
+    values = {
+        name: value
+        for name, value in metrics.items()
+        if name.startswith(CUSTOM)
+        or (name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored)
+    }
+    if episodes and (total := metrics.get("episode_return_sum")) is not None:
+        values["training_return"] = total / episodes
+    so_far = {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
+    return values | so_far | {"env_steps_per_s": metrics.get("env_steps_per_s")}

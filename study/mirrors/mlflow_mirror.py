@@ -9,25 +9,25 @@ until it is restored there.
 """
 
 import contextlib
-import json
 import logging
 import lzma
 import os
 import re
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from study.errors import TrackingError
-from study.harmless import mask_arguments, mask_credentials
+from study.harmless import markdown, mask_credentials, printable
 from study.mirrors import mlflow_content as content
 from study.mirrors.follower import IMPORTING, Mirror
 from study.mirrors.mlflow_content import STUDY, Key, Point, milliseconds
-from study.mirrors.tracking_uri import check_tracking_uri, reach, set_client_defaults, sqlite_path, with_time_limits
+from study.mirrors.tracking_uri import answering, check_tracking_uri, mlflow_client, reached, sqlite_path
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, fold_lines
+from study.records.ledger import Ledger
 from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted, read_lines
 
 _log = logging.getLogger(__name__)
@@ -71,14 +71,10 @@ class MlflowMirror(Mirror):
         Raises:
             TrackingError: The study was deleted in MLflow.
         """
-        set_client_defaults()
         with IMPORTING:
-            from mlflow import MlflowClient
-
-        reach(self.address)
+            self._client = mlflow_client(reached(self.address))
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
-        self._client = MlflowClient(tracking_uri=with_time_limits(self.address))
         self._spec, self._ledger, self._time = self._identity.parse(), Ledger(), self._identity.created
         self._experiment = self._find_or_create_experiment()
         self._find_runs()
@@ -87,16 +83,16 @@ class MlflowMirror(Mirror):
         if self._runs[STUDY] is None:
             raise self._deleted("the study's run")
         state, end, seq = self.state, 0, 0
-        place = {"experiment_id": self._experiment, "parent_run_id": self._runs[STUDY]}
-        if (state.experiment_id, state.parent_run_id) == tuple(place.values()):
+        if (state.experiment_id, state.parent_run_id) == (self._experiment, self._runs[STUDY]):
             for line in read_lines(self.folder.records):
                 if line.end > state.offset:
                     break
-                fold_lines([line], self.folder.records, self._ledger)
                 self._time, end, seq = line.time, line.end, line.seq + 1
+                for _ in content.shown([line], self._ledger, self.folder.records):
+                    pass  # its points are there
         if (end, seq) != (state.offset, state.seq):  # a power cut has taken what MLflow has
             self._ledger, end, seq = Ledger(), 0, 0
-        self.note(**place, offset=end, seq=seq)
+        self.note(experiment_id=self._experiment, parent_run_id=self._runs[STUDY], offset=end, seq=seq)
         return end, seq
 
     def send(self, lines: list[Line]) -> None:
@@ -104,39 +100,37 @@ class MlflowMirror(Mirror):
 
         A session's beginning is uploaded at once, so that who reads a study that goes on does not take it for ended.
         """
-        points: dict[Key, list[Point]] = {}
+        points: dict[Key, list[Point]] = defaultdict(list)
         changed: set[Key] = set()
-        begins = False
-        for line in lines:
-            record, rows = line.record, self._ledger.rows
+        for line, added in content.shown(lines, self._ledger, self.folder.records):
+            record = line.record
             key = (getattr(record, "trial", STUDY[0]), getattr(record, "attempt", STUDY[1]))
-            row = rows.get(key[0])
-            if isinstance(record, TrialStarted):
-                if row is not None:
-                    self._deliver(points, changed)
-                    points, changed = {}, set()
-                    self._drop((row.trial, row.attempt), content.SUPERSEDED)
-            elif row is not None:
-                if row.attempt != key[1]:  # one that was replaced has still said something
-                    continue
-                points.setdefault(key, []).extend(content.points_of(line, row))
-            if isinstance(record, StudyOpened):
-                begins = True
-                self._upload_session(record)
+            if isinstance(record, TrialStarted) and (earlier := self._ledger.rows.get(record.trial)) is not None:
+                self._deliver(points, changed)
+                points.clear()
+                changed.clear()
+                self._drop((earlier.trial, earlier.attempt), content.SUPERSEDED)
+            if added:
+                points[key] += added
             if not isinstance(record, (Iteration, Evaluation)):
                 changed.add(key)
-            fold_lines([line], self.folder.records, self._ledger)
             self._time = line.time
         self._deliver(points, changed)
         end, seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
+        begins = any(isinstance(line.record, StudyOpened) for line in lines)
+        if begins:
+            text = content.identity_text(self._identity)
+            self._store(self._client.log_text, text=text, artifact_file=self.folder.identity_file.name)
         self._upload_records(end, seq, at_once=begins)
 
-    def show_running(self) -> None:
-        """Show the study as running: its driver is alive."""
-        self._client.update_run(self._study_run, status="RUNNING")
+    def show_status(self, *, ended: bool) -> None:
+        """Show the study as running: its driver is alive; or as ended. One that its driver has not closed was killed.
 
-    def show_ended(self) -> None:
-        """Show the study as ended: no driver is at work. One that its driver has not closed was killed."""
+        With the end come the tables, and what was made on request: the report, films.
+        """
+        if not ended:
+            self._client.update_run(self._study_run, status="RUNNING")
+            return
         running = {(row.trial, row.attempt) for row in self._ledger.rows.values() if row.status == "running"}
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
@@ -145,16 +139,15 @@ class MlflowMirror(Mirror):
         folder = self.folder
         for file in (folder.table, folder.certificate, folder.certificate_page):
             self._upload(file)
-        for file in folder.clips.glob("[!.]*"):
-            self._upload(file, to=folder.clips.name)
-        if folder.report.is_dir():
-            self._store("report", self._client.log_artifacts, local_dir=str(folder.report), artifact_path="report")
+        for part in (folder.report, folder.clips):
+            if part.is_dir():
+                self._store(self._client.log_artifacts, local_dir=str(part), artifact_path=part.name)
 
     def count_trials(self) -> int:
         """Return the number of the study's trials that MLflow shows."""
         return sum(run_id is not None for key, run_id in self._runs.items() if key != STUDY)
 
-    # --- MLflow --------------------------------------------------------------------------------------------------
+    # --- runs ----------------------------------------------------------------------------------------------------
 
     def _find_or_create_experiment(self) -> str:
         """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
@@ -211,20 +204,18 @@ class MlflowMirror(Mirror):
         tags = content.key_tags(self._identity.study_id, key)
         if key == STUDY:
             name, began = self._identity.name, self._identity.created
-            tags[content.NOTE] = (
-                f"{self._spec.description}\n\nThe answer comes here at the end of the study, or with "
-                "`python -m study sync STUDY`."
-            )
+            answer = "The answer comes here at the end of the study, or with `python -m study sync STUDY`."
+            tags[content.NOTE] = content.cut(f"{markdown(printable(self._spec.description))}\n\n{answer}")
         else:
             row = self._ledger.rows[key[0]]
             name, began = content.trial_name(row), row.started
-            tags[content.PARENT] = self._study_run
+            tags["mlflow.parentRunId"] = self._study_run
         made = self._client.create_run(self._experiment, start_time=milliseconds(began), tags=tags, run_name=name)
         self._runs[key] = str(made.info.run_id)
 
     def _deliver(self, points: dict[Key, list[Point]], changed: Iterable[Key], *, ended: bool = False) -> None:
         """Send points, and of changed runs all that describes them; nothing to a run that was deleted."""
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric, Param, RunTag
 
         for key in dict.fromkeys((*changed, *points)):
             if key not in self._runs:
@@ -234,31 +225,28 @@ class MlflowMirror(Mirror):
             metrics = [Metric(each.key, each.value, each.time_ms, each.step) for each in points.get(key, ())]
             for start in range(0, len(metrics), _MOST_POINTS):
                 self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
-            if key in changed:
-                self._describe(key, run_id, ended=ended)
+            if key not in changed:
+                continue
+            params, tags, status, end = self._described(key, ended=ended)
+            self._client.log_batch(
+                run_id,
+                params=[Param(name, str(value)) for name, value in params.items()],
+                tags=[RunTag(name, value) for name, value in tags.items()],
+            )
+            if status != "RUNNING":
+                self._client.set_terminated(run_id, status=status, end_time=milliseconds(end))
+            elif key == STUDY:  # MLflow keeps an earlier end until the next one
+                self._client.update_run(run_id, status="RUNNING")
 
-    def _describe(self, key: Key, run_id: str, *, ended: bool) -> None:
-        """Send the params, the tags and the status of a run."""
-        from mlflow.entities import Param, RunTag
-
-        ledger, spec, end = self._ledger, self._spec, self._time
+    def _described(self, key: Key, *, ended: bool) -> tuple[dict[str, Any], dict[str, str], str, float]:
+        """Return the params, the tags, the status and the end of a run."""
+        ledger, spec = self._ledger, self._spec
         if key == STUDY:
-            params: dict[str, Any] = content.study_params(spec)
             tags = content.study_tags(self._identity, spec, ledger, ended=ended)
-            status = content.study_status(ledger, ended=ended)
-        else:
-            row = ledger.rows[key[0]]
-            params, tags = content.trial_params(row, spec), content.trial_tags(row, ended=ended)
-            status, end = content.trial_status(row, ended=ended), row.ended_at or end
-        self._client.log_batch(
-            run_id,
-            params=[Param(name, str(value)) for name, value in params.items()],
-            tags=[RunTag(name, value) for name, value in tags.items()],
-        )
-        if status != "RUNNING":
-            self._client.set_terminated(run_id, status=status, end_time=milliseconds(end))
-        elif key == STUDY:  # MLflow keeps an earlier end until the next one
-            self._client.update_run(run_id, status="RUNNING")
+            return content.study_params(spec), tags, content.study_status(ledger, ended=ended), self._time
+        row = ledger.rows[key[0]]
+        params, tags = content.trial_params(row, spec), content.trial_tags(row, ended=ended)
+        return params, tags, content.trial_status(row, ended=ended), row.ended_at or self._time
 
     def _drop(self, key: Key, why: str) -> None:
         if (run_id := self._runs.get(key)) is not None:
@@ -271,35 +259,19 @@ class MlflowMirror(Mirror):
 
     # --- artifacts -----------------------------------------------------------------------------------------------
 
-    def _upload(self, path: Path, *, to: str | None = None) -> bool:
-        """Put a file among the study's artifacts, if it exists; `to` names a folder there."""
-        return path.exists() and self._store(
-            path.name, self._client.log_artifact, local_path=str(path), artifact_path=to
-        )
+    def _upload(self, path: Path) -> bool:
+        """Put a file among the study's artifacts, if it exists."""
+        return path.exists() and self._store(self._client.log_artifact, local_path=str(path))
 
-    def _store(self, name: str, call: Callable[..., object], **arguments: Any) -> bool:
+    def _store(self, call: Callable[..., object], **arguments: Any) -> bool:
         """Store an artifact; return whether that went well. A store that fails while MLflow works holds up nothing."""
         try:
             call(self._study_run, **arguments)
         except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
             self._client.get_run(self._study_run)  # raises when MLflow is away: sent again later
-            _log.warning("%s could not be stored as an artifact: %s", name, error)
+            _log.warning("an artifact could not be stored: %s", error)
             return False
         return True
-
-    def _upload_session(self, record: StudyOpened) -> None:
-        """Upload what a session was begun with."""
-        texts = {
-            self.folder.identity_file.name: content.identity_text(self._identity),
-            "provenance.json": json.dumps({"cluster": record.cluster, "provenance": record.provenance}, indent=1),
-        }
-        spec = self._identity.spec
-        if all(shown == spec[name] for name, shown in mask_arguments(spec).items()):  # else it holds a secret
-            with contextlib.suppress(OSError):  # a kill may have left it out
-                space = self.folder.space_file.read_text(encoding="utf-8", errors="replace")
-                texts[self.folder.space_file.name] = mask_credentials(space)
-        for name, text in texts.items():
-            self._store(name, self._client.log_text, text=text, artifact_file=name)
 
     def _upload_records(self, end: int, seq: int, *, at_once: bool) -> None:
         """Upload the records before a byte, where something is new and it is time, and the table of trials."""
@@ -324,11 +296,9 @@ def create_database(path: Path) -> None:
     """
     if path.exists():
         return
-    from mlflow import MlflowClient
-
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "mlflow.db"
-        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        mlflow_client(f"sqlite:///{made}").search_experiments(max_results=1)
         database = made.read_bytes()
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -341,3 +311,34 @@ def create_database(path: Path) -> None:
         draft.replace(path)  # a file system without links
     finally:
         draft.unlink(missing_ok=True)
+
+
+def publish_answer(answer: str, *, tracking_uri: str, name: str, study_id: str) -> None:
+    """Show the answer of a study on the page of its run in MLflow, its first line in the list of experiments.
+
+    They take the place of an earlier answer.
+
+    Args:
+        answer: Markdown, in which the texts of records are escaped.
+        tracking_uri: The MLflow.
+        name: Of the study, and so of its experiment.
+        study_id: Of the study.
+
+    Raises:
+        TrackingError: MLflow does not answer, or does not know the study.
+    """
+    uri = check_tracking_uri(tracking_uri)
+    database = sqlite_path(uri)
+    if database is None or database.exists():
+        with answering(uri):
+            client = mlflow_client(uri)
+            experiment = client.get_experiment_by_name(name)
+            if experiment is not None and experiment.lifecycle_stage == "active":
+                text = content.search_text(content.key_tags(study_id, STUDY))
+                for run in client.search_runs([experiment.experiment_id], text, max_results=1):
+                    client.set_tag(run.info.run_id, content.NOTE, content.cut(answer))
+                    first_line = content.cut(answer.partition("\n")[0].strip("*"))  # the list shows no bold type
+                    client.set_experiment_tag(experiment.experiment_id, content.NOTE, first_line)
+                    return
+    rule, fix = f"must hold the study {name!r} ({study_id})", "Send it there first, by `python -m study sync STUDY`."
+    raise TrackingError(where=f"tracking URI {mask_credentials(uri)}", rule=rule, got="none", fix=fix)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from study.errors import RecordError
 from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.tracking_uri import check_optuna_storage, is_uri, reach, with_time_limits
+from study.mirrors.tracking_uri import check_tracking_uri, is_uri, reached
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, fold_lines, ledger_of
 from study.records.records import Line, TrialEnded
@@ -47,7 +47,8 @@ class OptunaMirror(Mirror):
     @classmethod
     def check(cls, address: str) -> str:
         """Return the absolute form of a database, or the path of a journal file."""
-        return address if address.endswith(".journal") and not is_uri(address) else check_optuna_storage(address)
+        is_journal = address.endswith(".journal") and not is_uri(address)
+        return address if is_journal else check_tracking_uri(address, cls.place)
 
     def open(self) -> tuple[int, int]:
         """Find or create the study, see what is there, and begin with the first record.
@@ -66,9 +67,8 @@ class OptunaMirror(Mirror):
         self._ledger = Ledger()
         name = name_in_storage(self._identity)
         if is_uri(self.address):
-            reach(self.address)
             # Before its use, a connection that a restart of the database broke is replaced.
-            self._storage = RDBStorage(with_time_limits(self.address), engine_kwargs={"pool_pre_ping": True})
+            self._storage = RDBStorage(reached(self.address), engine_kwargs={"pool_pre_ping": True})
         else:
             self._storage = _journal(Path(self.address))
         try:

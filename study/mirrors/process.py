@@ -74,26 +74,22 @@ class MirrorProcess:
         mirrors: Every mirror, by the key of its kind.
     """
 
-    def __init__(self, folder: StudyFolder, addresses: Mapping[str, str]) -> None:
+    def __init__(self, folder: StudyFolder, addresses: Mapping[str, str] | None = None) -> None:
         """Start the process; returns at once.
 
         Args:
             folder: The study.
-            addresses: Kind of mirror -> address, which has been checked, as by `Mirror.check`.
+            addresses: Kind of mirror -> address, which has been checked, as by `Mirror.check`; None for all places
+                that the study has.
         """
-        self.mirrors = {key: MIRRORS[key](folder, address) for key, address in addresses.items()}
+        known = addresses or {key: place for key, kind in MIRRORS.items() if (place := kind.address_of(folder))}
+        self.mirrors = {key: MIRRORS[key](folder, address) for key, address in known.items()}
         self._folder = folder
-        self._process = self._start() if addresses else None
-
-    @classmethod
-    def of_study(cls, folder: StudyFolder) -> "MirrorProcess":
-        """Start the process of all the places that a study has."""
-        found = {key: kind.address_of(folder) for key, kind in MIRRORS.items()}
-        return cls(folder, {key: address for key, address in found.items() if address is not None})
+        self._process = self._start() if known else None
 
     @property
     def pid(self) -> int | None:
-        """The process id; None when there is no process."""
+        """The process id; None when it has ended."""
         return None if self._process is None else self._process.pid
 
     def wait_ready(self, key: str, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -206,15 +202,13 @@ def main(folder: str, parent: str) -> None:
     stdin = open(0, "rb", buffering=0)  # noqa: SIM115 (until the end)
     addresses = json.loads(stdin.readline())
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
-    mirrors, orders = [MIRRORS[key](StudyFolder(Path(folder)), address) for key, address in addresses.items()], Orders()
+    set_back(_NICENESS)
+    orders = Orders()
+    mirrors = [MIRRORS[key](StudyFolder(Path(folder)), address) for key, address in addresses.items()]
     threads = [threading.Thread(target=follow, args=(mirror, orders), daemon=True) for mirror in mirrors]
     for thread in threads:
         thread.start()
-    set_aside = False
     while not orders.finishing and any(thread.is_alive() for thread in threads):
-        if not set_aside and all(mirror.tried for mirror in mirrors):  # a first start waits for them until then
-            set_aside = True
-            set_back(_NICENESS)
         if select.select([stdin], [], [], _LOOK_S)[0]:
             order = stdin.readline()
             orders.finish(json.loads(order) if order else ORPHAN_DRAIN_S, patient=bool(order))

@@ -12,14 +12,12 @@ from typing import Any
 
 from study.metrics import CUSTOM, METRICS
 from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.mlflow_content import Point, points_of
+from study.mirrors.mlflow_content import Point, shown
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, fold_lines
+from study.records.ledger import Ledger
 from study.records.records import Line, TrialEnded, TrialStarted
 
 _ENDED = ".ended"
-_SO_FAR = ("wall_time_s", "env_steps", "env_steps_per_s")
-"""Metrics of which the last iteration has said what the summary says again."""
 
 
 def tag_of(name: str) -> str:
@@ -52,22 +50,14 @@ class TensorBoardMirror(Mirror):
 
     def send(self, lines: list[Line]) -> None:
         """Write what follows from some records; nothing for an attempt that is complete."""
-        for line in lines:
+        for line, points in shown(lines, self._ledger, self.folder.records):
             record, trial = line.record, getattr(line.record, "trial", -1)
-            row, file = self._ledger.rows.get(trial), self._files.get(trial)
-            if row is not None and not isinstance(record, TrialStarted):
-                if row.attempt != getattr(record, "attempt", 0):  # one that was replaced has still said something
-                    continue
-                if file is not None:
-                    points = points_of(line, row)
-                    if isinstance(record, TrialEnded):
-                        points = [point for point in points if point.key not in _SO_FAR or row.last_iteration is None]
-                    file.add(points)
-            fold_lines([line], self.folder.records, self._ledger)
             if isinstance(record, TrialStarted):
-                self._start(self._ledger.rows[trial])
-            elif isinstance(record, TrialEnded) and file is not None:
-                self._files.pop(trial).end()
+                self._start(record, line.time)
+            elif trial in self._files:
+                self._files[trial].add(points)
+                if isinstance(record, TrialEnded):
+                    self._files.pop(trial).end()
         for file in self._files.values():
             file.flush()
 
@@ -81,34 +71,33 @@ class TensorBoardMirror(Mirror):
             file.writer.close()
         self._files = {}
 
-    def _start(self, row: TrialRow) -> None:
+    def _start(self, record: TrialStarted, began: float) -> None:
         """Begin the attempt's file, in place of those of earlier attempts; not where it is complete."""
-        if (earlier := self._files.pop(row.trial, None)) is not None:
+        if (earlier := self._files.pop(record.trial, None)) is not None:
             earlier.writer.close()
-        path = self.folder.tensorboard / f"trial_{row.trial:05d}_r{row.num_env_runners}_s{row.seed}"
+        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{record.num_env_runners}_s{record.seed}"
         try:
-            if row.started <= float((path / _ENDED).read_text()):
+            if began <= float((path / _ENDED).read_text()):
                 return
         except (OSError, ValueError):  # it had not ended
             pass
         path.mkdir(exist_ok=True)
         for file in (path / _ENDED, *path.glob("events.out.tfevents.*.study")):
             file.unlink(missing_ok=True)
-        self._files[row.trial] = _File(path, row)
+        self._files[record.trial] = _File(path, record.attempt, began)
 
 
 class _File:
     """The event file of an attempt under way."""
 
-    def __init__(self, path: Path, row: TrialRow) -> None:
+    def __init__(self, path: Path, attempt: int, began: float) -> None:
         with IMPORTING:
-            event_file_writer, summary, event_pb2 = (
+            event_file_writer, self._summary, self._event = (
                 import_module(f"tensorboardX.{each}") for each in ("event_file_writer", "summary", "proto.event_pb2")
             )
-        self._suffix = f".{row.attempt:05d}.study"
+        self._path, self._began, self._suffix = path, began, f".{attempt:05d}.study"
         self.writer = event_file_writer.EventsWriter(str(path / "events"), self._suffix)
-        self._path, self._began, self._event, self._summary = path, row.started, event_pb2, summary
-        self._write(row.started, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+        self._write(began, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def add(self, points: list[Point]) -> None:
         """Add points."""

@@ -9,10 +9,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 VARIABLE = "MLFLOW_TRACKING_URI"
@@ -37,12 +41,20 @@ _FIXES = {
     r"error code 3\d\d\b": "It is a redirect, which is not followed: name where it leads.",
     r"out-of-date database schema|locate revision": "Back the database up, then run `mlflow db upgrade URI`.",
     r"ModuleNotFoundError|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
-    r"": "Start or correct it, or give another address; then try again.",
 }
-"""What an error says -> what to do. The first that fits counts."""
+"""What an error that does not pass by itself says -> what to do."""
 _SERVERS = ("http", "https")
-_DATABASES = ("postgresql", "mysql", "mssql")
-_OPTUNA_DATABASES = ("postgresql", "mysql", "mariadb")
+_STORES = {
+    "tracking URI": (
+        ("sqlite", *_SERVERS, "postgresql", "mysql", "mssql"),
+        "Use sqlite:///mlflow.db or the http:// address of an MLflow server; a folder is no store.",
+    ),
+    "Optuna storage": (
+        ("sqlite", "postgresql", "mysql", "mariadb"),
+        "Use postgresql://user@host/database; without the option trials are in optuna.journal in the study's folder.",
+    ),
+}
+"""What an address is for -> its schemes, and what to give in place of another one."""
 _TIME_LIMITS = "connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=30000"
 """libpq's, in seconds but for the last, in milliseconds: a mirror should notice an outage."""
 
@@ -52,24 +64,28 @@ def asked_uri(given: str | None) -> str | None:
     return given or os.environ.get(VARIABLE) or None
 
 
-def check_tracking_uri(uri: str) -> str:
-    """Return the absolute form of `uri` if MLflow can be there; nothing but the file system is asked.
+def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
+    """Return the absolute form of `uri` if a store can be there; nothing but the file system is asked.
+
+    Args:
+        uri: Of MLflow, or of an Optuna storage.
+        place: `tracking URI` or `Optuna storage`.
 
     Raises:
         TrackingError: It cannot; says why and what to do.
     """
-    fix = "Use sqlite:///mlflow.db or the http:// address of an MLflow server; a folder is no store."
-    return _checked(uri, "tracking URI", ("sqlite", *_SERVERS, *_DATABASES), fix)
-
-
-def check_optuna_storage(uri: str) -> str:
-    """Return the absolute form of a database that Optuna can use; a server is not contacted.
-
-    Raises:
-        TrackingError: It is not one; says what to do.
-    """
-    fix = "Use postgresql://user@host/database; without the option trials are in optuna.journal in the study's folder."
-    return _checked(uri, "Optuna storage", ("sqlite", *_OPTUNA_DATABASES), fix)
+    schemes, fix = _STORES[place]
+    scheme, rule = _scheme(uri, place), ""
+    if scheme not in schemes:
+        rule = f"must begin with one of {', '.join(schemes)}"
+    elif scheme == "sqlite":  # which writes its journal beside the database
+        path = sqlite_path(uri)
+        places = [] if path is None else [path.absolute().parent, *([path] if path.exists() else [])]
+        if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
+            rule, fix = "must name a file that you can write, in a folder that exists", "Name another file."
+    if rule:
+        raise TrackingError(where=place, rule=rule, got=repr(mask_credentials(uri)), fix=fix)
+    return absolute_uri(uri)
 
 
 def absolute_uri(uri: str) -> str:
@@ -100,29 +116,7 @@ def _scheme(uri: str, place: str = "tracking URI") -> str:
         raise TrackingError(where=place, rule="must be a URI", got=got, fix="Check brackets.") from error
 
 
-def _checked(uri: str, place: str, schemes: tuple[str, ...], fix: str) -> str:
-    """Return the absolute form of a URI of these schemes, an SQLite database of which can be written."""
-    scheme = _scheme(uri, place)
-    if scheme not in schemes:
-        rule, got = f"must begin with one of {', '.join(schemes)}", repr(mask_credentials(uri))
-        raise TrackingError(where=place, rule=rule, got=got, fix=fix)
-    if scheme == "sqlite":  # which writes its journal beside the database
-        path = sqlite_path(uri)
-        places = [] if path is None else [path.absolute().parent, *([path] if path.exists() else [])]
-        if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
-            rule, got = "must name a file that you can write, in a folder that exists", repr(mask_credentials(uri))
-            fix = "Name a database file such as sqlite:///mlflow.db."
-            raise TrackingError(where=place, rule=rule, got=got, fix=fix)
-    return absolute_uri(uri)
-
-
 # --- a question, and what the answer means ---------------------------------------------------------------------------
-
-
-def set_client_defaults() -> None:
-    """Give MLflow's client its settings; to be called before MLflow is imported."""
-    for name, value in CLIENT_SETTINGS.items():
-        os.environ.setdefault(name, value)
 
 
 def ask_mlflow(uri: str) -> None:
@@ -136,15 +130,21 @@ def ask_mlflow(uri: str) -> None:
     if _scheme(uri) not in _SERVERS:
         return
     ours = CLIENT_SETTINGS.keys() - os.environ.keys()
-    set_client_defaults()
     try:
         with answering(uri):
-            from mlflow import MlflowClient
-
-            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+            mlflow_client(uri).search_experiments(max_results=1)
     finally:  # a script of the person's own may use MLflow too
         for name in ours:
             del os.environ[name]
+
+
+def mlflow_client(uri: str) -> "MlflowClient":
+    """Return MLflow's client, imported with the settings that it needs."""
+    for name, value in CLIENT_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
 
 
 @contextlib.contextmanager
@@ -152,8 +152,6 @@ def answering(uri: str) -> Iterator[None]:
     """Raise as a `TrackingError` whatever MLflow, its databases, proxies and artifact stores raise inside."""
     try:
         yield
-    except StudyError:
-        raise
     except Exception as error:
         raise refusal(error, uri) from error
 
@@ -168,10 +166,18 @@ def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyErr
     """
     if isinstance(error, StudyError):
         return error
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    fix = next(fix for words, fix in _FIXES.items() if re.search(words, said))
-    where = f"{place} {mask_credentials(uri)}"
+    where, fix = f"{place} {mask_credentials(uri)}", _fix_of(error) or "Start or correct it, or give another address."
     return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
+
+
+def passes(error: Exception) -> bool:
+    """Return whether a place may answer later, without that somebody mends something."""
+    return not (isinstance(error, StudyError) or _fix_of(error))
+
+
+def _fix_of(error: Exception) -> str:
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return next((fix for words, fix in _FIXES.items() if re.search(words, said)), "")
 
 
 def reason_of(error: Exception) -> str:
@@ -185,26 +191,23 @@ def reason_of(error: Exception) -> str:
     return mask_credentials(f"{type(root).__name__}: {line}")[:300]
 
 
-def with_time_limits(uri: str) -> str:
-    """Return a PostgreSQL URI that gives a lost connection up after half a minute; any other one as it is.
+def reached(uri: str) -> str:
+    """Connect once to the server of a database, if `uri` names one; return the URI with limits for a lost connection.
 
-    Without limits of its own a client waits for a host that was cut off as long as TCP does, up to two hours.
-    """
-    if not re.match(r"postgresql(\+psycopg2?)?://", uri):
-        return uri
-    given = parse_qs(urlsplit(uri).query)
-    added = "&".join(each for each in _TIME_LIMITS.split("&") if each.partition("=")[0] not in given)
-    return f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
-
-
-def reach(uri: str) -> None:
-    """Connect to a database once, if `uri` is that of a server: MLflow would try for two minutes, without a word.
+    MLflow would try for two minutes, without a word; and a client of PostgreSQL without limits of its own waits for a
+    host that was cut off as long as TCP does, up to two hours.
 
     Raises:
         SQLAlchemyError: It does not answer, or knows neither user nor database.
         ImportError: Python has no driver for it.
     """
-    if _scheme(uri) in (*_DATABASES, *_OPTUNA_DATABASES):
-        import sqlalchemy
+    if _scheme(uri) in ("sqlite", *_SERVERS):
+        return uri
+    if re.match(r"postgresql(\+psycopg2?)?://", uri):
+        given = parse_qs(urlsplit(uri).query)
+        added = "&".join(each for each in _TIME_LIMITS.split("&") if each.partition("=")[0] not in given)
+        uri = f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
+    import sqlalchemy
 
-        sqlalchemy.create_engine(with_time_limits(uri), poolclass=sqlalchemy.pool.NullPool).connect().close()
+    sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool).connect().close()
+    return uri

@@ -20,6 +20,8 @@ from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
 from study.text import count, duration, listed
 
+FEW_TRIALS = 10
+"""Trials that Optuna's TPE draws at random before it models any."""
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
@@ -125,8 +127,7 @@ class Plan:
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
         """Return what trials have in common that can go on in each other's processes; None where each needs its own.
 
-        Of cells these are trials of as many runners and learners, one after another: between them the runner processes
-        get new environments and a new policy, which takes a second instead of a start.
+        Of cells these are trials of as many runners and learners, one after another.
         """
         if self.needs(request).cell is not None:
             return request.num_env_runners, request.num_learners
@@ -189,6 +190,13 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"Episodes: none ended in {speeds.seconds / speeds.step_s:,.0f} random steps, and the environment has no "
             f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
             f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
+        )
+    each = (spec.search.num_trials or 0) // len(spec.scales)
+    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and 0 < each < FEW_TRIALS:
+        yield (
+            f"Optuna: {count(each, 'trial')} for each number of runners. Its sampler draws the first {FEW_TRIALS}, "
+            "neighbouring numbers included, at random, and learns little from so few. To change it: raise "
+            "search.num_trials."
         )
     yield from _on_clocks(spec, plan)
 

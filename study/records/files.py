@@ -22,9 +22,7 @@ _WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse a folder that holds anything but files and folders, at any depth.
-
-    The folder itself may be reached through links: the person named it.
+    """Refuse a folder that holds anything but files and folders, at any depth; it may itself be reached through links.
 
     Raises:
         RecordError: Names the first link, pipe, socket or device.
@@ -90,9 +88,7 @@ def write_below(root: Path, name: str, content: str | bytes) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content`, for its owner alone: a reader, a kill or a power cut sees the old or the new.
-
-    A link at `path` is replaced as well, not followed.
+    """Replace `path`, not what a link there leads to, for its owner alone: after any kill it is the old or the new.
 
     Raises:
         OSError: It cannot be written.

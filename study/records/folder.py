@@ -14,7 +14,6 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +22,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from study.errors import RecordError
-from study.records import lock
-from study.records.files import DRAFT, check_own, check_plain, sync, write_atomically
+from study.records.files import DRAFT, check_plain, sync, write_atomically
 from study.records.ledger import Ledger
+from study.records.lock import LOCK, OWNER
 from study.records.records import RESTORE, Moment, Whole
 from study.records.table import read_table
 from study.space.parsing import parse_space
@@ -42,7 +41,7 @@ _FILES = (
     *("mirror.json", "mirror-optuna.json", "mirror-tensorboard.json", "mirror.log"),
     *("optuna.journal", "optuna.journal.lock"),
     *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
-    *(lock.LOCK, lock.OWNER),
+    *(LOCK, OWNER),
 )
 _OTHER_FOLDER = "Choose another --name or --out."
 
@@ -69,10 +68,6 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     def parse(self) -> StudySpec:
         """Return the spec."""
         return parse_space(Source(name=f"{self.name}/study.json", content=as_of_now(self.spec)[0]))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; what is not set is left out, so that earlier versions can read the rest."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 class _Entry:
@@ -125,11 +120,6 @@ class StudyFolder:
         """Return the folder of the final policy of `trial`."""
         return self.checkpoints / f"trial_{trial:05d}"
 
-    @property
-    def files(self) -> list[Path]:
-        """Every file directly in the folder that a driver and its mirrors read, write or replace."""
-        return [self.path / name for name in _FILES]
-
     def exists(self) -> bool:
         """Return whether a study was started here.
 
@@ -150,12 +140,12 @@ class StudyFolder:
         with _usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT}
+            entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK, OWNER}
             if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
                 entries.discard(self.tensorboard.name)
-            if foreign := entries - {lock.LOCK, lock.OWNER}:
+            if entries:
                 way = "Restore study.json from a backup to resume, or choose" if self.records.exists() else "Choose"
-                rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(foreign)[:5])}"
+                rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
                 raise RecordError(where=str(self.path), rule=rule, got=got, fix=f"{way} another --name or --out.")
             if self.path.stat().st_mode & 0o077:  # it was there before
                 self.path.chmod(0o700)
@@ -170,31 +160,25 @@ class StudyFolder:
         with _usable(self.tensorboard, "a folder that can be written", fix):
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
 
-    def create(self, identity: StudyIdentity, space_text: str) -> None:
-        """Write a new study's identity and space file into a prepared and locked folder.
+    def write(self, identity: StudyIdentity, space_text: str) -> None:
+        """Write identity and space file of a new study, or what a resume changes of them; the folder must be locked.
 
         The identity comes first: a folder with a space file and no identity is a person's own, and `prepare` refuses
-        it. A resume writes a space file that a kill in between has left out.
+        it. A resume writes a space file that a kill in between has left out, and leaves one that is there.
 
         Raises:
             RecordError: The folder cannot be written.
         """
-        with _usable(self.path, "writable", _OTHER_FOLDER):
-            self.rewrite(identity)
-            write_atomically(self.space_file, space_text)
+        with _usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
+            if not self.identity_file.exists() or self.identity() != identity:
+                write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
+            if space_text and not self.space_file.exists():
+                write_atomically(self.space_file, space_text)
             sync(self.path.parent)
-
-    def rewrite(self, identity: StudyIdentity) -> None:
-        """Write the identity.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
-        write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
-        for file in (*self.files, *self.path.glob(f".*{DRAFT}")):
+        for file in (*(self.path / name for name in _FILES), *self.path.glob(f".*{DRAFT}")):
             file.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
@@ -220,21 +204,12 @@ class StudyFolder:
             if (found := content.get("format")) != FORMAT:
                 rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
                 raise RecordError(where=where, rule=rule, got=found, fix=fix)
-            identity = msgspec.convert(content, StudyIdentity)
+            return msgspec.convert(content, StudyIdentity)
         except RecordError:
             raise
         except (ValueError, RecursionError) as error:
             rule, got = "must be a study's identity", f"a damaged file ({error})"
             raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
-        return identity
-
-    def check_owner(self) -> None:
-        """Refuse a folder of somebody else, or that others may write to: a resume trusts what is in it.
-
-        Raises:
-            RecordError: It, or a file in it, belongs to another user, or others may write to it.
-        """
-        check_own(self.path)
 
     def check_code(self, own_code: Iterable[str]) -> None:
         """Refuse modules and scripts that lie in this folder, or would be looked for there: nothing of it is run.
@@ -253,33 +228,28 @@ class StudyFolder:
                 rule, fix = "code that lies in a study's folder is not run", "Start in another folder, with code there."
                 raise RecordError(where=str(self.path), rule=rule, got=repr(named), fix=fix)
 
-    def locked(self, *, take_over: bool = False) -> AbstractContextManager[None]:
-        """Hold the study for one driver, as `study.records.lock.held` does.
-
-        Raises:
-            RecordError: Another process holds it, or may hold it.
-        """
-        return lock.held(self.path, take_over=take_over)
-
 
 # --- whether its files can be used ------------------------------------------------------------------------------------
 
 
 def check_files(folder: StudyFolder) -> None:
-    """Refuse a folder in which something cannot be read and written: before anything starts, all of it at once.
+    """Refuse a folder in which something cannot be read and written, or is packed: before anything starts.
 
     Raises:
         RecordError: Something else is in the place of a file, or its permissions forbid it.
     """
+    if folder.records.suffix == ".xz":
+        fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
+        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix)
     faults = [
-        f"{file.name} must be a file that you can read and write, with one name (no hard link)"
-        for file in folder.files
-        if file.exists() and not (file.is_file() and os.access(file, os.R_OK | os.W_OK) and file.stat().st_nlink == 1)
+        f"{name} must be a file that you can read and write, with one name (no hard link)"
+        for name in _FILES
+        if (file := folder.path / name).exists()
+        and not (file.is_file() and os.access(file, os.R_OK | os.W_OK) and file.stat().st_nlink == 1)
     ]
-    parts = (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
     faults += [
         f"{part.name} must be a folder that you can read and write"
-        for part in parts
+        for part in (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
         if part.exists() and not (part.is_dir() and os.access(part, os.R_OK | os.W_OK | os.X_OK))
     ]
     if faults:
@@ -290,28 +260,30 @@ def check_files(folder: StudyFolder) -> None:
         raise RecordError(where=str(folder.path), rule="; ".join(faults), fix=fix)
 
 
-def check_not_cut(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> None:
-    """Refuse records that lack what other files of the folder prove: a resume would run it again as if it never was.
+def cut_records(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> RecordError | None:
+    """Return what records lack that other files of the folder prove, as an error: a resume would run it once more.
 
-    Raises:
-        RecordError: Trials have ended, or MLflow has records, of which the records know nothing.
+    Args:
+        folder: The study, at which no driver is at work.
+        ledger: What its records lead to.
+        num_mirrored: Records that MLflow has.
     """
     ended: set[int] = set()
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, csv.Error):  # a damaged table proves nothing
         lines = read_table(folder.table)
         ended = {int(row["trial"]) for row in lines if row["status"] in ("finished", "failed")}
     policies = {int(name) for each in folder.checkpoints.glob("trial_*") if (name := each.name[6:]).isdecimal()}
-    got, evidence = "", ""
     if missing := ended - {number for number, row in ledger.rows.items() if row.ended}:
         got, evidence = f"none of the trials {sorted(missing)[:8]}, which trials.csv shows as ended", "trials.csv"
     elif missing := policies - ledger.rows.keys():
         got, evidence = f"none of the trials {sorted(missing)[:8]}, of which checkpoints/ holds a policy", "it there"
     elif num_mirrored > 0 and ledger.sessions == 0:
         got, evidence = f"none, but MLflow has {num_mirrored} records", "mirror.json"
-    if got:
-        fix = f"{RESTORE} Where the records are right, move away {evidence}."
-        rule = "must hold every trial that was recorded"
-        raise RecordError(where=str(folder.records), rule=rule, got=f"{got}: the file was cut", fix=fix)
+    else:
+        return None
+    fix = f"{RESTORE} Where the records are right, move away {evidence}."
+    rule = "must hold every trial that was recorded"
+    return RecordError(where=str(folder.records), rule=rule, got=f"{got}: the file was cut", fix=fix)
 
 
 def meant_by(path: Path) -> str:
@@ -332,18 +304,6 @@ def _usable(place: Path, rule: str, fix: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix) from error
-
-
-# --- policies ---------------------------------------------------------------------------------------------------------
-
-
-def archived(folder: Path) -> bytes:
-    """Return a zip archive of a folder, which `unpack_policy` unpacks."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, mode="w") as archive:
-        for path in sorted(folder.rglob("*")):
-            archive.write(path, arcname=path.relative_to(folder))
-    return buffer.getvalue()
 
 
 def unpack_policy(archive: bytes, folder: Path) -> None:

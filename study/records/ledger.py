@@ -1,7 +1,8 @@
 """Records -> the state of a study: one row per trial, with its summary. The records alone redo every row."""
 
 import itertools
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from msgspec import Struct, field, structs
 from study.engine import engine_of
 from study.errors import RecordError
 from study.machine.load import NodeLoad
-from study.metrics import FINAL_SHARE, METRICS, WARMUP_ITERATIONS
+from study.metrics import FINAL_SHARE, METRICS, OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.records import (
     RESTORE,
     Evaluation,
@@ -29,25 +30,121 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
-from study.records.sums import Sums
 from study.records.timing import reserved_on
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
+# --- what the iterations of a trial add up to -------------------------------------------------------------------------
+
+_ADDING: dict[str, Callable[[float, float], float]] = {
+    **dict.fromkeys(("mean", "weighted mean", "total"), operator.add),
+    "largest": max,
+    "smallest": min,
+}
+_TIMED = tuple((name, _ADDING[how], how == "weighted mean") for name, how in OF_ITERATIONS.items() if how in _ADDING)
+"""What is combined of an iteration after the warm-up: the metric, how, and whether it is weighted by the time."""
+_WARM_UP = tuple(each for each in _TIMED if not OF_ITERATIONS[each[0]].endswith("mean"))
+"""The same for the warm-up, which enters no mean."""
+
+
+class Sums(Struct, kw_only=True):
+    """What the iterations of one attempt add up to so far; the timed ones are those after the warm-up."""
+
+    iterations: int = 0
+    timed_iterations: int = 0
+    _combined: dict[str, float] = {}
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
+    _counts: dict[str, int] = {}
+    """By the same names: iterations that had the metric."""
+    _timed_episodes: float = 0.0
+    """Training episodes that ended after the warm-up."""
+    _timed_lengths: float = 0.0
+    """Their environment steps."""
+
+    def add(self, iteration: int, metrics: Metrics) -> None:
+        """Take in one iteration."""
+        timed, seconds = iteration > WARMUP_ITERATIONS, metrics.get("iteration_time_s")
+        combined, counts = self._combined, self._counts
+        self.iterations += 1
+        for name, adding, is_weighted in _TIMED if timed else _WARM_UP:
+            if (value := metrics.get(name)) is None or (is_weighted and seconds is None):
+                continue
+            value = value * seconds if is_weighted else value  # type: ignore[operator]
+            combined[name] = adding(combined[name], value) if name in combined else value
+            counts[name] = counts.get(name, 0) + 1
+        if timed:
+            self.timed_iterations += 1
+            self._timed_episodes += metrics.get("num_episodes") or 0.0
+            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
+
+    @property
+    def timed_env_steps(self) -> int:
+        """Environment steps of the timed iterations."""
+        return int(self._combined.get("train_batch_size_actual", 0))
+
+    @property
+    def timed_s(self) -> float:
+        """Training seconds of the timed iterations."""
+        return self._combined.get("iteration_time_s", 0.0)
+
+    def env_steps_per_s(self) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
+        return self.timed_env_steps / self.timed_s if self.timed_s > 0 else None
+
+    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
+        """Return the same as it will be with one more iteration."""
+        if iteration <= WARMUP_ITERATIONS:
+            return self.env_steps_per_s()
+        seconds = self.timed_s + (metrics.get("iteration_time_s") or 0.0)
+        steps = self.timed_env_steps + int(metrics.get("train_batch_size_actual") or 0)
+        return steps / seconds if seconds > 0 else None
+
+    def worst(self, name: str, absent: float = 0) -> float:
+        """Return the largest or the smallest value of a metric so far, as `OF_ITERATIONS` has it."""
+        return self._combined.get(name, absent)
+
+    def mean_cpu_pressure(self) -> float | None:
+        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
+        return self._weighted_mean("cpu_pressure")
+
+    def _weighted_mean(self, name: str) -> float | None:
+        known = self.timed_s > 0 and self._counts.get(name) == self.timed_iterations
+        return self._combined[name] / self.timed_s if known else None
+
+    def columns(self) -> dict[str, float | int | None]:
+        """Return what a table of trials says of the iterations; None where it does not exist."""
+        values: dict[str, float | int | None] = {
+            "iterations": self.iterations or None,
+            "timed_iterations": self.timed_iterations if self.iterations else None,
+            "timed_env_steps": self.timed_env_steps if self.timed_iterations else None,
+            "timed_s": self.timed_s if self.timed_iterations else None,
+        }
+        for name, how in OF_ITERATIONS.items():
+            value = self._weighted_mean(name) if how == "weighted mean" else self._combined.get(name)
+            if value is not None and how == "mean":
+                value /= self._counts[name]
+            values[name] = int(value) if value is not None and METRICS[name].whole else value
+        lengths, episodes = self._timed_lengths, self._timed_episodes
+        return values | {"episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None}
+
+
+# --- a trial ----------------------------------------------------------------------------------------------------------
+
 
 class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc]  # it is the one that changes
-    """A trial as far as it has come: as what its latest attempt was started, and what came of it."""
+    """A trial as far as it has come: as what its latest attempt was started, and what came of it.
+
+    Moments are seconds since the epoch.
+    """
 
     started: float
-    """Seconds since the epoch."""
     cpu_s_lost: float = 0.0
     """CPU-seconds of training in earlier attempts."""
     cpu_s_reserved_lost: float = 0.0
     """CPU-seconds that earlier attempts reserved."""
     ended_at: float | None = None
-    """Seconds since the epoch."""
     last_seen: float = 0.0
-    """When the last record of the attempt was written, seconds since the epoch."""
+    """When the last record of the attempt was written."""
     status: str = "running"
     """`running`, `finished`, `failed` or `interrupted`."""
     reason: str = ""
@@ -57,20 +154,17 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     """Whether the CPU pressure has yet to decide on the timing."""
     engine: str | None = None
     """Which runner and learner were built; None before, and where the records do not tell."""
-    evaluation_backend: str | None = None
-    """Whose environment its evaluations play; None before it was built, and in records before 0.12.0."""
     startup_time_s: float | None = None
     summary: Metrics = field(default_factory=dict)
     checkpoint: str | None = None
     last_iteration: Iteration | None = None
-    last_evaluation: Evaluation | None = None
     progress: float = 0.0
     cpus_per_machine: dict[str, int] = field(default_factory=dict)
     """Machine -> CPUs that the trial reserves there, once its processes are up."""
     node_loads: list[NodeLoad] = field(default_factory=list)
     """What else its nodes did in the timed part."""
     timed_from: float | None = None
-    """When the warm-up was over, by the driver's clock, seconds since the epoch."""
+    """When the warm-up was over, by the driver's clock."""
     timed_to: float | None = None
     """When the latest iteration was recorded, by the same clock."""
     sums: Sums = field(default_factory=Sums)
@@ -92,15 +186,15 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return None if self.ended_at is None else self.ended_at - self.started
 
     @property
+    def last_evaluation(self) -> Evaluation | None:
+        """The last evaluation of the attempt."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
     def all_cut(self) -> bool:
         """Whether no episode of the last evaluation came to its end."""
         last = self.last_evaluation
         return last is not None and last.num_cut >= len(last.returns) > 0
-
-    @property
-    def num_env_runners(self) -> int:
-        """The scale."""
-        return int(self.setting[SCALE]) if self.scale is None else self.scale
 
     @property
     def num_lost_runners(self) -> int:
@@ -116,7 +210,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 self.timing, self.timing_reason = record.timing, record.timing_reason
                 self.provisional = record.provisional
                 self.engine = engine_of(record.effective)
-                self.evaluation_backend = record.effective.get("evaluation_backend")
                 self.startup_time_s = record.startup_time_s
                 self.cpus_per_machine = reserved_on(record.placement)
             case Iteration():
@@ -128,7 +221,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                     self.timed_from = moment
                 self.last_iteration = record
             case Evaluation():
-                self.last_evaluation = record
                 self.progress = record.progress
                 self.evaluations.append(record)
                 self.cpu_s_before.append(self.cpu_s)
@@ -154,8 +246,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
 
         Args:
             spec: The space.
-            status: How the attempt ends. A failure scores 0; an interruption has no score, and nothing has one in a
-                throughput study, or where the space lacks the returns that give it a meaning.
+            status: How the attempt ends.
             moment: When it ends, seconds since the epoch.
         """
         end = End(row=self, spec=spec, status=status, moment=moment)
@@ -198,6 +289,9 @@ class End(Struct, frozen=True, kw_only=True):
         return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
 
 
+# --- a study ----------------------------------------------------------------------------------------------------------
+
+
 class Ledger(Struct, kw_only=True):
     """The state of a study."""
 
@@ -218,13 +312,25 @@ class Ledger(Struct, kw_only=True):
     frozen: SettingsFrozen | None = None
     """The settings that a hold-up study confirms, once they are fixed."""
 
-    def apply(self, record: Record, moment: float) -> TrialRow | None:
-        """Take in one record; return the trial that it is about, if any.
+    def apply(self, record: Record, moment: float) -> None:
+        """Take in one record.
 
         Raises:
             LookupError: It is about a trial that has not started.
         """
         match record:
+            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
+                if (row := self.rows.get(record.trial)) is None:
+                    raise LookupError(f"{record.kind} of trial {record.trial}, which has not started")
+                row.apply(record, moment)
+            case TrialStarted():
+                begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
+                if (earlier := self.rows.get(record.trial)) is not None:
+                    self.restarts.append((record.trial, earlier.attempt))
+                    begun.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
+                    reserved = earlier.summary.get("cpu_s_reserved") or 0.0
+                    begun.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
+                self.rows[record.trial] = begun
             case StudyOpened():
                 self.sessions, self.num_trials, self.closed = record.session, record.num_trials, None
                 self.opened = record
@@ -234,21 +340,6 @@ class Ledger(Struct, kw_only=True):
                 self.decisions.append(record)
             case SettingsFrozen():
                 self.frozen = record
-            case TrialStarted():
-                begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
-                if (earlier := self.rows.get(record.trial)) is not None:
-                    self.restarts.append((record.trial, earlier.attempt))
-                    begun.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
-                    reserved = earlier.summary.get("cpu_s_reserved") or 0.0
-                    begun.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
-                self.rows[record.trial] = begun
-                return begun
-            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
-                if (row := self.rows.get(record.trial)) is None:
-                    raise LookupError(f"{record.kind} of trial {record.trial}, which has not started")
-                row.apply(record, moment)
-                return row
-        return None
 
     @property
     def complete(self) -> bool:
@@ -261,14 +352,6 @@ class Ledger(Struct, kw_only=True):
         for row in list(self.rows.values()):  # a copy: the display counts while the event loop adds
             result[row.status] += 1
         return result
-
-
-def fold(records: Iterable[tuple[Record, float]]) -> Ledger:
-    """Return the state that `records` (with their times) lead to."""
-    ledger = Ledger()
-    for record, moment in records:
-        ledger.apply(record, moment)
-    return ledger
 
 
 def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = None) -> Ledger:
@@ -298,17 +381,11 @@ def ledger_of(records: Path) -> Ledger:
 
 
 def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
-    """Return the best finished trial of every scale, by `merit`.
-
-    Trials of a throughput study are no better or worse than each other.
-    """
+    """Return the best finished trial of every scale, by `merit`; trials of a throughput study have none."""
     best: dict[int, TrialRow] = {}
     for row in rows:
-        if row.status != "finished" or result_of(row) is None:
-            continue
-        rival = best.get(row.num_env_runners)
-        if rival is None or merit(row) > merit(rival):
-            best[row.num_env_runners] = row
+        if row.status == "finished" and result_of(row) is not None:
+            best[row.num_env_runners] = max(best.get(row.num_env_runners, row), row, key=merit)
     return dict(sorted(best.items()))
 
 

@@ -9,7 +9,6 @@ behind another one, so that the records stay whole.
 
 import contextlib
 import fcntl
-import getpass
 import os
 import shlex
 import socket
@@ -25,7 +24,6 @@ from study.errors import RecordError
 from study.harmless import mask_credentials
 from study.machine.host import boot_id, mount_of
 from study.machine.jobs import current_job
-from study.machine.processes import started_at, still_runs
 
 LOCK, OWNER = ".lock", "driver.json"
 """The two files, in the study's folder."""
@@ -41,8 +39,7 @@ class Owner(Struct, frozen=True, kw_only=True):
     """Identity of the running kernel, new at every start; containers have that of their host."""
     pid: int
     began: float
-    """Start of the process, seconds since the epoch."""
-    user: str
+    """Start of the process in the kernel's ticks since the boot, which no change of the clock moves."""
     since: str
     """When it took the study."""
     command: str
@@ -56,39 +53,34 @@ class Owner(Struct, frozen=True, kw_only=True):
     @classmethod
     def of_this_process(cls) -> "Owner":
         """Return this process, as it begins to hold a study."""
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a container without this user
-            user = f"uid {os.getuid()}"
         job = current_job()
-        of_job = {} if job is None else {"scheduler": job.scheduler, "cluster": job.cluster, "job": job.id}
+        of_job = {"scheduler": job.scheduler, "cluster": job.cluster, "job": job.id} if job else {}
         return cls(
             host=socket.gethostname(),
             boot=boot_id(),
             pid=os.getpid(),
-            began=started_at(),
-            user=user,
+            began=_start_of(os.getpid()),
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
             command=shlex.join(map(mask_credentials, sys.argv))[:300],
-            restart=0 if job is None else job.restarts,
+            restart=job.restarts if job else 0,
             **of_job,
         )
 
     def __str__(self) -> str:
         job = f", {self.scheduler.upper()} job {self.job}" if self.job else ""
-        return f"pid {self.pid} on {self.host} ({self.user}, since {self.since}{job}): {self.command}"
+        return f"pid {self.pid} on {self.host} (since {self.since}{job}): {self.command}"
 
-    def is_gone(self, path: Path, *, is_free: bool) -> bool:
+    def is_gone(self, folder: Path, *, is_free: bool) -> bool:
         """Return whether this driver is gone for certain, as far as this process can tell.
 
         Args:
-            path: A file of the study's folder.
+            folder: The study's.
             is_free: Whether the kernel has shown the lock to be free, as it cannot without flock.
         """
         if self.boot == boot_id():
-            here, itself = self.host == socket.gethostname(), self.pid == os.getpid()  # else in another container
-            return (here and not still_runs(self.pid, self.began)) or (is_free and (itself or not here))
-        if is_free and mount_of(path).locks_reach_all_hosts:
+            here = self.host == socket.gethostname()  # else in another container, with numbers of its own
+            return is_free or (here and _start_of(self.pid) != self.began)
+        if is_free and mount_of(folder).locks_reach_all_hosts:
             return True
         # A job's number means something to its own scheduler alone.
         job = current_job()
@@ -97,24 +89,37 @@ class Owner(Struct, frozen=True, kw_only=True):
         return job.restarts > self.restart if self.job == job.id else job.is_over(self.job)
 
 
-def take(path: Path) -> tuple[int, bool] | None:
-    """Make and lock a file; return its handle, and whether the kernel has locked it: some file systems have no locks.
+def _start_of(pid: int) -> float:
+    """Return the start of a process as `Owner.began` has it; -1 where there is none. Source: proc_pid_stat(5)."""
+    try:
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return -1.0
+
+
+def take(path: Path, *, looking: bool = False) -> tuple[int, bool] | None:
+    """Lock a file; return its handle, and whether the kernel has locked it: some file systems have no locks.
 
     None: another process holds the lock, and not for an instant.
 
+    Args:
+        path: The file, which is made unless one only looks.
+        looking: Share the lock, so that others who look are not in the way.
+
     Raises:
-        OSError: The file cannot be opened for writing.
+        OSError: The file cannot be opened.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
-    for _ in range(_TRIES):
+    access = os.O_RDONLY if looking else os.O_RDWR | os.O_CREAT
+    handle = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+    for _ in range(1 if looking else _TRIES):
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if looking else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE_S)
+            time.sleep(0 if looking else _PAUSE_S)
         except OSError:
             return handle, False
         else:
-            if os.fstat(handle).st_nlink:  # else its study was given up, and others lock a new file of this name
+            if looking or os.fstat(handle).st_nlink:  # else its study was given up: others lock a file of this name
                 return handle, True
             break
     os.close(handle)
@@ -139,11 +144,11 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
             if (taken := take(folder / LOCK)) is None:
                 raise _refusal(folder)
             stack.callback(os.close, taken[0])
-            owner, is_free = _owner(folder), taken[1]
-            if owner is not None and not owner.is_gone(file, is_free=is_free):
-                is_seen = owner.boot == boot_id()  # and runs: nobody is wrong about that
-                if is_seen or not take_over:
-                    raise _refusal(folder)
+            owner = _owner(folder)
+            runs = owner is not None and not owner.is_gone(folder, is_free=taken[1])
+            # Of one that runs here nobody is wrong.
+            if owner is not None and runs and (owner.boot == boot_id() or not take_over):
+                raise _refusal(folder)
             file.unlink(missing_ok=True)
             with open(file, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as new:  # on NFS, one wins
                 new.write(written)
@@ -163,21 +168,13 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
 
 def at_work(folder: Path) -> str:
     """Return who holds a study, or may hold it as far as one can tell from here; empty where nobody does."""
-    is_free: bool | None = True  # None: the file system has no locks
-    with contextlib.suppress(OSError):
-        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_free = False
-        except OSError:
-            is_free = None
-        finally:
-            os.close(handle)
-    owner = _owner(folder)
-    if is_free is False:
-        return str(owner or "a driver that is about to begin")
-    return "" if owner is None or owner.is_gone(folder / LOCK, is_free=is_free is True) else str(owner)
+    is_free, owner = True, _owner(folder)
+    with contextlib.suppress(OSError):  # there is no lock, or one that may not be read
+        if (taken := take(folder / LOCK, looking=True)) is None:
+            return str(owner or "a driver that is about to begin")
+        os.close(taken[0])
+        is_free = taken[1]
+    return "" if owner is None or owner.is_gone(folder, is_free=is_free) else str(owner)
 
 
 def _owner(folder: Path) -> Owner | None:
@@ -189,7 +186,7 @@ def _owner(folder: Path) -> Owner | None:
             return None
         except (OSError, ValueError, RecursionError):
             time.sleep(_PAUSE_S)  # another driver may be writing it
-    return Owner(host="an unknown host", boot="", pid=0, began=0, user="?", since="?", command=f"{OWNER} is damaged")
+    return Owner(host="an unknown host", boot="", pid=0, began=0, since="?", command=f"{OWNER} is damaged")
 
 
 def _refusal(folder: Path) -> RecordError:

@@ -15,6 +15,8 @@ from study.errors import RecordError
 from study.records.files import sync
 from study.records.records import Line, Record, StudyClosed, read_lines, written_line
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux's goes on while the machine sleeps
+
 
 class RecordLog:
     """The records file, open for appending. Use as a context manager."""
@@ -29,13 +31,17 @@ class RecordLog:
         self._writing = threading.Lock()
         self._is_closed = False
         """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
-        self._next_seq, self._end = 0, 0
+        self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
         for line in read_lines(path):
             self._next_seq, self._end = line.seq + 1, line.end
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, self._end)
         sync(path.parent)
         self._inode = os.fstat(self._file).st_ino
+
+    def now(self) -> float:
+        """Return the time of records: seconds since the epoch as the session began, whatever becomes of the clock."""
+        return self._began + time.clock_gettime(_CLOCK)
 
     def append(self, record: Record) -> Line:
         """Write one record; on the disk before this returns, if it is of a durable kind.
@@ -49,27 +55,23 @@ class RecordLog:
                 rule, fix = "a session that has ended must write no more", "Run the same command with --resume."
                 raise RecordError(where=str(self.path), rule=rule, got=record.kind, fix=fix)
             self._check_alone(asking_anew=record.durable)
-            line = self._write(record)
+            moment = self.now()
+            raw = written_line(record, seq=self._next_seq, moment=moment)
+            try:
+                if os.write(self._file, raw) != len(raw):
+                    raise OSError(28, "No space left on device")
+                if record.durable:
+                    os.fsync(self._file)
+            except OSError as error:
+                with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
+                    os.ftruncate(self._file, self._end)
+                rule = f"the record could not be written ({error.strerror})"
+                fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
+                raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
+            line = Line(seq=self._next_seq, time=moment, record=record, end=self._end + len(raw))
+            self._end, self._next_seq = line.end, line.seq + 1
             self._is_closed = isinstance(record, StudyClosed)
         return line
-
-    def _write(self, record: Record) -> Line:
-        moment = time.time()
-        raw = written_line(record, seq=self._next_seq, moment=moment)
-        try:
-            if os.write(self._file, raw) != len(raw):
-                raise OSError(28, "No space left on device")
-            if record.durable:
-                os.fsync(self._file)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
-                os.ftruncate(self._file, self._end)
-            rule = f"the record could not be written ({error.strerror})"
-            fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
-            raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
-        self._end += len(raw)
-        self._next_seq += 1
-        return Line(seq=self._next_seq - 1, time=moment, record=record, end=self._end)
 
     def _check_alone(self, *, asking_anew: bool) -> None:
         """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.

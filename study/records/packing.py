@@ -1,13 +1,12 @@
 """A copy of a study that can be published: compressed records, and no path in its command lines.
 
-Only the words of command lines and the tracking URI lose their folders, and where a person asks for it the floats of
-training iterations all but their first digits. Host names and the reasons of failures stay as they were recorded.
+Only the words of command lines and the tracking URI lose their folders. Host names and the reasons of failures stay as
+they were recorded.
 """
 
 import lzma
 import re
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -15,21 +14,15 @@ from study.errors import RecordError
 from study.harmless import mask_arguments
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.records.records import Iteration, Record, StudyOpened, read_lines, written_line
+from study.records.records import StudyOpened, read_lines, written_line
 from study.records.table import write_table
 
 _FOLDERS = re.compile(r"[^\s=:]*/")
 """The folders of a path."""
 
 
-def pack(folder: StudyFolder, target: Path, *, digits: int | None = None) -> StudyFolder:
+def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
-
-    Args:
-        folder: The study.
-        target: Where the copy is made.
-        digits: Significant digits that the floats of training iterations keep; None for all. At 7, times are exact
-            to a microsecond or so and the learner's single-precision numbers whole, in half the size.
 
     Returns:
         The copy: study.json, space.yaml, trials.csv and records.jsonl.xz.
@@ -44,7 +37,6 @@ def pack(folder: StudyFolder, target: Path, *, digits: int | None = None) -> Stu
         rule = f"{secret[0]} must hold no secret, because a copy is published"
         fix = "Publish the study's report or certificate, or let the environment of a new study read it from a file."
         raise RecordError(where=str(folder.identity_file), rule=rule, fix=fix)
-
     rows = ledger_of(folder.records).rows.values()
     try:
         space = folder.space_file.read_text()
@@ -58,39 +50,16 @@ def pack(folder: StudyFolder, target: Path, *, digits: int | None = None) -> Stu
     try:
         # The default MLflow: a published study is mirrored to nowhere until somebody does so.
         public = {"tracking_uri": "sqlite:///mlflow.db", "optuna_storage": None, "space": Path(identity.space).name}
-        packed.create(structs.replace(identity, **public), space)
+        packed.write(structs.replace(identity, **public), space)
         with lzma.open(packed.packed_records, "wb", preset=9) as sink:
             for line in read_lines(folder.records):
-                sink.write(written_line(_published(line.record, digits), seq=line.seq, moment=line.time))
+                record = line.record
+                if isinstance(record, StudyOpened):
+                    command = [_FOLDERS.sub("", word) for word in record.provenance.get("command") or []]
+                    record = structs.replace(record, provenance={**record.provenance, "command": command})
+                sink.write(written_line(record, seq=line.seq, moment=line.time))
         write_table(packed.table, rows)
     except OSError as error:
         rule, fix = f"the copy could not be written ({error.strerror})", "Free some space, remove it, then pack again."
         raise RecordError(where=str(target), rule=rule, fix=fix) from error
     return packed
-
-
-def _published(record: Record, digits: int | None) -> Record:
-    """Return a record without the folders of a command line, and with fewer digits."""
-    if isinstance(record, StudyOpened):
-        command = [_FOLDERS.sub("", word) for word in record.provenance.get("command") or []]
-        return structs.replace(record, provenance={**record.provenance, "command": command})
-    if not isinstance(record, Iteration) or digits is None:
-        return record
-    metrics = {name: _rounded(value, digits) for name, value in record.metrics.items()}
-    return structs.replace(record, wall_time_s=_rounded(record.wall_time_s, digits), metrics=metrics)
-
-
-def _rounded(value: Any, digits: int) -> Any:
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def unpacked(folder: StudyFolder) -> StudyFolder:
-    """Return the folder if its records can be written to.
-
-    Raises:
-        RecordError: They are compressed.
-    """
-    if folder.records.suffix == ".xz":
-        fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
-        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix)
-    return folder

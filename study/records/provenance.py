@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -38,16 +39,19 @@ def provenance(
     which a scheduler or a container can make fewer than `logical_cpus`.
 
     Args:
-        own_modules: Name -> digest of the modules of the user's own that the environment consists of, as this driver
-            has them and as they travel to the nodes of a cluster; the digest is None where it was not taken.
+        own_modules: Name -> digest of the modules of the user's own that the environment consists of; the digest is
+            None where it was not taken.
         variables: Environment variables that a script of the user's own sets, each None where it removes one.
     """
-    job = current_job()
-    here = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name) and not _secret(name)}
+    job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES)
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    here = {key: value for key, value in os.environ.items() if _VARIABLES.fullmatch(key) and not _SECRET.search(key)}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": _git(_CHECKOUT),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "git": git_state(_CHECKOUT),
+        "versions": {"python": platform.python_version(), **versions},
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
         "cpu_model": cpu_model(),
@@ -57,24 +61,20 @@ def provenance(
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": _command(sys.argv),
         "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
-        "environment": {name: _shown(name, value) for name, value in {**here, **(variables or {})}.items()},
+        "environment": {key: _shown(key, value) for key, value in {**here, **(variables or {})}.items()},
         "own_modules": dict(own_modules or {}),
     }
-
-
-def _secret(name: str) -> bool:
-    return _SECRET.search(name) is not None
 
 
 def _shown(name: str, value: str | None) -> str | None:
     """Return the value of a variable without secrets; JSON may hide anything."""
     if value is None:
         return None
-    return "***" if _secret(name) or value.lstrip().startswith(("{", "[")) else mask_credentials(value)
+    return "***" if _SECRET.search(name) or value.lstrip().startswith(("{", "[")) else mask_credentials(value)
 
 
-def _git(checkout: Path) -> dict[str, Any] | None:
-    """Return commit and dirty flag of the project's own checkout; None when it was installed without one."""
+def git_state(checkout: Path) -> dict[str, Any] | None:
+    """Return commit and dirty flag of a checkout; None where there is none, as after an installation."""
     if not (checkout / ".git").exists():
         return None
     words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
@@ -84,13 +84,6 @@ def _git(checkout: Path) -> dict[str, Any] | None:
         return None
     commit, dash, _ = done.stdout.decode().strip().partition("-")
     return {"commit": commit, "dirty": bool(dash)}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _command(words: list[str]) -> list[str]:

@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 import msgspec
 from msgspec import Meta, Struct
 
 from study.errors import RecordError
 from study.machine.load import NodeLoad
+from study.records.request import TrialRequest
 from study.space.parameters import SCALE
 from study.space.spec import Execution
 
@@ -73,12 +74,11 @@ class StudyOpened(Record, frozen=True):
     """Commit, versions, hardware, scheduler job of this driver."""
 
 
-class TrialStarted(
-    Record, frozen=True, forbid_unknown_fields=False
-):  # versions before 0.15.0 wrote what it was predicted to cost
+class TrialStarted(Record, frozen=True, forbid_unknown_fields=False):
     """A trial was given to Ray Tune."""
 
-    # Else a power cut could take it back after its first values have gone to MLflow, and the number be given twice.
+    # Versions before 0.15.0 wrote what it was predicted to cost.
+    # Durable: else a power cut could take it back after its first values have gone to MLflow.
     durable: ClassVar[bool] = True
     trial: Whole
     """Number in the plan, from 0; the identity of the trial."""
@@ -108,11 +108,14 @@ class TrialStarted(
     variant: str = "study"
     """`study` or `stock`; see `study.space.settings`."""
     scale: Whole | None = None
-    """Runners that the trial stands for, where it is not `setting`'s: before 0.14.0 one of RLlib's runners had the
-    lanes of 46."""
+    """Runners that the trial stands for where it is not `setting`'s, as records before 0.14.0 have it."""
     first_episode: Whole = 0
-    """Number of the first evaluation episode that the trial plays: above 0 in the confirmation of a hold-up study, in
-    which every run plays episodes that no other trial plays."""
+    """Number of the first evaluation episode that the trial plays."""
+
+    @property
+    def num_env_runners(self) -> int:
+        """The scale."""
+        return int(self.setting[SCALE]) if self.scale is None else self.scale
 
     def __post_init__(self) -> None:
         if SCALE not in self.setting:
@@ -137,8 +140,7 @@ class TrialBuilt(Record, frozen=True):
     provisional: bool = False
     """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
     placement: list[dict[str, Any]] = []
-    """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves. Empty in
-    lines of a time when only their number was kept."""
+    """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves."""
 
 
 class Iteration(Record, frozen=True):
@@ -213,8 +215,7 @@ class TrialEnded(Record, frozen=True):
 class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     """A hold-up study took a decision: on what evidence, and which trials follow from it."""
 
-    # Versions before 0.13.0 wrote a hash of the lines before it, which is passed over.
-
+    # Versions before 0.13.0 wrote a hash of the lines before it.
     durable: ClassVar[bool] = True
     number: Whole
     """From 0."""
@@ -230,8 +231,8 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     """Digests of the settings that do not."""
     evidence: dict[str, Any]
     """The numbers behind it."""
-    requests: list[dict[str, Any]]
-    """The trials that follow, in their order: `Request.to_json()`."""
+    requests: list[TrialRequest]
+    """The trials that follow, in their order."""
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
     protocol: Whole
@@ -257,6 +258,9 @@ class StudyClosed(Record, frozen=True):
     detail: str = ""
 
 
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
 class _Head(Struct, forbid_unknown_fields=True):
     """How every line begins."""
 
@@ -278,17 +282,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 _BEGINNING, _KIND = b'{"schema":', b'"kind":'
 _READ_HEAD = msgspec.json.Decoder(_Head)
-_READ_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
-    StudyOpened
-    | TrialStarted
-    | TrialBuilt
-    | Iteration
-    | Evaluation
-    | TrialEnded
-    | StageDecided
-    | SettingsFrozen
-    | StudyClosed
-)
+_READ_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Union[*Record.__subclasses__()])
 _WRITE = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
 """Numbers and arrays of NumPy become plain ones."""
 

@@ -1,4 +1,4 @@
-"""The table of trials as a file."""
+"""The table of trials as a file, `trials.csv`, for people and spreadsheets."""
 
 import csv
 import io
@@ -20,17 +20,17 @@ _LEADING = (
 
 def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
+
+    def of_row(*names: str) -> dict[str, Any]:
+        return {name: getattr(row, name) for name in names}
+
     return {
         **dict.fromkeys(_LEADING),
         **row.setting,
         **dict.fromkeys(OF_TRIALS),
         **row.summary,
         **row.columns(),
-        "trial": row.trial,
-        "status": row.status,
-        "seed": row.seed,
-        "execution": row.execution,
-        "engine": row.engine,
+        **of_row("trial", "status", "seed", "execution", "engine"),
         # A label that the whole trial has yet to settle is none so far.
         "timing": None if row.provisional and row.status == "running" else row.timing,
         "max_iterations": row.iterations,
@@ -39,29 +39,18 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "variant": row.variant if row.stage else None,
         "digest": row.digest or None,
         "stands_for_runners": row.scale,
-        "attempt": row.attempt,
-        "num_cpus": row.num_cpus,
-        "checkpoint": row.checkpoint,
-        "timing_reason": row.timing_reason,
-        "reason": row.reason,
+        **of_row("attempt", "num_cpus", "checkpoint", "timing_reason", "reason"),
     }
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
     """Write one line per trial, by its number; an empty cell is a quantity that does not exist."""
-
-    def shown(value: Any) -> Any:
-        return csv_cell(printable(value)) if isinstance(value, str) else value
-
-    lines = [
-        {shown(name): shown(value) for name, value in table_row(row).items()}
-        for row in sorted(rows, key=lambda row: row.trial)
-    ]
+    lines = [table_row(row) for row in sorted(rows, key=lambda row: row.trial)]
     text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     names = dict.fromkeys(name for line in lines for name in line)
-    writer = csv.DictWriter(text, fieldnames=list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
+    for cells in (names, *([line.get(name) for name in names] for line in lines)):
+        writer.writerow([csv_cell(printable(cell)) if isinstance(cell, str) else cell for cell in cells])
     write_atomically(path, text.getvalue())
 
 

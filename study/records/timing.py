@@ -1,4 +1,4 @@
-"""What a trial's times are worth: the label of a row, how it changes at the end, and what disturbed its nodes. Pure.
+"""What a trial's times are worth: the label of a row, how it changes at the end, and what disturbed its nodes.
 
 A trial begins with the label of `study.planning.needs.label_at_start`.
 Every timing is `measured`, `oversubscribed`, `emulated` or `tainted`, with the reason. Only `measured` ones say
@@ -17,10 +17,19 @@ from study.machine.load import NodeLoad
 from study.records.records import Timing
 from study.text import count as counted
 
-count = partial(counted, form="d")
+_count = partial(counted, form="d")
 """Without commas: certificates compare labels with those on record."""
 PRESSURE_LIMIT = 0.05
 """Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
+FOREIGN_LIMIT = 0.1
+"""Cores that others may keep busy on a node beyond those that the study leaves free there.
+
+Sampling waits for its slowest runner, so that on a node of any size one core with a tenth of its time lost makes the
+phase up to a tenth longer. A node's own services stay far below.
+"""
+STOLEN_SHARE = 0.02
+"""Share of a virtual machine's cores that its hypervisor may withhold, where that is more than `FOREIGN_LIMIT`: it
+takes a little from every core, and what it takes from all, all phases lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +69,12 @@ def label_at_end(
         return label
     losses = ["the trial failed"] if failed else []
     losses += [f"a {lost} of the trial died"] if lost else []
-    losses += [f"{count(num_lost_runners, 'runner')} lost"] if num_lost_runners > 0 else []
-    losses += [f"{count(num_restarts, 'runner')} restarted"] if num_restarts > 0 else []
-    losses += [f"{count(num_dropped_samples, 'sample')} dropped"] if num_dropped_samples > 0 else []
+    for number, what, became in (
+        (num_lost_runners, "runner", "lost"),
+        (num_restarts, "runner", "restarted"),
+        (num_dropped_samples, "sample", "dropped"),
+    ):
+        losses += [f"{_count(number, what)} {became}"] if number > 0 else []
     # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
     # for one, whoever held it.
     calm = label.provisional and cpu_pressure is not None and cpu_pressure < PRESSURE_LIMIT
@@ -71,23 +83,8 @@ def label_at_end(
         return Label(timing="tainted", reason=", ".join(losses))
     if not label.provisional:
         return label
-    if cpu_pressure is None:
-        return Label(timing="oversubscribed", reason=f"{label.reason}; CPU pressure unknown")
-    timing: Timing = "measured" if cpu_pressure < PRESSURE_LIMIT else "oversubscribed"
-    return Label(timing=timing, reason=f"{label.reason}; CPU pressure {cpu_pressure:.1%}")
-
-
-# --- what else the nodes of a trial did -------------------------------------------------------------------------------
-
-FOREIGN_LIMIT = 0.1
-"""Cores that others may keep busy on a node beyond those that the study leaves free there.
-
-Sampling waits for its slowest runner, so that on a node of any size one core with a tenth of its time lost makes the
-phase up to a tenth longer. A node's own services stay far below.
-"""
-STOLEN_SHARE = 0.02
-"""Share of a virtual machine's cores that its hypervisor may withhold, where that is more than `FOREIGN_LIMIT`: it
-takes a little from every core, and what it takes from all, all phases lose."""
+    shown = "unknown" if cpu_pressure is None else f"{cpu_pressure:.1%}"
+    return Label(timing="measured" if calm else "oversubscribed", reason=f"{label.reason}; CPU pressure {shown}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ The folder is RLlib's checkpoint of the module, or of the modules of several age
 """
 
 import logging
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError
 from study.ray_private import merged_connectors
-from study.records.folder import archived
 from study.trial.experiment import Experiment, with_spaces
 from study.trial.weights import STATE_FILE, State, packed_state
 
@@ -44,11 +44,12 @@ def pack_policy(module: RLModule, state: State) -> bytes:
     The modules' classes are those of `module`, the numbers those of `state`, which `state_of` returned.
     """
     learnt = state[COMPONENT_RL_MODULE]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "policy"
         several = isinstance(module, MultiRLModule)
         module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
-        (Path(folder) / STATE_FILE).write_bytes(packed_state(state))
-        return archived(Path(folder))
+        (folder / STATE_FILE).write_bytes(packed_state(state))
+        return Path(shutil.make_archive(f"{place}/packed", "zip", folder)).read_bytes()
 
 
 def module_of(experiment: Experiment, state: State) -> RLModule:

@@ -251,7 +251,7 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
             try:
                 while mirror.step():
                     calls, fatal = (0, 1) if place.kind is MlflowMirror else (calls, fatal)
-                mirror.show_ended()
+                mirror.show_status(ended=True)
                 done = True
             except fault:
                 kills += 1
@@ -276,7 +276,7 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch
             sync(mirror_of(folder, place))
     follow(mirror)
     assert mirror.behind == 0
-    mirror.show_ended()
+    mirror.show_status(ended=True)
     mirror.close()
     place.assert_follows(folder)
 
@@ -290,19 +290,11 @@ def test_a_mirror_that_is_behind_says_by_how_much_and_catches_up(study):
     append(folder, *STORY[9:14])
     folder.records.write_bytes(folder.records.read_bytes() + b'{"schema":9,"seq')
     assert mirror.behind == 5
-    assert mirror.step() == 5
-    assert (mirror.step(), mirror.behind) == (0, 0)
-    mirror.close()
-
-
-def test_a_study_that_ended_while_its_place_was_away_is_shown_as_ended(study):
-    """Its driver still lives when the place is back, and ends then."""
-    folder, place = study
-    append(folder, *STORY)
-    mirror = mirror_of(folder, place)
+    assert (mirror.step(), mirror.step(), mirror.behind) == (5, 0, 0)
+    append(folder, *STORY[14:])
     follow(mirror)
-    mirror.show_running()
-    mirror.show_ended()
+    mirror.show_status(ended=False)  # it was away, and its driver ends now
+    mirror.show_status(ended=True)
     mirror.close()
     place.assert_follows(folder)
 
@@ -375,20 +367,6 @@ def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
     place.assert_follows(folder)
 
 
-@pytest.mark.minutes
-def test_a_mirror_that_waits_for_that_of_an_earlier_driver_lets_trials_go_first(tmp_path):
-    """They may run by the time that it comes to import MLflow."""
-    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    append(folder, opened())
-    with FileLock(MlflowMirror(folder, folder.identity().tracking_uri).lock):
-        mirror = MirrorProcess(folder, {"mlflow": folder.identity().tracking_uri})
-        until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.pid) > os.getpriority(os.PRIO_PROCESS, 0))
-        with pytest.raises(TrackingError, match="earlier driver has not let go"):
-            mirror.wait_ready("mlflow", 1)
-    mirror.wait_ready("mlflow")
-    assert mirror.finish(60.0)[0].drained
-
-
 def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
     folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
     folder.make_tensorboard()
@@ -421,7 +399,7 @@ def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path
                 time.sleep(0.05)
 
     def begun():
-        mirrors = MirrorProcess.of_study(folder)
+        mirrors = MirrorProcess(folder)
         for key in mirrors.mirrors:
             mirrors.wait_ready(key)
         return mirrors

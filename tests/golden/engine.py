@@ -39,12 +39,12 @@ class Clock:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Let the program see this clock."""
-        before = time.time, time.monotonic
-        time.time, time.monotonic = (lambda: self.now), (lambda: self.now)
+        before = time.time, time.monotonic, time.clock_gettime
+        time.time, time.monotonic, time.clock_gettime = (lambda: self.now), (lambda: self.now), (lambda _: self.now)
         try:
             yield
         finally:
-            time.time, time.monotonic = before
+            time.time, time.monotonic, time.clock_gettime = before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 """For tests of the mirror: a real MLflow server, and a look into its database past MLflow itself."""
 
+import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -139,7 +141,12 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 values = {"eval_return": sum(line["returns"]) / len(line["returns"])}
                 last[key] = (now, step)
             case "trial_ended":
-                values, step = line["summary"], last[key][1]
+                step = last[key][1]
+                values = {
+                    name: value
+                    for name, value in line["summary"].items()
+                    if not any(point[1:] == (step, value) for point in result[key].get(name, ()))
+                }
                 moment = max(now, last[key][0] + 1)
         for name, value in values.items():
             if value is not None:
@@ -154,6 +161,31 @@ def assert_mirrored(folder: StudyFolder, database: Database, name: str = "demo")
     assert {key: dict(run.points) for key, run in runs.items() if run.points} == wanted
     latest = {trial: max(attempt for other, attempt in runs if other == trial) for trial, _ in runs}
     assert all(run.active == (attempt == latest[trial]) for (trial, attempt), run in runs.items())
+
+
+@contextmanager
+def answering_server(status: int, body: bytes) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Answer every request so; yield the address and the headers seen."""
+    seen: list[dict[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            seen.append({"path": self.path, **dict(self.headers)})
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST  # noqa: N815 (named by the base class)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}", seen
+        listening.shutdown()
+        thread.join()
 
 
 class Server:

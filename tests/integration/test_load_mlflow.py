@@ -115,20 +115,12 @@ def test_a_study_that_runs_is_read_as_far_as_it_was_sent_which_is_said(tmp_path,
     (said,) = [problem for problem in mine.problems if "MLflow has the study's records until" in problem]
     assert truth.data.sheet["last_record"] in said
     sent(synthetic.closed())
-    mirror.show_ended()
+    mirror.show_status(ended=True)
     mine = analysis.open(uri)
     assert_same(mine, analysis.open(folder.path))
     assert not any("MLflow has" in problem for problem in mine.problems)
-
-
-def test_a_session_that_goes_on_with_a_study_is_known_at_once(tmp_path, uri):
-    folder = synthetic.make_folder(tmp_path / "demo", uri)
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
-    sync_mlflow(folder)
-    synthetic.append(folder, synthetic.opened(2))
-    with folder.locked():
-        sync_mlflow(folder)
-    assert any("still running" in problem for problem in load.open_study(uri).problems)
+    sent(synthetic.opened(2))  # at once: else the study would be taken for ended
+    assert any("still running" in problem for problem in analysis.open(uri).problems)
 
 
 @pytest.mark.minutes
@@ -142,13 +134,6 @@ def test_a_server_that_keeps_the_artifacts_serves_as_well(tmp_path):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def run_of_study(uri, name="demo"):
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(name).experiment_id
-    (run,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
-    return client, run.info.run_id
-
-
 def refused(error, uri, *arguments, **options):
     with pytest.raises(error) as raised:
         load.open_study(uri, *arguments, **options)
@@ -157,22 +142,9 @@ def refused(error, uri, *arguments, **options):
     return str(raised.value)
 
 
-def test_a_study_of_an_earlier_version_says_how_to_bring_its_records_and_that_helps(tmp_path, uri):
+def test_records_that_are_not_there_or_are_damaged_are_named_and_a_sync_brings_them(tmp_path, uri):
     folder = search(tmp_path / "demo", uri)
     sync_mlflow(folder)
-    client, run = run_of_study(uri)
-    client.delete_tag(run, "study.records")
-    (file,) = (tmp_path / "mlruns").rglob("records.jsonl.xz")
-    file.unlink()
-    said = refused(AnalysisError, uri)
-    assert "a version before 0.14.0 sent the study" in said
-    assert "python -m study sync" in said
-    sync_mlflow(folder)
-    assert len(load.open_study(uri).runs) == 4
-
-
-def test_records_that_cannot_be_had_or_are_damaged_are_named(tmp_path, uri):
-    sync_mlflow(search(tmp_path / "demo", uri))
     (file,) = (tmp_path / "mlruns").rglob("records.jsonl.xz")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
@@ -181,6 +153,14 @@ def test_records_that_cannot_be_had_or_are_damaged_are_named(tmp_path, uri):
     assert "experiment 'demo'/records.jsonl.xz: line 1" in refused(RecordError, uri)
     file.unlink()
     assert "none that can be read from here" in refused(AnalysisError, uri)
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("demo").experiment_id], "tags.`study.role` = 'study'")
+    client.delete_tag(run.info.run_id, "study.records")
+    said = refused(AnalysisError, uri)
+    assert "a version before 0.14.0 sent the study" in said
+    assert "python -m study sync" in said
+    sync_mlflow(folder)
+    assert len(load.open_study(uri).runs) == 4
 
 
 def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_path, uri):
@@ -213,11 +193,3 @@ def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, ur
     assert not (tmp_path / "absent.db").exists()
     assert "Connection refused" in refused(TrackingError, "http://127.0.0.1:9", study="demo")
     refused(TrackingError, "ftp://somewhere/else")
-
-
-def test_a_database_of_another_version_says_so(tmp_path, uri):
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        database.execute("update alembic_version set version_num = '451aebb31d03'")
-    copy = tmp_path / "older.db"
-    copy.write_bytes((tmp_path / "mlflow.db").read_bytes())  # MLflow looks at a database once per process
-    assert "Back the database up, then run `mlflow db upgrade" in refused(TrackingError, f"sqlite:///{copy}")

@@ -5,6 +5,7 @@ What every mirror promises is `tests/contract/test_mirrors.py`.
 
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,10 +20,12 @@ import analysis
 from study.cli.sync import sync_study
 from study.errors import TrackingError
 from study.mirrors import mlflow_mirror
-from study.mirrors.mlflow_report import publish_answer
+from study.mirrors.mlflow_mirror import publish_answer
 from study.mirrors.process import MirrorProcess
 from study.records.folder import StudyFolder
+from study.records.lock import held
 from tests.integration.mlflow_tools import (
+    answering_server,
     assert_mirrored,
     children,
     contents,
@@ -30,17 +33,8 @@ from tests.integration.mlflow_tools import (
     look,
     parent,
 )
-from tests.synthetic import (
-    append,
-    closed,
-    ended,
-    iteration,
-    make_folder,
-    opened,
-    started,
-    sync_mlflow,
-    whole_trial,
-)
+from tests.spaces import spec
+from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, sync_mlflow, whole_trial
 from tests.waiting import until
 
 
@@ -53,7 +47,8 @@ def database(tmp_path, empty_database):
 
 @pytest.fixture
 def folder(tmp_path, database) -> StudyFolder:
-    return make_folder(tmp_path / "demo", f"sqlite:///{database}")
+    space = spec().model_copy(update={"description": "mine <img src=x onerror=alert(1)> ![a](http://evil)"})
+    return make_folder(tmp_path / "demo", f"sqlite:///{database}", space)
 
 
 STORY = [
@@ -64,7 +59,6 @@ STORY = [
 
 
 def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
-    folder.space_file.write_text("tracking_uri: http://me:s3cret@host")
     append(folder, *STORY)
     sync_mlflow(folder)
     assert_mirrored(folder, database)
@@ -78,10 +72,9 @@ def test_a_study_and_its_trials_are_shown_as_they_ended(folder, database):
     assert (study.status, study.latest) == ("FINISHED", {})
     assert study.params == {"environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"}
     assert study.tags["mlflow.source.name"] == "python -m study run demo.yaml"
-    (space,) = (database.parent / "mlruns" / "demo").rglob("space.yaml")  # beside the database
-    assert space.read_text() == "tracking_uri: http://***@host"
-    names = {"study.json", "trials.csv", "records.jsonl.xz", "provenance.json"}
-    assert {path.name for path in space.parent.iterdir()} == {"space.yaml", *names}
+    assert study.tags["mlflow.note.content"].startswith("mine &lt;img src=x onerror=alert(1)> ![a]\\(")
+    (identity,) = (database.parent / "mlruns" / "demo").rglob("study.json")  # beside the database
+    assert {path.name for path in identity.parent.iterdir()} == {"study.json", "trials.csv", "records.jsonl.xz"}
 
 
 def test_the_answer_and_the_films_come_with_a_sync(folder, database):
@@ -89,11 +82,9 @@ def test_the_answer_and_the_films_come_with_a_sync(folder, database):
     place = {"tracking_uri": identity.tracking_uri, "name": "demo"}
     append(folder, *STORY)
     folder.clips.mkdir()
-    for name in ("best.mp4", "best.png", "best.json", ".best.4711.mp4"):
-        (folder.clips / name).write_text(name)
+    (folder.clips / "best.mp4").write_text("film")
     assert [said for said in sync_study(folder) if said.startswith("MLflow is up to date")]
-    (clips,) = (database.parent / "mlruns").rglob("clips")
-    assert {path.name for path in clips.iterdir()} == {"best.mp4", "best.png", "best.json"}
+    assert list((database.parent / "mlruns").rglob("clips/best.mp4"))
     assert analysis.open(folder.path).answer().sentence in parent(database).tags["mlflow.note.content"]
     publish_answer("**Another answer.**\n\n" + "x" * 9000, **place, study_id=identity.study_id)
     note = parent(database).tags["mlflow.note.content"]
@@ -116,16 +107,11 @@ def test_a_run_created_twice_is_kept_once(folder, database, monkeypatch):
     monkeypatch.setattr(MlflowClient, "create_run", twice)
     append(folder, *STORY)
     sync_mlflow(folder)
-    runs = [run for run in look(database) if run.active]
-    trials = [("0", "1"), ("1", "1"), ("2", "2"), ("3", "1")]
-    assert sorted(run.key for run in runs) == [
-        ("id-demo", "study", "", ""),
-        *(("id-demo", "trial", *each) for each in trials),
-    ]
-    expected = expected_points(folder)
-    for run in runs:
-        if run.tags["study.role"] == "trial":
-            assert run.points == expected[int(run.tags["study.trial"]), int(run.tags["study.attempt"])]
+    runs = {run.key[2:]: run for run in look(database) if run.active}
+    assert sorted(runs) == [("", ""), ("0", "1"), ("1", "1"), ("2", "2"), ("3", "1")]
+    assert len(runs) == sum(run.active for run in look(database))
+    for (trial, attempt), wanted in expected_points(folder).items():
+        assert (trial, attempt) == (2, 1) or runs[str(trial), str(attempt)].points == wanted
 
 
 def test_each_mlflow_has_a_cursor_of_its_own_and_one_that_is_new_gets_the_whole_study(
@@ -146,53 +132,59 @@ def test_each_mlflow_has_a_cursor_of_its_own_and_one_that_is_new_gets_the_whole_
     assert sync_mlflow(folder)[0] == len(STORY) + 2
 
 
-def test_sync_beside_a_driver_leaves_the_study_running(folder, database):
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("complete", "FINISHED"), ("stopped", "KILLED"), ("time budget", "KILLED"), ("error", "FAILED")],
+)
+def test_the_end_of_a_study_is_shown_and_a_sync_beside_its_driver_leaves_it_running(folder, database, reason, status):
     append(folder, opened(), started(0))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
-    assert parent(database).status == "RUNNING"
-    assert children(database)[0, 1].status == "RUNNING"
-
-
-@pytest.mark.parametrize("reason", ["complete", "stopped", "time budget", "error"])
-def test_the_end_of_the_study_is_shown(folder, database, reason):
-    append(folder, opened(), closed(reason))
+    assert (parent(database).status, children(database)[0, 1].status) == ("RUNNING", "RUNNING")
+    append(folder, closed(reason))
     sync_mlflow(folder)
-    expected = {"complete": "FINISHED", "error": "FAILED"}.get(reason, "KILLED")
-    assert parent(database).status == expected
-    assert parent(database).tags["status"] == reason
+    assert (parent(database).status, parent(database).tags["status"]) == (status, reason)
 
 
-@pytest.mark.parametrize("what", ["experiment", "run"])
-def test_a_study_that_a_person_deleted_is_named_until_it_is_restored(folder, database, what):
+@pytest.mark.parametrize("what", ["experiment", "study", "trial"])
+def test_what_a_person_deleted_is_named_until_it_is_restored_but_for_a_trial_which_stays_deleted(
+    folder, database, what
+):
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("demo").experiment_id
-    (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
-    place = experiment if what == "experiment" else study.info.run_id
-    getattr(client, f"delete_{what}")(place)
-    append(folder, iteration(1, 2), ended(1), closed())
+    text = "tags.`study.trial` = '1'" if what == "trial" else "tags.`study.role` = 'study'"
+    (run,) = client.search_runs([experiment], text)
+    kind, place = ("experiment", experiment) if what == "experiment" else ("run", run.info.run_id)
+    getattr(client, f"delete_{kind}")(place)
+    append(folder, iteration(1, 2), ended(1), *whole_trial(2), closed())
+    if what == "trial":
+        sync_mlflow(folder)
+        assert not children(database)[1, 1].active
+        assert children(database)[2, 1].points == expected_points(folder)[2, 1]
+        return
     with pytest.raises(TrackingError, match=r"must not be deleted, .*Fix: Restore it"):
         sync_mlflow(folder)
-    getattr(client, f"restore_{what}")(place)
+    getattr(client, f"restore_{kind}")(place)
     sync_mlflow(folder)
     assert_mirrored(folder, database)
 
 
-def test_a_trial_that_a_person_deleted_stays_deleted_and_holds_up_nothing(folder, database):
-    append(folder, opened(), started(0), iteration(0, 1), started(1))
-    with folder.locked():
-        sync_mlflow(folder)
-    client = MlflowClient(f"sqlite:///{database}")
-    experiment = client.get_experiment_by_name("demo").experiment_id
-    (run,) = client.search_runs([experiment], "tags.`study.trial` = '0'")
-    client.delete_run(run.info.run_id)
-    append(folder, iteration(0, 2), ended(0), iteration(1, 1), ended(1), closed())
-    sync_mlflow(folder)
-    assert not children(database)[0, 1].active
-    assert children(database)[1, 1].points == expected_points(folder)[1, 1]
+def test_an_mlflow_of_another_version_or_that_asks_for_a_password_is_refused_at_once(folder, database, tmp_path):
+    append(folder, opened())
+    with sqlite3.connect(database) as connection:
+        connection.execute("update alembic_version set version_num = '451aebb31d03'")
+    older = tmp_path / "older.db"  # MLflow looks at a database once per process
+    older.write_bytes(database.read_bytes())
+    began = time.monotonic()
+    with pytest.raises(TrackingError, match="Back the database up, then run `mlflow db upgrade"):
+        sync_mlflow(folder, f"sqlite:///{older}")
+    refused = pytest.raises(TrackingError, match=r"401.*Fix: Set MLFLOW_TRACKING_USERNAME")
+    with answering_server(401, b"You are not authenticated") as (uri, _), refused:
+        sync_mlflow(folder, uri)
+    assert time.monotonic() - began < 20
 
 
 def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, database, monkeypatch):
@@ -204,7 +196,7 @@ def test_a_slow_server_gets_less_at_a_time_and_more_than_a_batch_holds(folder, d
         return original(*arguments, metrics=metrics, **options)
 
     append(folder, opened(), *whole_trial(0, length=300))
-    with folder.locked():
+    with held(folder.path):
         sync_mlflow(folder)  # more than 1000 points at once
     monkeypatch.setattr(MlflowClient, "log_batch", slow)
     monkeypatch.setattr("study.mirrors.follower.POLL_S", 0.01)
@@ -217,7 +209,7 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_
     folder = make_folder(tmp_path / "demo", "http://127.0.0.1:9")
     folder.make_tensorboard()
     append(folder, opened(), closed())
-    mirrors = MirrorProcess.of_study(folder)
+    mirrors = MirrorProcess(folder)
     pid, began = mirrors.pid, time.monotonic()
     cut = [began + 600]
     threading.Timer(10.0, lambda: cut.insert(0, time.monotonic())).start()
@@ -255,11 +247,8 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     assert_mirrored(folder, database)
 
 
-# --- a new database --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fault", ["killed", "full disk", "no links", "another process"])
-def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch, fault):
+def test_a_new_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch, fault):
     path, write, search = tmp_path / "mlflow.db", Path.write_bytes, MlflowClient.search_experiments
 
     def killed(client, **arguments):

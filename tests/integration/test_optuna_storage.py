@@ -73,6 +73,7 @@ def test_the_storage_shows_every_trial_as_the_sampler_knows_it(tmp_path, storage
 
 @pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', None])
 def test_without_a_storage_the_study_has_a_journal_that_is_made_anew_where_it_is_damaged(tmp_path, left):
+    assert OptunaMirror.address_of(make(tmp_path / "times", None, throughput_spec())[0]) is None  # nothing is tuned
     folder, space = make(tmp_path / "at 10:00" / "demo", None)  # which is no URI
     Session(folder.path, space).run_all()
     address = OptunaMirror.check(OptunaMirror.address_of(folder))
@@ -86,11 +87,6 @@ def test_without_a_storage_the_study_has_a_journal_that_is_made_anew_where_it_is
     assert sync_optuna(folder, address) == 6
     journal = JournalStorage(JournalFileBackend(address))
     assert len(optuna.load_study(study_name="demo-s", storage=journal).trials) == 6
-
-
-def test_a_study_that_tunes_nothing_has_no_storage(tmp_path):
-    folder, _ = make(tmp_path / "demo", None, throughput_spec())
-    assert OptunaMirror.address_of(folder) is None
 
 
 def test_a_storage_that_knows_more_than_the_records_is_not_followed(tmp_path, storage):
@@ -116,7 +112,7 @@ def test_the_storage_is_part_of_what_a_study_is(tmp_path):
     folder = StudyFolder(tmp_path / "demo")
     identity = new_identity(space, options)
     folder.prepare()
-    folder.create(identity, "environment: {}\n")
+    folder.write(identity, "environment: {}\n")
     assert folder.identity() == identity
     assert "se/cret" in folder.identity_file.read_text()
     assert folder.identity_file.stat().st_mode & 0o077 == 0

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from study.cli.commands import app
 from study.errors import RecordError, SpaceError, StudyError
 from study.records.files import check_own
-from study.records.folder import StudyFolder
 from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT
 from tests.e2e.commands import run as run_command
@@ -119,7 +118,7 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     commands = [
         ["certificate", "verify", str(published)],
         ["export", str(published), "--scale", "46"],
-        ["report", str(published), "--format", "md", "--out", str(tmp_path / "report")],
+        ["report", str(published), "--format", "csv", "--out", str(tmp_path / "report")],
         ["status", str(published)],
     ]
     place = tmp_path / "place"
@@ -129,6 +128,16 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     assert done.stdout.splitlines()[-1] == "SEEN []"
     assert list((tmp_path / "report").iterdir())
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("program", [["-P", "-m", "study"], ["-P", str(ROOT / "run_study.py")]], ids=["study", "run"])
+def test_a_received_folder_that_is_called_study_is_read_and_not_run(tmp_path, program):
+    shutil.copytree(EXAMPLE, tmp_path / "study")
+    for name in ("__main__", "__init__", "errors"):
+        (tmp_path / "study" / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
+    words = ["status", "study"] if program[1] == "-m" else ["--help"]
+    done = run_command([sys.executable, *program, *words], tmp_path)
+    assert (done.returncode, done.stderr, (tmp_path / "mark").exists()) == (0, "", False)
 
 
 @pytest.fixture
@@ -156,7 +165,7 @@ def test_what_another_user_owns_is_not_trusted(own, tmp_path, name):
     (tmp_path / "studies" / "link").symlink_to(own)
     for place in (own, tmp_path / "studies" / "link"):
         with pytest.raises(RecordError, match=r"must belong to you.*Fix: Copy the"):
-            StudyFolder(place).check_owner()
+            check_own(place)
 
 
 @needs_root

@@ -18,7 +18,7 @@ from study.designs.holdup.page import page
 from study.designs.holdup.verdict import LEVEL
 from study.errors import RecordError
 from study.records.folder import StudyFolder
-from study.records.ledger import TrialRow, fold
+from study.records.ledger import TrialRow
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -323,7 +323,7 @@ def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, re
     trial = of(records, TrialStarted, anchor="winner", seed=1001, stage="confirm").trial
     index = next(place for place, each in enumerate(records) if getattr(each, "trial", None) == trial)
     before = records[: index + 3]  # started, built, one iteration
-    row = fold((each, holdup.BEGUN + at) for at, each in enumerate(before)).rows[trial]
+    row = synthetic.fold((each, holdup.BEGUN + at) for at, each in enumerate(before)).rows[trial]
     summary = row.summarise(holdup.holdup_spec(), "interrupted", moment=holdup.BEGUN + index + 3)
     end = of(records, TrialEnded, trial=trial)
     cut = replace(end, status="interrupted", reason="stopped", summary=summary, checkpoint=None)

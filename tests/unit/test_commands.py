@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,24 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from study.adopted.loading import load_space
 from study.cli import commands as cli
-from study.cli.run import _resume_command
-from study.options import space_names, study_folders
 from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch):
-    typed = ["run_study.py", "my space.yaml", "--set", "parameters.lr={low: 1e-4, high: 1e-2}", "--set=execution=real"]
-    mirrors = ["--tracking-uri", "sqlite:///a.db", "--optuna-storage=postgresql://db/x"]
-    monkeypatch.setattr(sys, "argv", [*typed, *mirrors, "--resume-or-start"])
-    assert shlex.split(_resume_command()) == ["python", *typed, *mirrors, "--resume"]
-    secret = ["--optuna-storage=postgresql://me:secret@db/x", "--tracking-uri", "http://me:secret@mlflow"]
-    monkeypatch.setattr(sys, "argv", [*typed, *secret])
-    assert shlex.split(_resume_command()) == ["python", *typed, "--resume"], "a resume refuses `***@db`"
 
 
 @pytest.mark.parametrize("words", [("schema",), ("--help",)])
@@ -42,22 +28,26 @@ def test_a_full_disk_is_said_without_a_traceback(words):
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.EDQUOT, 2), (errno.EACCES, 70)])
-def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys):
+def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys, monkeypatch):
     def refuse():
         raise OSError(number, "refused", "a file")
 
+    monkeypatch.setattr(cli, "app", refuse)
     with pytest.raises(SystemExit) as ended:
-        cli._guarded(refuse)
+        cli.main()
     assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
 
 
-@pytest.mark.parametrize("words", [("schema",), ("spaces", "--json")])
-def test_a_pipe_that_nobody_reads_is_no_mistake(words):
+def test_a_python_without_docstrings_is_refused():
+    done = subprocess.run([sys.executable, "-OO", "-m", "study", "status"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "must run without -OO" in done.stderr) == (2, True)
+
+
+def test_a_pipe_that_nobody_reads_is_no_mistake():
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "study", *words], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True
-    )
+    words = [sys.executable, "-m", "study", "schema"]
+    done = subprocess.run(words, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -66,27 +56,6 @@ def as_json(*words):
     result = CliRunner().invoke(cli.app, [*map(str, words), "--json"], catch_exceptions=False)
     assert result.exit_code == 0
     return json.loads(result.stdout)
-
-
-def test_spaces_lists_the_shipped_and_the_local_ones(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text((SHIPPED / "quickstart.yaml").read_text())
-    (tmp_path / "wrong.yaml").write_text("environment: {id: 5}\n")
-    (tmp_path / "other.yaml").write_text("a: 1\n")
-    (tmp_path / "latin.yaml").write_bytes(b"environment: caf\xe9\n")
-    (tmp_path / "folder.yaml").mkdir()
-    found = {each["space"]: each for each in as_json("spaces")}
-    assert set(found) == {file.name for file in SHIPPED.glob("*.yaml")} | {"mine.yaml", "wrong.yaml"}
-    assert found["mine.yaml"] | {"space": ""} == found["quickstart.yaml"] | {"space": ""}
-    assert found["quickstart.yaml"]["trials"] == load_space("quickstart.yaml").search.num_trials
-    assert {found[name]["kind"] for name in ("scaling.yaml", "throughput.yaml", "laptop.yaml")} == {
-        *("holdup", "throughput", "search")
-    }
-    assert (found["wrong.yaml"]["kind"], found["wrong.yaml"]["about"][:6]) == (None, "wrong:")
-    monkeypatch.chdir(ROOT)
-    assert len(as_json("spaces")) == len(list(SHIPPED.glob("*.yaml")))
-    text = CliRunner().invoke(cli.app, ["spaces"]).output
-    assert all(file.name in text for file in SHIPPED.glob("*.yaml"))
 
 
 def test_status_of_a_folder_lists_kind_state_trials_and_best(tmp_path, monkeypatch):
@@ -102,21 +71,6 @@ def test_status_of_a_folder_lists_kind_state_trials_and_best(tmp_path, monkeypat
     assert CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output.count("\n") >= 4
     monkeypatch.chdir(tmp_path)
     assert "Start one" in CliRunner().invoke(cli.app, ["status"]).output
-
-
-def test_a_shell_completes_commands_spaces_and_studies(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("studies/one", "elsewhere/two"):
-        Path(folder).mkdir(parents=True)
-        Path(folder, "study.json").write_text("{}")
-    Path("mine.yaml").write_text("")
-    assert space_names("mi") == ["mine.yaml"]
-    assert "quickstart.yaml" in space_names("")
-    assert study_folders("") == study_folders("studies/") == ["studies/one"]
-    assert study_folders("elsewhere/t") == ["elsewhere/two"]
-    words = {"_STUDY_COMPLETE": "complete_bash", "COMP_WORDS": "study sta", "COMP_CWORD": "1"}
-    result = CliRunner(env=words).invoke(cli.app, [], prog_name="study")
-    assert "status" in result.output
 
 
 def test_the_schema_accepts_the_shipped_spaces():

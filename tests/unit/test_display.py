@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from analysis.status.reader import time_left
-from study.cli.display import LiveDisplay, PlainDisplay, headline
-from study.cli.run import print_end
-from study.cli.tables import answer_of, print_plan
+from analysis.cautions import cautions
+from analysis.status import time_left
+from study.cli.display import LiveDisplay, PlainDisplay, answer_of, headline, print_end, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
-from study.records.cautions import cautions
+from study.planning.plan import remarks
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
+from study.text import significant
 from tests import synthetic
+from tests.holdup import holdup_spec
 from tests.spaces import cluster, spec
 from tests.values import replace
 
@@ -43,6 +44,22 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
         ("4", "emulated", "1", "emulated"),
     ]
     assert max(map(len, lines)) <= width
+
+
+def test_the_plan_names_environment_and_stages_and_says_where_a_sampler_has_too_few_trials():
+    stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
+    assert "Environment: CartPole-v1. Stages: search, race, baselines, confirm\n" in stages
+    for number, few in ((27, True), (30, False)):  # of three numbers of runners
+        space = spec(search__sampler="tpe", search__num_trials=number)
+        said = [text for text in remarks(space, make_plan(space, SMALL)) if text.startswith("Optuna: ")]
+        assert bool(said) == few, said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.9, "0.900"), (-0.01234, "-0.0123"), (0.0, "0.00"), (475, "475"), (-1234.5, "-1,234")]
+)
+def test_small_returns_keep_their_digits(value, text):
+    assert significant(value) == text
 
 
 QUIET = """
@@ -148,16 +165,6 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
     assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
 
 
-def test_returns_of_two_judges_are_told():
-    rows = [never_ending(number, final=100.0 * number) for number in (1, 2)]
-    before = len(list(cautions(spec(), rows)))
-    rows[1].evaluation_backend = "envpool"
-    _, told, *_ = cautions(spec(), rows)
-    assert "in environments of envpool and of gymnasium" in told
-    rows[0].evaluation_backend = "envpool"
-    assert len(list(cautions(spec(), rows))) == before
-
-
 def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
     failed = synthetic.whole_trial(2, "failed")
@@ -168,7 +175,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
-    again = "python run_study.py x.yaml --until race --resume"
+    again = "python run_study.py x.yaml --resume"
     text = printed(print_end, result, again, answer, width=100, terminal=True)
     places = ["demo: until (for a test)", "FAILED, trial 2: because of failed", "n = 3 trials, 1 failed"]
     places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]

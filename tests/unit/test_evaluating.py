@@ -179,7 +179,6 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
         ("quickstart.yaml --random --video", ["--video: needs the name of a file"]),
         ("{folder} --random", ["{folder}: with --random it must be a space or the folder of a study"]),
         ("{folder}", ["{folder}: must be the folder of a study"]),
-        ("", ["STUDY: must be given"]),
         ("{study} --trial 1", ["--trial: must be a trial of"]),
         ("{study} --trial 7", ["--trial: must be a trial of"]),
     ],

@@ -1,23 +1,32 @@
-"""The study folder never touches what is not its own."""
+"""The study folder never touches what is not its own; a packed copy of it says the same, and nothing of the machine."""
 
 import json
+import lzma
 import os
 from pathlib import Path
 
 import pytest
 
-from study.driver.opening import RunOptions, continuing, write_identity
+from study.driver.opening import continuing
 from study.errors import RecordError
 from study.records import folder as folder_module
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder, StudyIdentity, check_files, unpack_policy
 from study.records.ledger import ledger_of
 from study.records.log import RecordLog
+from study.records.packing import pack
+from study.records.records import read_lines
 from tests import synthetic
+from tests.driven import policy
 from tests.values import replace
 
 IDENTITY = StudyIdentity(
     format=1, study_id="a", name="n", created=0.0, tracking_uri="sqlite:////x", space="s", spec={}, digest="d"
 )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return StudyFolder(tmp_path / "studies" / "n")
 
 
 @pytest.mark.parametrize("file", ["chapter1.tex", "records.jsonl", "space.yaml"])
@@ -28,10 +37,11 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path, file)
     assert (tmp_path / file).read_text() == "precious"
 
 
-def test_forgetting_a_first_start_removes_its_own_files_only(tmp_path):
-    folder = StudyFolder(tmp_path / "studies" / "n")
+def test_forgetting_a_first_start_removes_its_own_files_only(folder, tmp_path):
     folder.prepare()
-    folder.create(IDENTITY, "space")
+    folder.make_tensorboard()
+    folder.prepare()  # after a kill before the identity was written
+    folder.write(IDENTITY, "space")
     mine = ["mine.txt", ".space.yaml.swp"]
     for name in mine:
         (folder.path / name).write_text("precious")
@@ -43,39 +53,28 @@ def test_forgetting_a_first_start_removes_its_own_files_only(tmp_path):
     assert not (tmp_path / "studies").exists()
 
 
-def test_only_the_owner_may_look_into_a_study(tmp_path):
-    folder = StudyFolder(tmp_path / "n")
-    folder.path.mkdir()
+def test_only_the_owner_may_look_into_a_study(folder, monkeypatch):
+    folder.path.mkdir(parents=True)
     folder.path.chmod(0o755)  # it was open to others
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "chmod", lambda *_, **__: Path("/nowhere").stat())  # as that of somebody else
+        with pytest.raises(RecordError, match=r"must be writable .*Fix: Choose"):
+            folder.prepare()
     folder.prepare()
-    folder.create(IDENTITY, "space")
-    assert folder.path.stat().st_mode & 0o077 == 0
-    assert folder.identity_file.stat().st_mode & 0o077 == 0
+    folder.write(IDENTITY, "space")
+    assert folder.path.stat().st_mode & 0o077 == folder.identity_file.stat().st_mode & 0o077 == 0
     assert folder.identity() == IDENTITY
 
 
-def test_a_study_of_a_later_version_is_not_called_damaged(tmp_path):
-    folder = StudyFolder(tmp_path / "n")
+def test_a_study_of_a_later_version_is_not_called_damaged(folder):
     folder.prepare()
-    folder.create(IDENTITY, "space")
-    later = json.loads(folder.identity_file.read_text()) | {"format": 2, "ray": "3.0"}
-    folder.identity_file.write_text(json.dumps(later))
+    folder.write(IDENTITY, "space")
+    folder.identity_file.write_text(json.dumps(json.loads(folder.identity_file.read_text()) | {"format": 2, "ray": 3}))
     with pytest.raises(RecordError, match=r"this version reads format 1, got 2\. Fix: Use the version"):
         folder.identity()
 
 
-def test_an_open_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(1, "Operation not permitted")
-
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr(os, "chmod", refuse)  # that of an owner alone
-    with pytest.raises(RecordError, match=r"must be writable \(Operation not permitted\)\. Fix: Choose"):
-        StudyFolder(tmp_path).prepare()
-
-
-def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_path, monkeypatch):
-    folder = StudyFolder(tmp_path / "n")
+def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(folder, monkeypatch):
     folder.prepare()
     for draft in (".study.json.0a1b2c3d.draft", ".space.yaml.0a1b2c3d.draft"):
         (folder.path / draft).write_text("{")  # killed
@@ -90,11 +89,11 @@ def test_a_first_start_that_was_killed_or_met_a_full_disk_is_no_obstacle(tmp_pat
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(RecordError, match="No space left on device"):
-            folder.create(IDENTITY, "space")
+            folder.write(IDENTITY, "space")
     assert not list(folder.path.iterdir())
 
 
-def test_a_power_cut_takes_no_name_of_what_was_written(tmp_path, monkeypatch):
+def test_a_power_cut_takes_no_name_of_what_was_written(folder, monkeypatch):
     """A file that is on the disk is lost where its name in the folder is not."""
     names, sync = {}, os.fsync
 
@@ -105,36 +104,32 @@ def test_a_power_cut_takes_no_name_of_what_was_written(tmp_path, monkeypatch):
         sync(number)
 
     monkeypatch.setattr(os, "fsync", synced)
-    folder, policy = StudyFolder(tmp_path / "n"), tmp_path / "policy"
-    policy.mkdir()
     folder.prepare()
-    folder.create(IDENTITY, "space")
+    folder.write(IDENTITY, "space")
     RecordLog(folder.records).close()
-    folder_module.unpack_policy(folder_module.archived(policy), folder.checkpoint(0))
-    assert folder.path.name in names[tmp_path]
+    unpack_policy(policy({"weights": b"abc"}), folder.checkpoint(0))
+    assert folder.path.name in names[folder.path.parent]
     assert names[folder.path] == {entry.name for entry in folder.path.iterdir()}
     assert names[folder.checkpoints] == {"trial_00000"}
 
 
-def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(tmp_path, monkeypatch):
-    folder = StudyFolder(tmp_path / "n")
+def test_a_resume_writes_the_space_file_that_a_killed_first_start_left_out(folder, monkeypatch):
     folder.prepare()
-    options = RunOptions(name="n", space_text="environment: {}\n", resume=True)
+
+    def killed(path, text):
+        write(path, text)
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
         write = folder_module.write_atomically
-        patched.setattr(folder_module, "write_atomically", lambda path, text: write(path, text) or killed())
+        patched.setattr(folder_module, "write_atomically", killed)
         with pytest.raises(KeyboardInterrupt):
-            folder.create(IDENTITY, options.space_text)
-    assert folder.exists()
-    assert not folder.space_file.exists()
-    write_identity(folder, IDENTITY, options, resumed=True)
-    assert folder.space_file.read_text() == options.space_text
-    write_identity(folder, IDENTITY, replace(options, space_text="another"), resumed=True)
-    assert folder.space_file.read_text() == options.space_text
-
-
-def killed():
-    raise KeyboardInterrupt
+            folder.write(IDENTITY, "space")
+    assert (folder.exists(), folder.space_file.exists()) == (True, False)
+    folder.write(changed := replace(IDENTITY, tracking_uri="sqlite:////y"), "space")
+    folder.write(changed, "another")
+    assert folder.identity() == changed
+    assert folder.space_file.read_text() == "space"
 
 
 ENDED = [*synthetic.whole_trial(2, attempt=2), synthetic.closed()]
@@ -155,3 +150,55 @@ def test_a_resume_says_how_far_the_study_is(tmp_path, records, asked, line):
     spec = folder.identity().parse()
     spec = spec.model_copy(update={"search": spec.search.model_copy(update={"num_trials": asked})})
     assert continuing(spec, ledger_of(folder.records)) == line
+
+
+# --- a copy for publication ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path):
+    made = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/secret/mlflow.db")
+    words = ["/home/someone/run_study.py", "--out", "/scratch/x/studies", f"--tracking-uri=sqlite:///{tmp_path}/m.db"]
+    begun = synthetic.opened()
+    begun = replace(begun, provenance={**begun.provenance, "command": [*words, "30m"]})
+    synthetic.append(made, begun, *synthetic.whole_trial(0), synthetic.closed())
+    return made
+
+
+def test_a_packed_study_has_the_same_records_but_for_paths_and_can_go_on_once_it_is_unpacked(study, tmp_path):
+    packed = pack(study, tmp_path / "copy")
+    before, after = (list(read_lines(each.records)) for each in (study, packed))
+    assert [line.time for line in before] == [line.time for line in after]
+    assert [line.record for line in before[1:]] == [line.record for line in after[1:]]
+    command = ["run_study.py", "--out", "studies", "--tracking-uri=sqlite:m.db", "30m"]
+    assert after[0].record.provenance["command"] == command
+    assert packed.identity().digest == study.identity().digest
+    raw = lzma.decompress(packed.packed_records.read_bytes())
+    assert not any(word in raw.decode() + packed.identity_file.read_text() for word in ("someone", "scratch", "secret"))
+    with pytest.raises(RecordError, match=r"can be read only\. Fix: Copy the folder"):
+        check_files(packed)
+    with pytest.raises(RecordError, match="needs an empty folder"):
+        pack(study, tmp_path / "copy")
+    packed.packed_records.unlink()
+    (packed.path / "records.jsonl").write_bytes(raw)
+    check_files(packed)
+    with RecordLog(packed.records) as log:
+        assert log.append(synthetic.opened(2)).seq == len(before)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"config_args": "--hf-token s3cret"},
+        {"config_kwargs": {"hf_token": "s3cret"}},
+        {"config_args": 2, "config_kwargs": {"hub": {"hf_token": '"s3cret'}}},
+        {"script": {"settings": {"env_config": {"hf_token": "s3cret"}}}},
+    ],
+)
+def test_a_secret_among_a_script_s_arguments_is_not_published(study, tmp_path, given):
+    identity = study.identity()
+    study.write(replace(identity, spec={**identity.spec, **given}), "")
+    with pytest.raises(RecordError, match="must hold no secret") as refused:
+        pack(study, tmp_path / "copy")
+    assert "s3cret" not in str(refused.value)
+    assert not (tmp_path / "copy").exists()

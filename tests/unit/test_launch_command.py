@@ -55,7 +55,7 @@ def test_a_printed_command_runs_and_a_relative_working_directory_is_that_of_this
     result = launch("slurm", "--out", "my studies; touch PWN")
     line = next(line for line in result.output.splitlines() if line.startswith("Watch it: "))
     study = place / "work" / "my studies; touch PWN" / "quickstart"
-    assert shlex.split(line.removeprefix("Watch it: "))[3:] == ["status", str(study), "--watch"]
+    assert shlex.split(line.removeprefix("Watch it: "))[3:] == ["status", str(study)]
     script = launch("slurm", "--workdir", "sub", "--print").output
     assert f"cd {place}/work/sub || exit" in script
     assert f"# {place}/work/sub/studies/quickstart.launch/job.sh" in script

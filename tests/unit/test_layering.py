@@ -1,15 +1,20 @@
-"""The layers of the program, by its imports: a package imports what stands below it, and nothing in a circle."""
+"""The layers of the program: what imports what, which engine where, what stays fast to import, and who prints."""
 
 import ast
+import functools
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("harmless", "text", "metrics"),
     ("errors", "engine"),
-    ("console", "missing", "statistics", "ray_private", "jax_private"),
+    ("console", "statistics", "ray_private", "jax_private"),
     ("space",),
     ("machine",),
     ("records",),
@@ -47,30 +52,36 @@ STILL: Mapping[tuple[str, str], str] = {
 """Imports that break a rule -> the package that will end them; an entry that breaks none any more must go."""
 
 
-def modules() -> dict[str, Path]:
-    """Return dotted name -> file, of every module of the program."""
-    files = [*ROOT.glob("study/**/*.py"), *ROOT.glob("analysis/**/*.py")]
-    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+@functools.cache
+def trees() -> Mapping[str, ast.Module]:
+    """Return file, as its path in the checkout -> its tree, of every module of the program."""
+    files = [*ROOT.glob("study/**/*.py"), *ROOT.glob("analysis/**/*.py"), ROOT / "run_study.py"]
+    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text()) for file in files}
 
 
-def imports(module: str, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the modules of the program that a module imports, now or when it is used; not for types alone."""
-    tree = ast.parse(known[module].read_text())
-    for_types = {
+@functools.cache
+def modules() -> Mapping[str, ast.Module]:
+    """Return the same by dotted names."""
+    return {
+        name.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): tree
+        for name, tree in trees().items()
+        if "/" in name
+    }
+
+
+def imported(tree: ast.AST, *, for_types: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield module and name, or module and nothing, of every import, now or when it is used."""
+    typing = {
         inner
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if node in for_types:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module in known:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in known else str(node.module)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+        if isinstance(node, ast.ImportFrom) and node.module and node not in typing:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import) and node not in typing:
+            yield from ((alias.name, "") for alias in node.names)
 
 
 def package(module: str) -> str:
@@ -79,10 +90,16 @@ def package(module: str) -> str:
     return "analysis" if first == "analysis" else rest.partition(".")[0] or "__init__"
 
 
+@functools.cache
 def arrows() -> set[tuple[str, str]]:
-    """Return every import as a pair of modules."""
-    known = modules()
-    return {(module, other) for module in known for other in imports(module, known) if other != module}
+    """Return every import of a module of the program by another as a pair; those for types alone do not count."""
+    found = set[tuple[str, str]]()
+    for module, tree in modules().items():
+        for other, name in imported(tree, for_types=False):
+            lower = f"{other}.{name}" if f"{other}.{name}" in modules() else other
+            if lower in modules() and lower != module:
+                found.add((module, lower))
+    return found
 
 
 def circles(arrows: set[tuple[str, str]]) -> list[list[str]]:
@@ -132,3 +149,104 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
 
 def test_a_circle_is_seen() -> None:
     assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")}) == [["a", "b", "c"]]
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+HOMES = {
+    "ray": {
+        *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
+        "study/driver/losses.py",
+        *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
+        *("study/doctor/asking.py", "study/ray_private.py"),
+    },
+    "torch": {
+        "study/trial",
+        "study/designs/search/proposals.py",
+    },  # the Gaussian process of Optuna's GPSampler
+    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
+    "optuna": {"study/designs/search", "study/mirrors"},
+    "tensorboardX": {"study/mirrors/tensorboard.py"},
+    "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
+}
+
+
+@pytest.mark.parametrize("engine", sorted(HOMES))
+def test_an_engine_is_imported_only_at_home(engine: str) -> None:
+    for place, tree in trees().items():
+        if not any(place == home or place.startswith(f"{home}/") for home in HOMES[engine]):
+            names = [f"{module}.{name}" for module, name in imported(tree)]
+            own = [name for name in names if name.startswith((f"{engine}.", f"study.{engine}_private"))]
+            assert own == [], place
+
+
+ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
+
+LIBRARIES = ENGINES | {"pandas", "gymnasium"}
+MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis/models/[!_]*.py"))
+
+LOADS = {
+    "reading and planning": {
+        "study study.cli.commands study.planning.plan study.space.reference study.planning.needs": LIBRARIES,
+        "study.records.timing study.machine.host study.machine.cluster study.doctor study.cli.doctor": LIBRARIES,
+        "study.cli.evaluate study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
+    },
+    "records and certificate": {
+        "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror": ENGINES,
+        "study.mirrors.optuna_storage study.mirrors.tensorboard": ENGINES,
+        "study.trial.engine.envs.environments study.evaluating.playing study.trial.weights": ENGINES,
+        "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
+    },
+    "analysis": {
+        "analysis": ENGINES | {"pandas", "scipy", "matplotlib"},
+        MODELS: ENGINES | {"seaborn", "matplotlib.pyplot"},
+        "analysis.figures": ENGINES | {"seaborn", "matplotlib.pyplot"},
+        "analysis.load analysis.report": ENGINES,
+    },
+    "driver": {
+        "study.driver.run study.machine.cluster study.cli.display": {"ray", "torch", "mlflow"},
+        "study.driver.conductor": {"ray", "torch", "mlflow"},
+        "study.trial.trainable": {"ray.rllib", "torch", "mlflow"},
+    },
+}
+"""What must not be loaded after each module; one interpreter imports those of a subject one after another."""
+
+IMPORTS = """
+import importlib, sys
+for names, forbidden in {loads}.items():
+    for name in names.split():
+        importlib.import_module(name)
+        if found := forbidden & sys.modules.keys():
+            sys.exit(f"{{name}} loads {{found}}")
+"""
+
+
+@pytest.mark.parametrize("subject", LOADS)
+def test_a_module_does_not_load_what_it_has_no_use_for(subject: str) -> None:
+    code = IMPORTS.format(loads=LOADS[subject])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- the terminal -----------------------------------------------------------------------------------------------------
+
+ALLOWED = {
+    "study/console.py": "the place",
+    "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
+    "study/launch/node.py": "standard output is its protocol",
+    "study/__main__.py": "says that the packages are missing, of which the console is one",
+}
+"""File -> why it writes by itself."""
+
+
+def test_nothing_else_prints() -> None:
+    ways = ("print", "typer.echo", "click.echo", "Console", "SteadyConsole", "rich.print")
+    streams = tuple(f"sys.{name}.{how}" for name in ("stdout", "stderr") for how in ("write", "buffer"))
+    called = {
+        (place, ast.unparse(node.func))
+        for place, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
+    assert {place for place, call in called if call in ways or call.startswith(streams)} == set(ALLOWED)

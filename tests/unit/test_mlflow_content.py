@@ -1,24 +1,22 @@
-"""What MLflow gets of a record, by values worked out by hand; how far MLflow has come."""
+"""What MLflow and TensorBoard get of a record, by values worked out by hand."""
 
 import json
 import math
 
+import pytest
+
 from study.mirrors import mlflow_content as content
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.ledger import Ledger
 from study.records.records import Line
 from tests.spaces import spec
-from tests.synthetic import built, ended, iteration, make_folder, opened, started, whole_trial
+from tests.synthetic import built, ended, fold, iteration, make_folder, opened, started, whole_trial
 from tests.values import replace
 
 URI = "postgresql://me:secret@db/mlflow"
 
 
 def ledger(*records):
-    found = Ledger()
-    for moment, record in enumerate(records):
-        found.apply(record, float(moment))
-    return found
+    return fold((record, float(moment)) for moment, record in enumerate(records))
 
 
 def points(record, *before):
@@ -27,14 +25,13 @@ def points(record, *before):
     return found
 
 
-def values(record):
-    return {point.key: point.value for point in points(record, started(0))}
+def values(record, *before):
+    return {point.key: point.value for point in points(record, *(before or (started(0),)))}
 
 
 def test_an_iteration_has_what_is_finite_and_known():
     absent = {"kl": math.nan, "entropy": math.inf, "surprise": 1.0, "score": 1.0}
-    found = values(iteration(0, 3, **absent))
-    assert found == {
+    assert values(iteration(0, 3, **absent)) == {
         "training_return": 45.0,  # 90 / 2
         "env_steps_per_s": 800.0,
         "iteration_time_s": 0.5,
@@ -47,40 +44,28 @@ def test_an_iteration_has_what_is_finite_and_known():
     assert "training_return" not in values(iteration(0, 1))  # no episode has ended
 
 
-def test_the_summary_comes_behind_the_last_iteration():
+def test_the_summary_comes_behind_the_last_iteration_and_repeats_nothing_of_it():
     *before, end = whole_trial(0)
-    found = points(end, *before)
-    assert {(point.time_ms, point.step) for point in found} == {(5001, 1200)}  # written before the last iteration was
-    assert {point.key: point.value for point in found}["env_steps_per_s"] == 777.0
+    assert {(point.time_ms, point.step) for point in points(end, *before)} == {(5001, 1200)}  # the clock was set back
+    assert values(end, *before) == {"env_steps_per_s": 777.0, "final_return": 30.0, "score": 0.5}  # wall_time_s is said
+    same = replace(end, summary={"env_steps_per_s": 800.0, "env_steps": 1200, "wall_time_s": 1.5, "score": 0.5})
+    assert values(same, *before) == {"score": 0.5}
 
 
-def test_params_are_flat_and_the_same_for_every_trial():
+def test_a_run_says_what_a_trial_was_and_how_it_ended():
     row = ledger(started(7, runners=46)).rows[7]
     assert content.trial_params(row, spec()) == {
-        "num_env_runners": 46,
-        "train_batch_size": 400,
-        "lr": 0.00025,
-        "seed": 5,
-        "baseline": "none",
-        "execution": "real",
-        "environment": "CartPole-v1",
-        "algorithm": "PPO",
-        "sampler": "random",
+        **{"num_env_runners": 46, "train_batch_size": 400, "lr": 0.00025, "seed": 5, "baseline": "none"},
+        **{"execution": "real", "environment": "CartPole-v1", "algorithm": "PPO", "sampler": "random"},
     }
-
-
-def test_tags():
     parts = {"runner_class": "StockEnvRunner", "learner_class": "PPOTorchLearner"}
     rows = ledger(
         *(started(0), built(0), ended(0), started(1), replace(built(1), effective=parts), ended(1, "failed")),
         *(started(2), replace(ended(2, "failed"), reason="x" * 9000)),
     ).rows
     assert content.trial_tags(rows[0], ended=False) == {
-        "engine": "unknown",
-        "status": "finished",
-        "checkpoint": "checkpoints/trial_00000",
-        "timing": "oversubscribed",
-        "timing_reason": "3 processes on 2 cores",
+        **{"engine": "unknown", "status": "finished", "checkpoint": "checkpoints/trial_00000"},
+        **{"timing": "oversubscribed", "timing_reason": "3 processes on 2 cores"},
     }
     failed = content.trial_tags(rows[1], ended=False)
     assert (failed["reason"], failed["engine"]) == ("because of failed", "RLlib's own")
@@ -108,15 +93,18 @@ def test_how_far_mlflow_has_come_is_known_of_each_address_and_without_a_password
     assert mirror.state.offset == 0
 
 
-def test_the_identity_shows_no_secret_of_a_script(tmp_path):
-    identity = make_folder(tmp_path / "demo", "").identity()
-    given = {
-        "config_args": "--hf-token s3cret -n 2",
-        "config_kwargs": {"api_token": "t0", "hub": {"passwords": ["t0ken", "it's"]}, "pad_token": 0, "n": None},
-        "script": {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "s3cret"}}},
-    }
-    identity = replace(identity, spec={**identity.spec, **given})
-    shown = json.loads(content.identity_text(identity))["spec"]
-    assert shown["config_args"] == "--hf-token *** -n 2"
-    assert shown["config_kwargs"] == {"api_token": "***", "hub": {"passwords": ["***"] * 2}, "pad_token": 0, "n": None}
-    assert shown["script"] == {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "***"}}}
+@pytest.mark.parametrize(
+    ("name", "given", "shown"),
+    [
+        ("config_args", "--hf-token s3cret -n 2", "--hf-token *** -n 2"),
+        ("config_kwargs", {"api_token": "t0", "hub": {"passwords": ["t0ken"]}, "pad_token": 0},
+         {"api_token": "***", "hub": {"passwords": ["***"]}, "pad_token": 0}),
+        ("script", {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "s3cret"}}},
+         {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "***"}}}),
+    ],
+)  # fmt: skip
+def test_the_identity_shows_no_secret_of_a_script(tmp_path, name, given, shown):
+    identity = make_folder(tmp_path / "demo", URI).identity()
+    text = content.identity_text(replace(identity, spec={**identity.spec, name: given}))
+    assert json.loads(text)["spec"][name] == shown
+    assert "secret" not in text

@@ -1,11 +1,8 @@
-"""What a study searches for: the return, or the price of the target; and which parameters mattered."""
+"""What a study searches for: the return, or the price of the target."""
 
 import pytest
 
-from study.designs.search.outcome import importance_per_scale
 from study.designs.search.worth import merit
-from study.records.ledger import fold
-from study.records.records import read_lines
 from tests.driven import Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
@@ -62,25 +59,3 @@ def test_a_failure_is_worth_nothing_whatever_is_searched_for(tmp_path):
         trial = session.conductor.next_trial().trial
         session.conductor.end(trial, "failed", "planted")
         assert merit(session.spec, session.conductor.ledger.rows[trial]) == 0
-
-
-def test_the_importance_of_each_scale_is_its_own(tmp_path):
-    """Planted: at one runner lr alone decides, at four the batch."""
-    space = spec(execution="real", parameters__num_env_runners=[1, 4], search__num_trials=60)
-    session = Session(tmp_path, space)
-    for _ in range(60):
-        started = session.conductor.next_trial()
-        proposed = started.proposed
-        decisive = (
-            proposed["lr"] > 1e-3 if started.setting["num_env_runners"] == 1 else proposed["train_batch_size"] > 400
-        )
-        final = (400.0 if decisive else 100.0) + started.trial  # no two alike
-        play(session, started.trial, final, final)
-    rows = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows.values()
-    found = importance_per_scale(space, rows)
-    assert found[1]["lr"] > 0.8
-    assert found[4]["train_batch_size"] > 0.8
-    assert importance_per_scale(space, list(rows)[:8]) == {}
-    for row in rows:
-        row.summary = row.summary | {"score": 1.0}
-    assert importance_per_scale(space, rows) == {}  # all alike: no better half

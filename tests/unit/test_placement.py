@@ -1,15 +1,13 @@
 """Where processes are, who else is there, and trials that run alone: records, labels and admission without Ray."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 
 from study.errors import SpaceError
 from study.machine.load import NodeLoad
-from study.records import log as records_module
-from study.records.ledger import fold
-from study.records.records import read_lines
+from study.records.ledger import ledger_of
+from study.records.log import RecordLog
 from study.records.table import table_row
 from tests.driven import Session
 from tests.reported import built, iteration, report
@@ -70,7 +68,7 @@ def test_a_foreign_load_taints_a_row_and_is_on_record(tmp_path):
     assert (row.summary["foreign_cores"], row.summary["stolen_cores"]) == (1.3, 0.01)
     assert table_row(row)["foreign_cores"] == 1.3
     session.log.close()
-    again = fold((line.record, line.time) for line in read_lines(tmp_path / "records.jsonl")).rows[row.trial]
+    again = ledger_of(tmp_path / "records.jsonl").rows[row.trial]
     assert again == row
 
 
@@ -84,7 +82,7 @@ def test_a_load_that_finds_room_changes_nothing_and_an_unknown_one_neither(tmp_p
 
 def test_what_another_trial_holds_is_not_free_for_others(tmp_path, monkeypatch):
     clock = itertools.count(1000.0, 10.0)
-    monkeypatch.setattr(records_module, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(RecordLog, "now", lambda log: next(clock))
     session = Session(tmp_path, spec(execution="real", parameters__num_env_runners=1), cluster=CLUSTER)
     first, second = (come_up(session, session.conductor.next_trial()) for _ in range(2))
     row = finish(session, first, node_load("n0", 0.9))

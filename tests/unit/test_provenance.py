@@ -7,8 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from study.records import provenance as module
-from study.records.provenance import provenance
+from study.records.provenance import git_state, provenance
 
 
 @pytest.fixture(autouse=True)
@@ -16,16 +15,6 @@ def _clean_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("RAY_", "TUNE_", "SLURM_", "OAR_", "PBS_", "KUBERNETES_")):
             monkeypatch.delenv(name)
-
-
-def test_it_is_json_and_describes_this_process():
-    found = provenance()
-    assert json.loads(json.dumps(found)) == found
-    assert found["versions"]["mlflow"] == metadata.version("mlflow")
-    assert 1 <= found["usable_cpus"] <= found["logical_cpus"]
-    assert found["memory_mb"] > 100
-    assert found["time"].endswith("+00:00")
-    assert found["scheduler"] is None
 
 
 def test_commit_and_dirty_flag(tmp_path, monkeypatch):
@@ -38,24 +27,20 @@ def test_commit_and_dirty_flag(tmp_path, monkeypatch):
         )
         return answer.stdout.strip()
 
-    assert module._git(tmp_path) is None
+    assert git_state(tmp_path) is None
     git("init")
-    assert module._git(tmp_path) is None  # no commit yet
+    assert git_state(tmp_path) is None  # no commit yet
     (tmp_path / "a").write_text("1")
     git("add", "a")
     git("commit", "-m", "one")
-    assert module._git(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "a").write_text("2")
-    assert module._git(tmp_path)["dirty"] is True
+    assert git_state(tmp_path)["dirty"] is True
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no git is installed
+    assert git_state(tmp_path) is None
 
 
-def test_a_missing_git_is_no_error(tmp_path, monkeypatch):
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert module._git(tmp_path) is None
-
-
-def test_variables_are_kept_but_no_secret(monkeypatch):
+def test_it_is_json_that_describes_this_process_and_keeps_no_secret(monkeypatch):
     for name, value in {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": "s3cret",
@@ -68,27 +53,24 @@ def test_variables_are_kept_but_no_secret(monkeypatch):
         "AWS_REGION": "s3cret",
     }.items():
         monkeypatch.setenv(name, value)
-    found = provenance()
+    line = "run.py --tracking-uri=postgresql://me:s3cret@db/x --password s3cret --api-key=s3cret --name a"
+    monkeypatch.setattr("sys.argv", [*line.split(), "--config-args", "--hf-token s3cret -n 2"])
+    found = provenance({}, {"DIFFICULTY": "hard", "WANDB_API_KEY": "s3cret", "HOME": None})
     assert found["environment"] == {
         "OMP_NUM_THREADS": "2",
         "RAY_ADDRESS": "redis://***@head:6379",
         "RAY_AUTH_MODE": "token",
         "RAY_RUNTIME_ENV": "***",
         "TUNE_MAX_PENDING_TRIALS_PG": "1",
+        **{"DIFFICULTY": "hard", "WANDB_API_KEY": "***", "HOME": None},
     }
+    assert found["command"] == [
+        *("run.py", "--tracking-uri=postgresql://***@db/x", "--password", "***", "--api-key=***", "--name", "a"),
+        *("--config-args", "--hf-token *** -n 2"),
+    ]
     assert "s3cret" not in json.dumps(found)
-
-
-def test_the_command_line_is_kept_but_no_secret(monkeypatch):
-    line = "run.py --tracking-uri=postgresql://me:s3cret@db/x --password s3cret --api-key=s3cret --name a"
-    monkeypatch.setattr("sys.argv", [*line.split(), "--config-args", "--hf-token s3cret -n 2"])
-    shown = provenance()["command"]
-    assert shown[0] == "run.py"
-    assert shown[1] == "--tracking-uri=postgresql://***@db/x"
-    assert shown[2:7] == ["--password", "***", "--api-key=***", "--name", "a"]
-    assert shown[7:] == ["--config-args", "--hf-token *** -n 2"]
-
-
-def test_variables_of_a_script_are_recorded_without_secrets():
-    found = provenance({}, {"DIFFICULTY": "hard", "WANDB_API_KEY": "x", "HOME": None})["environment"]
-    assert [found[name] for name in ("DIFFICULTY", "WANDB_API_KEY", "HOME")] == ["hard", "***", None]
+    assert json.loads(json.dumps(found)) == found
+    assert found["versions"]["mlflow"] == metadata.version("mlflow")
+    assert 1 <= found["usable_cpus"] <= found["logical_cpus"]
+    assert found["memory_mb"] > 100
+    assert found["scheduler"] is None

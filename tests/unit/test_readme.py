@@ -12,14 +12,13 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.mirrors.mlflow_content import trial_params
-from study.records.ledger import Ledger
 from study.space.domains import smallest
 from study.space.parsing import parse_space
 from study.space.reference import field_reference
 from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
 from tests.spaces import cluster
-from tests.synthetic import started
+from tests.synthetic import fold, started
 from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +70,7 @@ def test_trials_of_the_hold_up_space_show_the_names_that_its_rules_stand_for():
     lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
     setting = runnable(spec, {**lowest, "num_env_runners": 46})
     begun = replace(started(0), setting=setting, rule=lowest, stage="search")
-    shown = trial_params(Ledger().apply(begun, 0.0), spec)
+    shown = trial_params(fold([(begun, 0.0)]).rows[0], spec)
     expected = {"num_env_runners": 46, "train_batch_size": 46 * lowest["steps_per_env_runner"], "lr": lowest["lr"]}
     assert {name: float(shown[name]) for name in expected} == expected
 

@@ -5,6 +5,7 @@ import math
 import resource
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from study.errors import RecordError
 from study.machine.load import NodeLoad
 from study.records.folder import StudyFolder
-from study.records.ledger import fold
+from study.records.ledger import ledger_of
 from study.records.log import RecordLog
-from study.records.records import read_lines
+from study.records.records import StageDecided, read_lines
 from study.records.request import TrialRequest, numbered
 from tests import holdup
 from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
@@ -32,13 +33,6 @@ def folder(tmp_path) -> StudyFolder:
     return folder
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> bytes:
-    folder = StudyFolder(tmp_path_factory.mktemp("whole"))
-    append(folder, *RECORDS)
-    return folder.records.read_bytes()
-
-
 def records(path) -> list:
     return [line.record for line in read_lines(path)]
 
@@ -46,100 +40,96 @@ def records(path) -> list:
 def test_reading_goes_on_from_the_end_of_any_line(folder):
     lines = list(read_lines(folder.records))
     for line in lines:
-        rest = list(read_lines(folder.records, offset=line.end, first_seq=line.seq + 1))
-        assert rest == lines[line.seq + 1 :]
+        assert list(read_lines(folder.records, offset=line.end, first_seq=line.seq + 1)) == lines[line.seq + 1 :]
 
 
 def changed(line, **values):
     return json.dumps(json.loads(line) | values).encode() + b"\n"
 
 
-HOST = {"host": "a", "num_cores": 2, "seconds": 1.0, "foreign_cores": 0.5, "stolen_cores": 0.0}
-STARTED, ITERATION, EVALUATION, ENDED = 1, 3, 4, 6
+STARTED, ITERATION, EVALUATION, ENDED = 1, 3, 6, 7
 """Lines of the file, from 0."""
 
 
 @pytest.mark.parametrize(
-    ("number", "change"),
+    ("number", "change", "said"),
     [
-        (3, lambda line: b"\x00garbage\n"),
-        (3, lambda line: b"\n"),
-        (3, lambda line: b"\xff\n"),
-        (3, lambda line: b'{"schema":1,"seq":3,"time":1.0,"kind":' + b"[" * 100_000 + b"\n"),
-        *(
-            (number, lambda line, changes=changes: changed(line, **changes))
-            for number, changes in [
-                (3, {"schema": 99}),
-                (3, {"kind": "surprise"}),
-                (3, {"time": -1.0}),
-                (ITERATION, {"colour": "red"}),
-                (ITERATION, {"metrics": {"kl": "0.02"}}),
-                (ITERATION, {"metrics": {"kl": 2**53 + 1}}),
-                (ITERATION, {"env_steps": True}),
-                (EVALUATION, {"returns": []}),
-                (ENDED, {"status": "x" * 100_000}),
-                (STARTED, {"setting": {"lr": 0.1}}),
-            ]
-        ),
+        (3, b"\x00garbage\n", "must be a record"),
+        (3, b"\n", "must be a record"),
+        (3, b'{"schema":1,"seq":3,"time":1.0,"kind":' + b"[" * 100_000 + b"\n", "must be a record"),
+        (3, b"", "`seq` must be 3"),
+        (3, {"seq": 2}, "`seq` must be 3"),
+        (3, {"schema": 99}, "this version reads schema 1"),
+        (3, {"kind": "surprise"}, "must be a record"),
+        (3, {"time": -1.0}, "must be a record"),
+        (ITERATION, {"colour": "red"}, "must be a record"),
+        (ITERATION, {"metrics": {"kl": "0.02"}}, "metrics"),
+        (ITERATION, {"metrics": {"num_episodes": 1e308}}, "`metrics.num_episodes` must be a count"),
+        (ITERATION, {"env_steps": True}, "env_steps"),
+        (EVALUATION, {"returns": []}, "returns"),
+        (ENDED, {"status": "x" * 100_000}, "must be a record"),
+        (STARTED, {"setting": {"lr": 0.1}}, "no num_env_runners"),
     ],
 )
-def test_a_line_that_is_no_record_is_refused_with_its_number_and_the_file_is_left_as_it_is(folder, number, change):
+def test_a_line_that_is_no_record_is_refused_with_its_number_and_the_file_is_left_as_it_is(
+    folder, number, change, said
+):
     lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:number], change(lines[number]), *lines[number + 1 :]]))
+    damaged = change if isinstance(change, bytes) else changed(lines[number], **change)
+    folder.records.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
     before = folder.records.read_bytes()
     with pytest.raises(RecordError) as refusal:
         RecordLog(folder.records)
     assert refusal.value.where == f"{folder.records}: line {number + 1}"
+    assert said in str(refusal.value)
     assert refusal.value.fix
     assert len(str(refusal.value)) < 1000
     assert folder.records.read_bytes() == before
 
 
-@pytest.mark.parametrize(("number", "times", "line"), [(3, 0, 4), (3, 2, 5), (0, 0, 1)])
-def test_a_missing_or_doubled_line_is_refused_at_the_one_behind_it(folder, number, times, line):
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    folder.records.write_bytes(b"".join([*lines[:number], *lines[number : number + 1] * times, *lines[number + 1 :]]))
-    with pytest.raises(RecordError, match=f"line {line}: `seq` must be"):
-        list(read_lines(folder.records))
-
-
 def test_values_keep_what_they_are(tmp_path):
-    folder, load = StudyFolder(tmp_path), NodeLoad(**HOST)
-    numbers = replace(evaluation(0, 1), returns=[float("nan"), 2.0, 1])
+    load = NodeLoad(host="a", num_cores=2, seconds=1.0, foreign_cores=0.5, stolen_cores=0.0)
+    folder, setting = StudyFolder(tmp_path), {"lr": 0.001}
+    asked = TrialRequest(stage="search", num_env_runners=4, seed=7, setting=setting, name="arm")
     kept = [
         replace(opened(), provenance={"git": None, "of our own": {"deep": [1, 2.5, "x"]}}),
         replace(started(0), setting={"num_env_runners": 2, "lr": 1}),
-        numbers,
+        replace(evaluation(0, 1), returns=[float("nan"), 2.0, 1]),
         replace(ended(0), node_loads=[load], summary={"score": np.float64(0.5), "final_return": None}),
-    ]
+        StageDecided(number=0, stage="search", phase="search", num_looks=1, kept=["a"], dropped=[], evidence={},
+                     requests=[asked], next_stage="race", protocol=1),
+    ]  # fmt: skip
     append(folder, *kept)
-    first, begun, judged, end = records(folder.records)
-    assert (first, begun) == tuple(kept[:2])
+    first, begun, judged, end, decided = records(folder.records)
+    assert (first, begun, decided) == (kept[0], kept[1], kept[4])
     assert type(begun.setting["lr"]) is int
     assert math.isnan(judged.returns[0])
     assert judged.returns[1:] == [2.0, 1]
     assert (end.node_loads, end.summary) == ([load], {"score": 0.5, "final_return": None})
+    written = json.loads(folder.records.read_text().splitlines()[-1])["requests"][0]  # as the first versions wrote it
+    assert list(written.items()) == list(
+        {"stage": "search", "num_env_runners": 4, "seed": 7, "setting": setting, "name": "arm"}.items()
+    )
+    some = numbered([TrialRequest(num_env_runners=2, seed=1), asked, TrialRequest(num_env_runners=4, seed=1)])
+    assert [(each.trial, each.index_at_scale) for each in some] == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_a_hash_that_earlier_versions_wrote_beside_a_decision_is_no_obstacle(tmp_path):
-    folder = holdup.write_study(tmp_path / "h", space := holdup.holdup_spec(), holdup.study_records(space))
-    whole = records(folder.records)
-    lines = folder.records.read_bytes().splitlines(keepends=True)
-    older = [changed(line, chain="abc") if b'"stage_decided"' in line else line for line in lines]
-    assert older != lines
-    folder.records.write_bytes(b"".join(older))
-    assert records(folder.records) == whole
-
-
-def test_lines_of_a_version_without_emulation_are_real_and_keep_the_label_of_their_start(folder):
+def test_lines_of_earlier_versions_are_read(folder, tmp_path):
+    """Without emulation, and with a hash beside each decision."""
     lines = [json.loads(line) for line in folder.records.read_bytes().splitlines()]
     for line in lines:
         later = {"trial_started": ("execution",), "trial_built": ("provisional",)}
         for name in {**later, "trial_ended": ("timing", "timing_reason")}.get(line["kind"], ()):
             del line[name]
     folder.records.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    row = fold((line.record, line.time) for line in read_lines(folder.records)).rows[0]
+    row = ledger_of(folder.records).rows[0]
     assert (row.execution, row.timing, row.timing_reason) == ("real", "oversubscribed", "3 processes on 2 cores")
+    staged = holdup.write_study(tmp_path / "h", space := holdup.holdup_spec(), holdup.study_records(space))
+    whole, lines = records(staged.records), staged.records.read_bytes().splitlines(keepends=True)
+    hashed = [changed(line, chain="abc") if b'"stage_decided"' in line else line for line in lines]
+    assert hashed != lines
+    staged.records.write_bytes(b"".join(hashed))
+    assert records(staged.records) == whole
 
 
 def test_a_full_disk_leaves_the_file_whole(folder):
@@ -162,57 +152,57 @@ def test_a_full_disk_leaves_the_file_whole(folder):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(tmp_path, whole, data):
-    length = data.draw(st.integers(0, len(whole)))
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(whole[:length])
-    assert records(path) == RECORDS[: whole[:length].count(b"\n")]
+@given(share=st.floats(0, 1))
+def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(folder, tmp_path, share):
+    whole, path = folder.records.read_bytes(), tmp_path / "prefix.jsonl"
+    path.write_bytes(whole := whole[: int(share * len(whole))])
+    assert records(path) == RECORDS[: whole.count(b"\n")]
     with RecordLog(path) as log:
         log.append(opened(2))
-    assert records(path) == [*RECORDS[: whole[:length].count(b"\n")], opened(2)]
+    assert records(path) == [*RECORDS[: whole.count(b"\n")], opened(2)]
 
 
-def test_nothing_is_written_behind_the_end_of_a_session(tmp_path):
+def test_nothing_is_written_behind_the_end_of_a_session_nor_behind_another_driver(tmp_path):
+    """However the lock was lost: the records of the next session are in the file."""
     folder = StudyFolder(tmp_path)
-    with RecordLog(folder.records) as log:
-        for record in (opened(), started(0), closed()):
-            log.append(record)
+    append(folder, opened(1), started(0))
+    with RecordLog(folder.records) as first, RecordLog(folder.records) as second:
+        second.append(opened(2))
+        for record in (iteration(0, 2), closed("stopped")):
+            with pytest.raises(RecordError, match=r"another driver has taken the study over.*Fix: "):
+                first.append(record)
+        second.append(closed(session=2))
         with pytest.raises(RecordError, match="a session that has ended must write no more, got iteration"):
-            log.append(iteration(0, 1))
-    assert records(folder.records) == [opened(), started(0), closed()]
+            second.append(iteration(0, 1))
+    with RecordLog(folder.records) as log:
+        copy = folder.records.read_bytes()
+        folder.records.unlink()
+        with pytest.raises(RecordError, match="none that can be read"):
+            log.append(started(0))
+        folder.records.write_bytes(copy)
+        with pytest.raises(RecordError, match="another file"):
+            log.append(started(0))
+    assert records(folder.records) == [opened(1), started(0), opened(2), closed(session=2)]
+
+
+def test_a_clock_that_is_set_back_moves_no_time_of_a_session(tmp_path, monkeypatch):
+    folder, now = StudyFolder(tmp_path), time.time
+    with RecordLog(folder.records) as log:
+        log.append(started(0))
+        monkeypatch.setattr(time, "time", lambda: now() - 5 * 3600)
+        log.append(ended(0))
+    assert 0 <= ledger_of(folder.records).rows[0].duration_s < 60
 
 
 def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
-    folder = StudyFolder(tmp_path)
-    with RecordLog(folder.records) as log:
-        log.append(started(0))
+    path = tmp_path / "records.jsonl"
+    with RecordLog(path) as log:
         writers = [
-            threading.Thread(target=lambda: [log.append(iteration(0, number)) for number in range(1, 300)])
+            threading.Thread(target=lambda: [log.append(iteration(0, number)) for number in range(300)])
             for _ in range(4)
         ]
         for writer in writers:
             writer.start()
         for writer in writers:
             writer.join()
-    assert [line.seq for line in read_lines(folder.records)] == list(range(1 + 4 * 299))
-
-
-def test_a_request_is_written_with_the_keys_of_the_first_records():
-    setting = {"lr": 0.001}
-    request = TrialRequest(stage="search", num_env_runners=4, seed=7, setting=setting, name="arm")
-    content = {"stage": "search", "num_env_runners": 4, "seed": 7, "setting": setting, "name": "arm"}
-    assert list(request.to_json().items()) == list(content.items())
-    assert TrialRequest.from_json(content) == request
-    numbered_ones = numbered(
-        [TrialRequest(num_env_runners=2, seed=1), request, TrialRequest(num_env_runners=4, seed=1)]
-    )
-    assert [(each.trial, each.index_at_scale) for each in numbered_ones] == [(0, 0), (1, 0), (2, 0)]
-
-
-def test_a_count_that_no_table_can_hold_is_refused_with_its_line_and_name(folder):
-    append(folder, replace(iteration(0, 1), metrics={"num_episodes": 7}))
-    whole = folder.records.read_text()
-    folder.records.write_text(whole.replace('"num_episodes":7', '"num_episodes":1e308'))
-    with pytest.raises(RecordError, match=r"records\.jsonl: line 1.*`metrics\.num_episodes` must be a count"):
-        list(read_lines(folder.records))
+    assert [line.seq for line in read_lines(path)] == list(range(4 * 300))

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rich.console import Console
 
-from study.cli.tables import print_trials
+from study.cli.display import print_trials
 from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
 from study.designs.search.outcome import value_of
 from study.errors import RecordError
-from study.records.ledger import fold
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
 from study.records.request import TrialRequest
 from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
-from tests import holdup
+from tests import holdup, synthetic
 from tests.driven import Driven, records, rows
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
@@ -292,7 +291,7 @@ def lines_of(spec, outcome=holdup.outcome, *, until=None):
 
 
 def folded(lines):
-    return fold((line.record, line.time) for line in lines)
+    return synthetic.fold((line.record, line.time) for line in lines)
 
 
 def test_no_trial_runs_again_what_another_one_ran():
@@ -315,7 +314,7 @@ def test_no_trial_runs_again_what_another_one_ran():
     best = decision.evidence["best_small"]
     again = [row for row in ledger.rows.values() if row.stage == "race" and row.digest == best]
     assert 101 in {row.seed for row in again}
-    asked = {(each["name"], each["seed"]) for each in decision.requests}
+    asked = {(each.name, each.seed) for each in decision.requests}
     assert not {("best_small_batch_grown", row.seed) for row in again} & asked
     assert ("best_small_unchanged", 101) in asked
     following = next(each for each in ledger.decisions if each.phase == "baselines")

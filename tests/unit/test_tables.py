@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from analysis.tables.numbers import estimate
 from analysis.tables.table import Table, TableColumn, table_of, without_rows
-from study.statistics import Estimate
-from study.statistics.estimate import without_interval
+from study.statistics import Estimate, without_interval
 from tests.unit.test_report import Outline
 
 NASTY = '50_% & #1 {a|b} <i> ~^ \\ "q"\nline'

@@ -11,9 +11,8 @@ from study.cli.sync import sync_study
 from study.errors import RecordError
 from study.metrics import METRICS
 from study.mirrors.tensorboard import TensorBoardMirror
-from study.records.folder import StudyFolder
 from tests.event_files import assert_files_follow, event_files, read_events, scalars
-from tests.synthetic import append, closed, ended, evaluation, iteration, make_folder, opened, started, whole_trial
+from tests.synthetic import append, closed, evaluation, iteration, make_folder, opened, started, whole_trial
 
 
 @pytest.fixture
@@ -30,33 +29,28 @@ def follow(folder):
     return mirror
 
 
-RECORDS = (
-    *(opened(), *whole_trial(0), started(1, runners=46), iteration(1, 1), ended(1, "failed")),
-    *(*whole_trial(2, "interrupted"), started(3), iteration(3, 1), opened(2), started(3, 2), iteration(3, 1, 2)),
-    *(iteration(3, 2, 2), evaluation(3, 2, 2), *whole_trial(2, attempt=2, length=2)),
-)
-"""A trial that finished, one that failed, one that was interrupted and one that a kill took, both run again."""
-
-
 def test_a_trial(folder):
-    append(folder, opened(), *whole_trial(0), closed())
+    absent = {"vf_loss": math.inf, "entropy": None}
+    append(folder, opened(), *whole_trial(0, "interrupted"), started(0, 2), iteration(0, 9))  # the last one is late
+    append(folder, *list(whole_trial(0, attempt=2))[1:-2], iteration(0, 4, 2, **absent), evaluation(0, 4, 2))
     follow(folder)
     (file,) = event_files(folder).values()
     assert file.parent == folder.tensorboard / "trial_00000_r2_s5"
     points = {tag: [(step, value) for step, value, _ in found] for tag, found in scalars(file).items()}
+    steps = (400, 800, 1200, 1600)
     assert points == {
         "time/startup_time_s": [(0, 3.5)],
-        "time/iteration_time_s": [(400, 0.5), (800, 0.5), (1200, 0.5)],
-        "runners/train_batch_size_actual": [(400, 400.0), (800, 400.0), (1200, 400.0)],
-        "runners/num_episodes": [(400, 0.0), (800, 1.0), (1200, 2.0)],
-        "learner/kl": [(step, pytest.approx(value)) for step, value in ((400, 0.01), (800, 0.02), (1200, 0.03))],
-        "return/training_return": [(800, 60.0), (1200, 45.0)],  # no episode, no return
-        "speed/env_steps_per_s": [(400, 800.0), (800, 800.0), (1200, 800.0)],  # not again at the end
-        "speed/wall_time_s": [(400, 0.5), (800, 1.0), (1200, 1.5)],
-        "speed/env_steps": [(400, 400.0), (800, 800.0), (1200, 1200.0)],
-        "return/eval_return": [(1200, 30.0)],
-        "return/final_return": [(1200, 30.0)],
-        "return/score": [(1200, 0.5)],
+        "time/iteration_time_s": [(step, 0.5) for step in steps],
+        "runners/train_batch_size_actual": [(step, 400.0) for step in steps],
+        "runners/num_episodes": [(400, 0.0), (800, 1.0), (1200, 2.0), (1600, 3.0)],
+        "learner/kl": [
+            (step, pytest.approx(value)) for step, value in zip(steps, (0.01, 0.02, 0.03, 0.04), strict=True)
+        ],
+        "return/training_return": [(800, 60.0), (1200, 45.0), (1600, 40.0)],  # no episode, no return
+        "speed/env_steps_per_s": [(step, 800.0) for step in steps],
+        "speed/wall_time_s": [(400, 0.5), (800, 1.0), (1200, 1.5), (1600, 2.0)],
+        "speed/env_steps": [(step, float(step)) for step in steps],
+        "return/eval_return": [(1600, 30.0)],
     }
     assert {metric.section for metric in METRICS.values() if metric.mirrored} == {
         *(tag.partition("/")[0] for tag in points),
@@ -65,17 +59,8 @@ def test_a_trial(folder):
     }
 
 
-def test_what_is_late_absent_or_not_finite_is_left_out(folder):
-    absent = {"kl": math.nan, "vf_loss": math.inf, "entropy": None}
-    append(folder, opened(), started(0), iteration(0, 1), started(0, 2), iteration(0, 2), iteration(0, 1, 2, **absent))
-    follow(folder)
-    (file,) = event_files(folder).values()
-    assert [step for step, _, _ in scalars(file)["time/iteration_time_s"]] == [400]
-    assert not {"kl", "vf_loss", "entropy", "rest_time_s"} & {tag.partition("/")[2] for tag in scalars(file)}
-
-
 def test_files_that_are_removed_under_a_mirror_are_made_again_and_complete_ones_stay(folder):
-    append(folder, *RECORDS)
+    append(folder, opened(), *whole_trial(0), started(3), iteration(3, 1), opened(2), started(3, 2), iteration(3, 1, 2))
     mirror = follow(folder)
     mine = folder.tensorboard / "trial_00000_r2_s5" / "notes.txt"
     mine.write_text("mine")
@@ -96,26 +81,15 @@ def test_files_that_are_removed_under_a_mirror_are_made_again_and_complete_ones_
         assert [each.step for each in read_events(file) if each.HasField("session_log")] == [0]
 
 
-def test_they_are_written_on_request_and_from_then_on(folder):
+def test_they_are_written_on_request_and_from_then_on_and_something_in_their_place_is_named(folder):
     append(folder, opened(), *whole_trial(0), closed())
     assert TensorBoardMirror.address_of(folder) is None
+    folder.tensorboard.write_text("mine")
+    with pytest.raises(RecordError, match=r"must be a folder that can be written.*Fix: "):
+        folder.make_tensorboard()
+    folder.tensorboard.unlink()
     assert list(sync_study(folder, tensorboard=True)) == [
         "TensorBoard's folder is up to date: 9 records sent, 1 trials there."
     ]
     assert TensorBoardMirror.address_of(folder) == str(folder.tensorboard)
     assert_files_follow(folder)
-
-
-def test_the_wish_survives_a_kill_and_goes_with_the_study(tmp_path):
-    folder = StudyFolder(tmp_path / "demo")
-    folder.prepare()
-    folder.make_tensorboard()
-    folder.prepare()  # after a kill before the identity was written
-    folder.forget()
-    assert not folder.path.exists()
-
-
-def test_something_in_its_place_is_named(folder):
-    folder.tensorboard.write_text("mine")
-    with pytest.raises(RecordError, match=r"must be a folder that can be written.*Fix: "):
-        folder.make_tensorboard()

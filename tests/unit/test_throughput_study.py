@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from study.cli.tables import print_trials
+from study.cli.display import print_trials
 from study.records.ledger import best_per_scale
-from study.records.sums import PHASES
 from study.space.throughput import BASE_CELL
 from tests.driven import Driven, assert_whole, rows
 from tests.reported import built, iteration, report
@@ -18,6 +17,7 @@ from tests.spaces import cluster
 from tests.throughput import throughput_spec
 
 CLUSTER = cluster(local=(8, 2))
+PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
 SMALL = {
     "throughput__blocks": 2,
     "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},

@@ -1,88 +1,54 @@
 """Which addresses of MLflow and of Optuna's storage are refused before anything starts, and as what."""
 
-import http.server
 import os
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from study.errors import TrackingError
-from study.mirrors.tracking_uri import (
-    ask_mlflow,
-    check_optuna_storage,
-    check_tracking_uri,
-    with_time_limits,
-)
+from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri
+from tests.integration.mlflow_tools import answering_server
+
+OPTUNA = "Optuna storage"
 
 
-@contextmanager
-def server(status: int, body: bytes) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Answer every POST so; yield the address and the headers seen."""
-    seen: list[dict[str, str]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append({"path": self.path, **dict(self.headers)})
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}", seen
-        listening.shutdown()
-        thread.join()
-
-
-def refusal(check, uri, **options):
+def refusal(check, *arguments):
     with pytest.raises(TrackingError) as refused:
-        check(uri, **options)
+        check(*arguments)
     assert refused.value.fix
     return refused.value
 
 
-def test_a_path_of_sqlite_becomes_absolute_and_stays(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["tracking URI", OPTUNA])
+def test_a_path_of_sqlite_becomes_absolute_and_a_server_is_not_contacted(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
-    for check in (check_tracking_uri, check_optuna_storage):
-        assert check("sqlite:///a.db") == f"sqlite:///{tmp_path}/a.db"
-        assert check("sqlite:///a.db?timeout=9") == f"sqlite:///{tmp_path}/a.db?timeout=9"
-        assert check(check("sqlite:///a.db")) == f"sqlite:///{tmp_path}/a.db"
-        assert check("sqlite:///./a.db") == f"sqlite:///{tmp_path}/a.db"
-        assert (
-            check(f"sqlite+pysqlite:///{tmp_path}//a.db?a=///a.db") == f"sqlite+pysqlite:///{tmp_path}/a.db?a=///a.db"
-        )
+    for given, absolute in {
+        "sqlite:///a.db": f"sqlite:///{tmp_path}/a.db",
+        "sqlite:///./a.db?timeout=9": f"sqlite:///{tmp_path}/a.db?timeout=9",
+        f"sqlite:///{tmp_path}/a.db": f"sqlite:///{tmp_path}/a.db",
+        f"sqlite+pysqlite:///{tmp_path}//a.db?a=///a.db": f"sqlite+pysqlite:///{tmp_path}/a.db?a=///a.db",
+        "postgresql+psycopg://me:secret@nowhere.invalid/x": "postgresql+psycopg://me:secret@nowhere.invalid/x",
+    }.items():
+        assert check_tracking_uri(given, place) == absolute
 
 
 @pytest.mark.parametrize(
-    ("uri", "rule"),
+    ("uri", "place", "rule"),
     [
-        ("sqlite://", "must name a file that you can write"),
-        ("sqlite:///:memory:", "must name a file that you can write"),
-        ("sqlite:///{}/nowhere/mlflow.db", "must name a file that you can write"),
-        ("sqlite:///{}", "must name a file that you can write"),
-        ("mlruns", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
-        ("postgresql://[db", "must be a URI"),
+        ("sqlite://", "tracking URI", "must name a file that you can write"),
+        ("sqlite:///:memory:", OPTUNA, "must name a file that you can write"),
+        ("sqlite:///{}/nowhere/mlflow.db", "tracking URI", "must name a file that you can write"),
+        ("sqlite:///{}", "tracking URI", "must name a file that you can write"),
+        ("mlruns", "tracking URI", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
+        ("postgresql://[db", "tracking URI", "must be a URI"),
+        ("http://127.0.0.1:5000", OPTUNA, "must begin with one of sqlite, postgresql"),
+        ("mssql://db/x", OPTUNA, "must begin with"),
     ],
 )
-def test_what_cannot_be_an_mlflow_is_refused(tmp_path, uri, rule):
-    assert refusal(check_tracking_uri, uri.format(tmp_path)).rule.startswith(rule)
-
-
-@pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "optuna.journal", "mssql://db/x", "sqlite:///:memory:"])
-def test_what_cannot_be_an_optuna_storage_is_refused(uri):
-    assert refusal(check_optuna_storage, uri).where == "Optuna storage"
-
-
-def test_a_database_server_is_not_contacted():
-    uri = "postgresql+psycopg://user:secret@nowhere.invalid/mlflow"
-    assert check_tracking_uri(uri) == check_optuna_storage(uri) == uri
+def test_what_can_be_no_store_is_refused(tmp_path, uri, place, rule):
+    error = refusal(check_tracking_uri, uri.format(tmp_path), place)
+    assert error.rule.startswith(rule)
+    assert error.where == place
 
 
 @pytest.mark.parametrize(
@@ -98,7 +64,7 @@ def test_a_database_server_is_not_contacted():
     ],
 )
 def test_a_server_that_cannot_work_is_refused(status, body, got, fix):
-    with server(status, body) as (uri, _):
+    with answering_server(status, body) as (uri, _):
         error = refusal(ask_mlflow, uri)
     assert (error.rule, error.where) == ("must take the study's records", f"tracking URI {uri}")
     assert got in error.got
@@ -113,24 +79,16 @@ def test_nobody_and_a_silent_server_are_refused_in_time(monkeypatch):
     assert "refused" in refusal(ask_mlflow, uri).got
 
 
-@pytest.mark.parametrize("body", [b'{"experiments": []}', b"{}"])  # the default experiment may be deleted
-def test_a_server_is_asked_once_by_mlflow_s_client_whose_settings_do_not_stay(monkeypatch, body):
+@pytest.mark.parametrize("body", [b'{"experiments": []}', b"{}"])
+def test_a_server_without_experiments_will_do_and_is_asked_once_by_a_client_whose_settings_do_not_stay(
+    monkeypatch, body
+):
+    """The default experiment may be deleted, and a user may have no rights on those of others."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
     before = dict(os.environ)
-    with server(200, body) as (uri, seen):
+    with answering_server(200, body) as (uri, seen):
         assert check_tracking_uri(f"{uri}/") == uri
         ask_mlflow(uri)
-    assert [(each["path"], each.get("Authorization")) for each in seen] == [(PROBE, "Bearer abc")]
+    asked = [(each["path"], each.get("Authorization")) for each in seen]
+    assert asked == [("/api/2.0/mlflow/experiments/search", "Bearer abc")]
     assert dict(os.environ) == before
-
-
-PROBE = "/api/2.0/mlflow/experiments/search"
-
-
-def test_a_lost_connection_to_postgresql_is_given_up_in_time():
-    limited = with_time_limits("postgresql://team@db/mlflow?connect_timeout=3&sslmode=require")
-    assert limited.startswith("postgresql://team@db/mlflow?connect_timeout=3&sslmode=require&keepalives_idle=")
-    assert limited.count("connect_timeout") == 1
-    assert "?connect_timeout=10&" in with_time_limits("postgresql+psycopg2://team@db/mlflow")
-    for uri in ("sqlite:////x.db", "http://db:5000", "mysql://db/x", "postgresql+pg8000://db/x"):
-        assert with_time_limits(uri) == uri

@@ -130,7 +130,7 @@ def followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]
                 decision, frozen = decide(spec, ledger.rows, ledger.decisions)
             except RecordError as error:
                 return [*differing, f"{place}: {error}"], ledger
-            differing += differences(asdict(record), as_json(asdict(decision)), place)
+            differing += differences(as_json(asdict(record)), as_json(asdict(decision)), place)
             if frozen is not None:
                 on_record = None if ledger.frozen is None else asdict(ledger.frozen)
                 differing += differences(on_record, as_json(asdict(frozen)), f"{place}: settings_frozen")

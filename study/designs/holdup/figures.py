@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -49,7 +50,7 @@ FRAGILE = (0.2, 0.8)
 
 def as_json(value: Any) -> Any:
     """Return a value as it is read back from a file; open ends of intervals are null."""
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    return orjson.loads(orjson.dumps(value, default=msgspec.to_builtins, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: Sequence[Line]) -> dict[str, Any]:

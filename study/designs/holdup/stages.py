@@ -383,7 +383,7 @@ def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
 def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:
     """Return every trial asked for so far, in the order of their numbers."""
     (first, name), *_ = phases(holdup_of(spec))
-    later = (TrialRequest.from_json(content) for decision in decisions for content in decision.requests)
+    later = (request for decision in decisions for request in decision.requests)
     return [*first.begin(Known(spec, {}, ()), name).requests, *later]
 
 
@@ -415,7 +415,7 @@ def decide(
         kept=list(outcome.kept),
         dropped=list(outcome.dropped),
         evidence=dict(outcome.evidence),
-        requests=[request.to_json() for request in outcome.requests],
+        requests=list(outcome.requests),
         next_stage=later[0][0].name if later else None,
         protocol=PROTOCOL,
     )

@@ -4,12 +4,9 @@ By records alone, so that the sampler and a storage that mirrors the records see
 """
 
 import math
-import warnings
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -22,8 +19,6 @@ from study.space.spec import StudySpec
 
 TRIAL = "trial"
 """User attribute that holds the number in the plan."""
-FEWEST = 10
-"""Trials of a scale below which an importance would be noise."""
 
 
 def distributions(spec: StudySpec) -> dict[str, BaseDistribution]:
@@ -81,36 +76,3 @@ def trial_of(spec: StudySpec, row: TrialRow) -> FrozenTrial:
     if row.ended and row.ended_at is not None:
         trial.datetime_complete = datetime.fromtimestamp(row.ended_at)
     return trial
-
-
-def importance_per_scale(spec: StudySpec, rows: Iterable[TrialRow]) -> dict[int, dict[str, float]]:
-    """Return scale -> parameter -> importance, dimensionless, of sum 1; only scales with `FEWEST` trials or more.
-
-    Scales whose trials are all worth the same are left out: nothing tells a better half apart.
-
-    Importance is what tells the better half of the trials apart, at that scale alone. Failed trials count, as 0. It is
-    computed from trials that a sampler chose, and says nothing of values that it never proposed. Source: PED-ANOVA,
-    Watanabe et al., IJCAI 2023; Optuna's implementation.
-    """
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    known = {name: domain for name, domain in distributions(spec).items() if name != SCALE}
-    by_scale: dict[int, list[TrialRow]] = {}
-    for row in rows:
-        if row.ended and row.proposed.keys() >= known.keys():
-            by_scale.setdefault(row.num_env_runners, []).append(row)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    result: dict[int, dict[str, float]] = {}
-    for scale, here in sorted(by_scale.items()):
-        merits = [merit(spec, row) for row in here]
-        if len(here) < FEWEST or len(set(merits)) == 1:
-            continue
-        study = optuna.create_study(direction="maximize")
-        for row, value in zip(here, merits, strict=True):
-            params = {name: row.proposed[name] for name in known}
-            study.add_trial(create_trial(params=params, distributions=known, value=value))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            evaluator = PedAnovaImportanceEvaluator(target_quantile=0.5, region_quantile=1.0)
-        result[scale] = get_param_importances(study, evaluator=evaluator)
-    return result
