@@ -17,8 +17,8 @@ from analysis.estimates.certificate import certificate_of, certificate_rows
 from analysis.estimates.settings import Setting, setting_rows, settings_of, small_scale
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import Models, model_rows, rows_at
-from analysis.quantity import Part, Row
+from analysis.models.study import Models, model_rows
+from analysis.quantity import Part
 from analysis.scaling.clock import Names, cells, phases, prices_of, scaling
 from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
@@ -75,16 +75,6 @@ class Study:
             AnalysisError: There is no such quantity or column.
         """
         return select(self.frame, quantity, **selection)
-
-    def predict(self, num_env_runners: int) -> pd.DataFrame:
-        """Return throughput and prices of a number of runners that nobody ran, as estimates.
-
-        The iteration-time model of the workload that ran at most scales; at most twice its largest measured scale.
-
-        Raises:
-            AnalysisError: The runs allow no prediction there.
-        """
-        return self._framed(rows_at(self.models, self.measured, self.names, num_env_runners))
 
     # --- what it says -------------------------------------------------------------------------------------------
 
@@ -226,11 +216,7 @@ class Study:
         parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
-        return self._framed(
-            [*rows, *setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
-        )
-
-    def _framed(self, rows: Iterable[Row]) -> pd.DataFrame:
+        rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
         return frame_of(rows, kind=self.kind, engine=self.engine)
 
     def __repr__(self) -> str:

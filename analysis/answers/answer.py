@@ -101,9 +101,6 @@ class Answer:
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def _repr_markdown_(self) -> str:
-        return self.to_markdown()
-
     def __repr__(self) -> str:
         return self.to_text()
 

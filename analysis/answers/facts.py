@@ -188,8 +188,7 @@ def took(data: StudyData) -> str:
     """
     if not (spent := cpu_hours(data)):
         return ""
-    more = data.ledger is None and bool((data.runs["attempt"] > 1).any())
-    hours = f"{'more than ' if more else ''}{number(spent)} CPU-hours"
+    hours = f"{number(spent)} CPU-hours"
     if (data.runs["timing"] == "oversubscribed").any():
         return f"The study reserved {hours}, partly of CPUs that several processes shared"
     return f"The study took {hours}"

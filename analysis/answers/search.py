@@ -1,4 +1,4 @@
-"""What a search says: the best setting of each scale, how sure that is, what to run next. Selects; pandas."""
+"""What a search says: the best setting of each scale, how sure that is, what to run next. Selects."""
 
 import math
 import shlex
@@ -94,16 +94,11 @@ def search_answer(study: "Study") -> Answer:
         missing = "which setting learns best: no trial has finished with a return."
         return Answer(kind=data.kind, findings=nothing_yet(data, missing))
     best = found.iloc[0]
+    said = (_headline(found, data), *_support(found), cost_and_clocks(data))
+    unknown = (*unfinished(data), *_unknown(found, data))
     return Answer(
         kind=data.kind,
-        findings=(
-            _headline(found, data),
-            *_support(found),
-            cost_and_clocks(data),
-            *titles(study, best["arm"], best[SCALE]),
-            *unfinished(data),
-            *_unknown(found, data),
-        ),
+        findings=(*said, *titles(study, best["arm"], best[SCALE]), *unknown),
         setting=to_copy({SCALE: best[SCALE], **best["values"]}),
         rows=_rows(found),
         figure="score" if found[SCALE].nunique() > 1 else "return_steps",
@@ -142,24 +137,24 @@ def _headline(found: pd.DataFrame, data: StudyData) -> Fact:
 
 def _support(found: pd.DataFrame) -> Iterator[Fact]:
     best, n, tried = found.iloc[0], found["n"].iloc[0], len(found)
-    known, failed = found[found["final_return"].notna()], found["final_return"].isna().sum()
     seeds = "one run" if n == 1 else f"{n} runs"
     if n > 1 and best["num_solved"] is not None:
         seeds += f"; {best['num_solved'] or 'none'} of them ended at the target"
     how = f"is the best of {tried:,} settings, judged by" if tried > 1 else "is the only one that was tried, in"
     yield Fact(role="support", text=f"It {how} {seeds}.", quantity="solved_share", num_env_runners=best[SCALE])
-    if failed:
+    if failed := found["final_return"].isna().sum():
         yield Fact(role="support", text=f"Of {failed:,} of them every run failed.")
+    others = found[found["final_return"].notna()].iloc[1:]
     if n > 1:
-        equal = known.iloc[1:][[overlap(each, best["final_return"]) for each in known["final_return"].iloc[1:]]]
+        equal = sum(overlap(each, best["final_return"]) for each in others["final_return"])
         said = "cannot be told from it: their intervals overlap"
-    else:
-        equal = known.iloc[1:][[each[:2] == best["order"][:2] for each in known["order"].iloc[1:]]]
-        faster = len(equal) and best["order"][2] < equal["order"].iloc[0][2]
+    else:  # of single runs those are equal that have its score and its return
+        steps = [each[2] for each in others["order"] if each[:2] == best["order"][:2]]
+        equal, faster = len(steps), bool(steps) and best["order"][2] < steps[0]
         said = f"reached the same return{'; this one got to the target in the fewest steps' if faster else ''}"
-    if len(equal):
-        others = f"{len(equal):,} others" if len(equal) > 1 else "One other"
-        yield Fact(role="support", text=f"{others} {said}.", quantity="final_return")
+    if equal:
+        text = f"{f'{equal:,} others' if equal > 1 else 'One other'} {said}."
+        yield Fact(role="support", text=text, quantity="final_return")
 
 
 def _rows(found: pd.DataFrame) -> Table:
@@ -198,15 +193,13 @@ def _unknown(found: pd.DataFrame, data: StudyData) -> Iterator[Fact]:
         text = (
             f"what any of this takes in hours: {len(without):,} of {count(len(timing), 'run')} had no measured clock."
         )
-        command, more = "", ""
-        if without.eq("emulated").any():
-            command = run_again(data, "real", ["execution=real"])
-            more = (
-                f" Real ones need {found.loc[found['final_return'].notna(), SCALE].max() + 1} CPUs." if command else ""
-            )
+        command = run_again(data, "real", ["execution=real"]) if without.eq("emulated").any() else ""
+        if command:
+            cpus = found.loc[found["final_return"].notna(), SCALE].max() + 1
+            text += f" Real ones need {cpus} CPUs."
         elif without.eq("tainted").any():
-            more = " Run it again while nothing else uses these CPUs."
-        yield Fact(role="unknown", text=f"{text}{more}", command=command)
+            text += " Run it again while nothing else uses these CPUs."
+        yield Fact(role="unknown", text=text, command=command)
 
 
 def _more_seeds(best: Any, data: StudyData) -> str:
@@ -221,11 +214,9 @@ def _edges(values: dict[str, Any], data: StudyData) -> list[str]:
     """Return the searched parameters whose best value lies at an end of its range, in words."""
     found = []
     for name, domain in (data.spec.tuned if data.spec is not None else {}).items():
-        if not isinstance(domain, Range) or name not in values:
-            continue
-        low, high, at = float(domain.low), float(domain.high), float(values[name])
-        if domain.log:
-            low, high, at = math.log(low), math.log(high), math.log(at)
-        if high > low and min(at - low, high - at) / (high - low) <= EDGE:
-            found.append(values_in_words({name: values[name]}))
+        if isinstance(domain, Range) and name in values:
+            ends = [float(each) for each in (domain.low, domain.high, values[name])]
+            low, high, at = map(math.log, ends) if domain.log else ends
+            if high > low and min(at - low, high - at) / (high - low) <= EDGE:
+                found.append(values_in_words({name: values[name]}))
     return found

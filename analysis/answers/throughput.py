@@ -23,6 +23,7 @@ from analysis.answers.facts import (
     values_in_words,
 )
 from analysis.estimates.frame import estimate_of
+from analysis.scaling.blocks import scaled
 from analysis.tables.numbers import in_words, number, percent
 from analysis.tables.table import Table, TableColumn, table_of
 from study.engine import other_engine
@@ -157,19 +158,17 @@ def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> T
     """Return what each number of runners costs; without a price, or with a price of 0, without costs."""
     found = {column.name: workload.at(column.name) for column in PRICES if column.estimate}
     rates = found["env_steps_per_s"]
-    scales = sorted(rates)
-    while len(scales) > MOST_PRICES and (more := [n for n in scales if rates[n]["basis"] != "measured"]):
-        scales.remove(more[-2] if len(more) > 1 else more[-1])
+    measured = [n for n in rates if rates[n]["basis"] == "measured"]
+    others = sorted(rates.keys() - measured)
+    room = max(MOST_PRICES - len(measured), 1)
     rows = []
-    for scale in scales:
+    for scale in sorted([*measured, *others[: room - 1], *others[room - 1 :][-1:]]):
         row: dict[str, Any] = {name: estimate_of(some[scale]) for name, some in found.items() if scale in some}
         if price_per_cpu_hour and (hours := row.get("cpu_hours_per_million_steps")):
-            ends = {end: getattr(hours, end) * price_per_cpu_hour for end in ("value", "low", "high")}
-            row["cost"] = Estimate(**ends, n=hours.n, level=hours.level, method=hours.method)
-        cpus, basis = rates[scale]["num_cpus"], rates[scale]["basis"]
-        basis = "predicted" if basis == "extrapolated" else basis
+            row["cost"] = scaled(hours, price_per_cpu_hour)
+        cpus, basis = rates[scale]["num_cpus"], rates[scale]["basis"].replace("extrapolated", "predicted")
         rows.append({**row, SCALE: scale, "num_cpus": None if pd.isna(cpus) else int(cpus), "basis": basis})
-    first = rates[scales[0]]
+    first = rates[min(rates)]
     batch = "" if pd.isna(first["train_batch_size"]) else f", batch {first['train_batch_size']:,}"
     placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
     title = f"What each number of runners costs (engine {first['engine'] or 'unknown'}{batch}{placed})"

@@ -5,7 +5,6 @@ it is left out, and `n_failed` says of how many runs that is true.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,29 +15,26 @@ from study.statistics import FloatArray, iqm_interval
 GRID_POINTS = 24
 """Points of a curve whose runs were evaluated at different times."""
 COLUMNS = ("arm", "num_env_runners", "at", "value", "low", "high", "level", "n", "n_failed", "method")
-Axis = Literal["env_steps", "wall_time_s"]
 
 
 def learning_curves(
-    settings: Iterable[Setting], evaluations: pd.DataFrame, *, against: Axis = "env_steps", floor: float | None = None
+    settings: Iterable[Setting], evaluations: pd.DataFrame, *, floor: float | None = None
 ) -> pd.DataFrame:
-    """Return the curve of each setting: one row per setting and place along the axis, the columns of `COLUMNS`.
+    """Return the curve of each setting: one row per setting and env step, the columns of `COLUMNS`.
 
     Args:
         settings: Settings with their runs.
-        evaluations: One row per greedy evaluation: trial, env_steps, wall_time_s, eval_return.
-        against: `env_steps`, or `wall_time_s` of training: of runs with a measured clock, and of failed ones.
+        evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
         floor: Return that a failed run counts with from its end on; None where it is not known.
     """
     rows: list[tuple[object, ...]] = []
-    known = evaluations.dropna(subset=["eval_return", against])
+    known = evaluations.dropna(subset=["eval_return", "env_steps"])
     for setting in settings:
-        runs = setting.runs if against == "env_steps" else clocked(setting.runs)
-        failed = set(runs.loc[runs["status"].eq("failed").fillna(False), "trial"])
+        failed = set(setting.runs.loc[setting.failed, "trial"])
         tracks = []
-        for trial in sorted(runs["trial"]):
-            here = known[known["trial"] == trial].sort_values(against)
-            at, values = here[against].to_numpy(float), here["eval_return"].to_numpy(float)
+        for trial in sorted(setting.runs["trial"]):
+            here = known[known["trial"] == trial].sort_values("env_steps")
+            at, values = here["env_steps"].to_numpy(float), here["eval_return"].to_numpy(float)
             if trial in failed:
                 if floor is None:
                     continue
@@ -54,16 +50,6 @@ def learning_curves(
     types = {"arm": "string", "num_env_runners": "Int64", "n": "Int64", "n_failed": "Int64", "method": "string"}
     types |= dict.fromkeys(("at", "value", "low", "high", "level"), "Float64")
     return pd.DataFrame(rows, columns=list(COLUMNS), dtype=object).astype(types)
-
-
-def clocked(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a measured clock, and the failed ones: a run that failed did not leave by chance.
-
-    Empty where no clock was measured.
-    """
-    measured = runs["timing"].eq("measured").fillna(False)
-    failed = runs["status"].eq("failed").fillna(False) & ~runs["timing"].isin(["emulated", "oversubscribed"])
-    return runs[measured | failed] if measured.any() else runs.iloc[:0]
 
 
 def _along(tracks: list[tuple[FloatArray, FloatArray]]) -> list[tuple[float, FloatArray]]:

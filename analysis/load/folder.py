@@ -1,6 +1,6 @@
 """A study folder -> `StudyData`: its frames, its sheet, and what a reader must know first. No engine is imported."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -166,49 +166,9 @@ def _problems(runs: pd.DataFrame, trials: Trials, results: str) -> Iterator[str]
         yield f"{count(counts['running'], 'trial')} without an end, though no driver is at work: shown as running."
     if counts["interrupted"]:
         yield f"{count(counts['interrupted'], 'interrupted trial')}: shown as such, without a score, in no mean."
-    yield from failures(runs)
     finished = runs["status"] == "finished"
-    short = int((finished & (runs["timed_iterations"].fillna(0) == 0)).sum())
     if runs["iterations"].isna().all() and finished.any():
         yield (
             f"{results} holds no training iterations: rates and totals are those of the trials' summaries, phases of "
             "an iteration cannot be shown."
         )
-    elif short:
-        yield f"{count(short, 'finished trial')} without an iteration after the warm-up: no times there."
-    labels = runs["timing"].value_counts()
-    if len(labels) and "measured" not in labels:
-        shown = ", ".join(f"{number} {label}" for label, number in labels.items())
-        yield f"No trial has a measured clock ({shown}): times and rates say nothing about scaling."
-    yield from _differences([session.opened.provenance for session in trials.sessions])
-
-
-def failures(runs: pd.DataFrame) -> Iterator[str]:
-    """Yield how many trials failed, and why most of them did."""
-    failed = runs[runs["status"] == "failed"]
-    if failed.empty:
-        return
-    known = failed["reason"].dropna().value_counts()
-    often = "no reason was recorded."
-    if len(known):
-        often = f"{known.index[0].splitlines()[0]} ({known.iloc[0]} of {len(failed)})."
-    if len(failed) == len(runs):
-        how = "no time and no return can be shown, only the reasons."
-        yield f"All {len(runs)} trials failed: {how} Most often: {often}"
-    else:
-        how = "rows with score 0" if runs["score"].notna().any() else "rows without a result"
-        yield f"{len(failed)} of {len(runs)} trials failed: {how}, counted in every table. Most often: {often}"
-
-
-def _differences(provenances: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield in what the drivers of a study differed, as far as figures may depend on it."""
-    commits = [(each.get("git") or {}).get("commit") for each in provenances]
-    models = [each.get("cpu_model") for each in provenances]
-    for what, values in (
-        ("commits of this project", [each[:7] for each in commits if each]),
-        ("CPU models of the driver", [each for each in models if each]),
-    ):
-        if len(distinct := dict.fromkeys(values)) > 1:
-            yield f"The {len(provenances)} sessions ran with {len(distinct)} {what}: {', '.join(distinct)}."
-    if any((each.get("git") or {}).get("dirty") for each in provenances):
-        yield "At least one session ran with uncommitted changes: its commit does not tell the whole code."

@@ -7,7 +7,6 @@ imported only when a study is read from there.
 import difflib
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -22,15 +21,13 @@ from mlflow.entities import Run
 from analysis.load.folder import date, from_folder
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError, RecordError, TrackingError
-from study.harmless import mask_credentials
+from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_content import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 
 _PAGE = 1000
 """Experiments, or runs, of a page."""
-_PAUSES_S = (0.5, 2.0)
-"""Before records that cannot be read are downloaded again: they may be replaced by later ones at that moment."""
 _SHOWN = 12
 """Most names in a message."""
 _SETTINGS = CLIENT_SETTINGS | {
@@ -64,18 +61,14 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
         client = MlflowClient(tracking_uri=uri)
         run, name = _run_of_study(client, study, shown)
     where = f"{shown}: experiment {name!r}"
-    for pause_s in (*_PAUSES_S, None):
-        copy = TemporaryDirectory(prefix="study-")
-        folder = StudyFolder(Path(copy.name))
-        _download(client, run, folder, where)
-        try:
-            data = from_folder(folder.path)
-            break
-        except (AnalysisError, RecordError) as error:
-            if pause_s is None or isinstance(error, AnalysisError):
-                place = error.where.replace(copy.name, where)
-                raise type(error)(where=place, rule=error.rule, got=error.got, fix=error.fix) from error
-            time.sleep(pause_s)
+    copy = TemporaryDirectory(prefix="study-")
+    folder = StudyFolder(Path(copy.name))
+    _download(client, run, folder, where)
+    try:
+        data = from_folder(folder.path)
+    except (AnalysisError, RecordError) as error:
+        place = error.where.replace(copy.name, where)
+        raise type(error)(where=place, rule=error.rule, got=error.got, fix=error.fix) from error
 
     def iterations(_copy: TemporaryDirectory[str] = copy) -> pd.DataFrame:
         """Read the copy, which lies there for as long as this may be called."""
@@ -104,14 +97,14 @@ def _download(client: MlflowClient, run: Run, folder: StudyFolder, where: str) -
             for file in (folder.identity_file, folder.packed_records):
                 client.download_artifacts(run.info.run_id, file.name, str(folder.path))
         except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
-            got = f"none that can be read from here: {mask_credentials(' '.join(str(error).split())[:200])}"
+            got = f"none that can be read from here: {mask_credentials(one_line(str(error), 200))}"
     if got:
         fix = "Run `python -m study sync FOLDER` where the study's folder is, or read the study from there."
         raise AnalysisError(where=where, rule=rule, got=got, fix=fix)
 
 
 def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[Run, str]:
-    """Return the run of the study that is named by its experiment or by its id, and its experiment's name.
+    """Return the run of the study that is named by its experiment or by an id of either, and its experiment's name.
 
     Raises:
         AnalysisError: There is none, or there are several and none was named.
@@ -131,7 +124,11 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
         for run in runs
         if STUDY_ID in run.data.tags and not {SUPERSEDED, DUPLICATE} & run.data.tags.keys()
     ]
-    chosen = [(run, name) for run, name in found if study in (None, name, run.data.tags[STUDY_ID])]
+    chosen = [
+        (run, name)
+        for run, name in found
+        if study in (None, name, run.data.tags[STUDY_ID], run.info.experiment_id, run.info.run_id)
+    ]
     if len(chosen) == 1:
         return chosen[0]
     if chosen:

@@ -5,9 +5,9 @@ runner), it is the one that ran at most scales. Nothing is predicted beyond `MOS
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,25 +17,16 @@ from analysis.models.laws import Law, LawFit, amdahl, fit_law, usl
 from analysis.models.runs import CELL, SETTING, column, from_runs
 from analysis.quantity import Basis, Row, declare, quantity, row
 from analysis.scaling.blocks import LEVEL
-from analysis.scaling.clock import Names, engine_in, prices_of
+from analysis.scaling.clock import Names, engine_in
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, without_interval
 
-T = TypeVar("T")
 MOST_OFF = 0.1
 """Median relative error on its own runs above which a model does not describe them."""
 MOST_EXTRAPOLATED = 2
 """Times the largest measured scale up to which a number of runners has a prediction."""
 ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of runners that are predicted where they lie between measured ones, or a little beyond."""
-
-
-def attempt(compute: Callable[[], T]) -> T | str:
-    """Return what `compute` returns, or the sentence of the `AnalysisError` that it raises."""
-    try:
-        return compute()
-    except AnalysisError as error:
-        return str(error)
 
 
 class Models:
@@ -93,20 +84,11 @@ class Models:
             )
         return self.fit
 
-    @cached_property
-    def amdahl(self) -> LawFit:
-        """Amdahl's law, fitted to the setting."""
-        return _fit(amdahl, self.setting)
-
-    @cached_property
-    def usl(self) -> LawFit:
-        """The universal scalability law, fitted to the setting."""
-        return _fit(usl, self.setting)
-
-
-def _fit(law: Law, runs: pd.DataFrame) -> LawFit:
-    rates = column(runs, "train_batch_size") / column(runs, "iteration_time_s")
-    return fit_law(law, column(runs, "num_env_runners"), rates, runs["block"].tolist())
+    def law(self, law: Law) -> LawFit:
+        """Return Amdahl's law or the universal scalability law, fitted to the setting."""
+        runs = self.setting
+        rates = column(runs, "train_batch_size") / column(runs, "iteration_time_s")
+        return fit_law(law, column(runs, "num_env_runners"), rates, runs["block"].tolist())
 
 
 # --- rows of the long frame ---------------------------------------------------------------------------------------
@@ -137,12 +119,14 @@ def prediction_error(found: Models) -> Estimate | None:
     return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
 
 
-for _name, _label, _definition in (
-    ("amdahl_serial_fraction", "serial fraction", "Share that no runner shortens, by Amdahl's law."),
-    ("usl_contention", "contention", "a of the universal scalability law."),
-    ("usl_coherency", "coherency", "b of the universal scalability law."),
-):
-    declare("law", _name, "1", _label, _definition)
+LAWS: Mapping[str, tuple[Law, int, str, str]] = {
+    "amdahl_serial_fraction": (amdahl, 0, "serial fraction", "Share that no runner shortens, by Amdahl's law."),
+    "usl_contention": (usl, 0, "contention", "a of the universal scalability law."),
+    "usl_coherency": (usl, 1, "coherency", "b of the universal scalability law."),
+}
+"""Quantity -> the law, the place of the unknown in it, what people call it, and what it is."""
+for _name, _law in LAWS.items():
+    declare("law", _name, "1", *_law[2:])
 
 
 class _Place:
@@ -184,56 +168,25 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
         measured: Runs whose times may be used (`scaling.selection`).
         names: What workloads are called.
     """
-    if isinstance(attempt(lambda: found.runs), str):
-        return
-    place = _Place(found, measured, names)
-    largest = max(place.scales)
-    unknowns: dict[str, Estimate] = {}
-    if not isinstance(one := attempt(lambda: found.amdahl), str):
-        unknowns["amdahl_serial_fraction"] = one.unknown(0, most=1.0)
-    if not isinstance(other := attempt(lambda: found.usl), str):
-        unknowns |= {"usl_contention": other.unknown(0), "usl_coherency": other.unknown(1)}
-    for name, estimate in unknowns.items():
-        yield row(name, estimate, place.at(largest, "predicted"))
-    if isinstance(attempt(lambda: found.described), str):
-        return
-    most = MOST_EXTRAPOLATED * largest
-    asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
-    yield from _predicted(found, place, asked)
-    if (error := prediction_error(found)) is not None:
-        yield row("prediction_error", error, place.at(largest, "predicted"))
-    limit = limit_num_env_runners(found)
-    if limit is not None and limit.value <= most:
-        yield row("limit_num_env_runners", limit, place.at(largest, place.basis(limit.value)))
-
-
-def rows_at(found: Models, measured: pd.DataFrame, names: Names, num_env_runners: int) -> list[Row]:
-    """Return predicted throughput and prices at a number of runners of the workload that ran at most scales.
-
-    Raises:
-        AnalysisError: The runs allow no model, the model does not describe them, or the number is too far away.
-    """
-    if isinstance(why := attempt(lambda: found.described), str):
-        raise AnalysisError(
-            where="predict",
-            rule="the runs must allow a model that describes them",
-            got=why,
-            fix="Measure two scales or more in equal workloads: python run_study.py --space throughput.yaml",
-        )
-    place = _Place(found, measured, names)
-    if not 1 <= num_env_runners <= MOST_EXTRAPOLATED * max(place.scales):
-        raise AnalysisError(
-            where="num_env_runners",
-            rule=f"must be from 1 to {MOST_EXTRAPOLATED * max(place.scales)}, twice the largest measured",
-            got=num_env_runners,
-            fix="Measure larger scales first.",
-        )
-    rows = list(_predicted(found, place, [num_env_runners]))
-    return [*rows, *prices_of(rows)]
+    with suppress(AnalysisError):
+        place = _Place(found, measured, names)
+        for name, (law, number, *_) in LAWS.items():
+            with suppress(AnalysisError):
+                unknown = found.law(law).unknown(number, most=1.0 if law is amdahl else np.inf)
+                yield row(name, unknown, place.at(max(place.scales), "predicted"))
+        most = MOST_EXTRAPOLATED * max(place.scales)
+        asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
+        yield from _predicted(found, place, asked)
+        if (error := prediction_error(found)) is not None:
+            yield row("prediction_error", error, place.at(max(place.scales), "predicted"))
+        limit = limit_num_env_runners(found)
+        if limit is not None and limit.value <= most:
+            yield row("limit_num_env_runners", limit, place.at(max(place.scales), place.basis(limit.value)))
 
 
 def _predicted(found: Models, place: _Place, scales: Iterable[int]) -> Iterator[Row]:
     """Yield the throughput at each number of runners by the iteration-time model, in the models' setting."""
+    model = found.described
     if numbers := list(scales):
-        for n, rate in zip(numbers, found.described.predict(at_scales(found.cell, numbers)), strict=True):
+        for n, rate in zip(numbers, model.predict(at_scales(found.cell, numbers)), strict=True):
             yield row("env_steps_per_s", rate, place.at(n, place.basis(n)))

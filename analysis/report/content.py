@@ -1,17 +1,13 @@
 """What a report says, apart from how it looks: the answer, at most five tables and five figures, limits. No engine."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from analysis.answers import Answer
 from analysis.answers.facts import complete, progress
 from analysis.figures import Figure
 from analysis.load.study_data import StudyData
-from analysis.report.clip import Clip
 from analysis.tables.table import Table
 from study.engine import engines_in_words
 from study.text import count
@@ -32,16 +28,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 """Kind of study -> the tables that its question is about, in order."""
 SOFTWARE = ("ray", "torch", "jax", "gymnasium", "python")
 """Versions that a page names."""
-GRID5000 = (
-    "Experiments presented in this paper were carried out using the Grid'5000 testbed, supported by a scientific "
-    "interest group hosted by Inria and including CNRS, RENATER and several Universities as well as other "
-    "organizations (see https://www.grid5000.fr)."
-)
-"""Source: Grid'5000's usage policy."""
-_NODE = re.compile(r"(?:^|[^A-Za-z0-9.-])(?:[A-Za-z0-9-]+\.)+grid5000\.fr(?![A-Za-z0-9.-]*[A-Za-z0-9])", re.IGNORECASE)
-"""A host name of the testbed, such as gros-12.nancy.grid5000.fr, and not of a name that merely begins so."""
-_PLACES = ("hardware", "cluster", "sessions", "hostname", "nodes")
-"""Entries of the sheet that name machines; a description, or the command of a session, may name any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +42,6 @@ class Report:
         answer: What it says, with its limits.
         tables: Every table, the empty ones and those of the answer too; each is a file.
         figures: Every figure, those that are not drawn too; each that is drawn is a file.
-        acknowledgement: What a testbed asks to be said; empty where there is none.
-        clip: The film of the best policy; None where nobody made one.
     """
 
     name: str
@@ -67,8 +51,6 @@ class Report:
     answer: Answer
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
-    acknowledgement: str = ""
-    clip: Clip | None = None
 
     @property
     def beside(self) -> Figure | None:
@@ -106,12 +88,11 @@ class Report:
         )
 
 
-def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour: float | None = None) -> Report:
+def make_report(study: "Study", *, price_per_cpu_hour: float | None = None) -> Report:
     """Return the report of a study.
 
     Args:
         study: As `analysis.open` returns it.
-        clip: The film of the study's best policy, if somebody made one.
         price_per_cpu_hour: What a CPU-hour costs, in any currency.
     """
     answer = study.answer(price_per_cpu_hour)
@@ -124,8 +105,6 @@ def make_report(study: "Study", *, clip: Clip | None = None, price_per_cpu_hour:
         answer=answer,
         tables=(*answer.tables, *(table for table in study.tables.values() if table.key not in keys)),
         figures=tuple(study.figures.values()),
-        acknowledgement=acknowledgement(study.data),
-        clip=clip,
     )
 
 
@@ -149,12 +128,3 @@ def _ran_on(sheet: Mapping[str, Any]) -> str:
     said += [f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name)]
     said += [f"commit {str(sheet['commit'])[:10]}"] if sheet.get("commit") else []
     return f"Its last session ran on {', '.join(said)}." if said else ""
-
-
-def acknowledgement(data: StudyData) -> str:
-    """Return the testbed's sentence if a driver or a node of the study was there, else an empty text."""
-    places = {name: data.sheet.get(name) for name in _PLACES}
-    sessions = [{**each, "command": None} for each in places["sessions"] or []]
-    machines = orjson.dumps({**places, "sessions": sessions}, default=str).decode()
-    nodes = " ".join(map(str, data.runs["nodes"].dropna().unique()))
-    return GRID5000 if _NODE.search(f"{machines} {nodes}") else ""

@@ -26,6 +26,10 @@ from study.text import count
 
 MOST_COMPARED = 40
 """Workloads per scale, those with the most runs, among which the most alike pair is looked for."""
+NOT_GROWN = (
+    "No two scales ran with equal env steps per runner: in weak scaling the batch grows with the runners, and nothing "
+    "else does."
+)
 _NAMES = {field: place.rpartition(".")[2] for field, place in SETTINGS.items()}
 """Field of a fingerprint -> the parameter that a space gives for it."""
 SQUARE = {
@@ -81,9 +85,9 @@ class Refusal:
         sentence: The parts in a sentence; empty without them.
     """
 
-    first: Cell | None
-    second: Cell | None
     reason: str
+    first: Cell | None = None
+    second: Cell | None = None
     missing: tuple[Cell, ...] = ()
     command: str = ""
     parts: Mapping[str, Estimate] = field(default_factory=dict)
@@ -176,11 +180,10 @@ def refusals(
 ) -> tuple[Refusal, ...]:
     """Return the comparisons between scales that are refused.
 
-    1. Nothing to compare: no measured run, one run, or one scale.
-    2. A scale that shares no workload with the smallest one: told for the most alike pair of cells. In weak scaling
-       only where no two scales share one, with the cell that would be the partner.
-    3. In strong scaling, the corners of a complete n x batch square (smallest batch at the smallest scale against the
-       largest at the largest): comparable along its sides only, and decomposed.
+    1. Nothing to compare: no measured run, one run, or one scale; in weak scaling no two scales of equal work.
+    2. In strong scaling a scale that shares no workload with the smallest one: told for the most alike pair of cells.
+    3. There too, the corners of a complete n x batch square (smallest batch at the smallest scale against the largest
+       at the largest): comparable along its sides only, and decomposed.
 
     Args:
         measured: Selected runs, with the column `key` of equal workload.
@@ -201,58 +204,46 @@ def refusals(
     if kind == "weak":
         # That a study did not grow its batch is no confound: told once, where there is no weak scaling at all.
         shared = sum(map(len, keys.values())) > len(set().union(*keys.values()))
-        apart = [] if shared else scales[1:2]
-    else:
-        apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
-    pairs = [_most_alike(present, scales[0], scale, kind) for scale in apart]
-    pairs += squares(present) if kind == "strong" else []
-    return tuple(_refusal(measured, present, *pair, kind, run) for pair in pairs)
+        return () if shared else (Refusal(reason=NOT_GROWN),)
+    apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
+    pairs = [*(_most_alike(present, scales[0], scale) for scale in apart), *squares(present)]
+    return tuple(_refusal(measured, present, *pair, run) for pair in pairs)
 
 
 def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int], run: Rerun) -> Refusal:
     if not present:
-        others = ", ".join(f"{count:,} {reason}" for reason, count in excluded.items()) or "there is none at all"
-        reason = f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
-        return Refusal(first=None, second=None, reason=reason)
+        others = ", ".join(f"{number:,} {reason}" for reason, number in excluded.items()) or "there is none at all"
+        return Refusal(
+            reason=f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
+        )
     cell = max(present, key=lambda each: each.n)
     other = replace(cell, num_env_runners=2 * cell.num_env_runners, n=0)
-    n = sum(each.n for each in present)
-    runs = "one measured run" if n == 1 else f"{n} measured runs"
     reason = (
-        f"There is one scale only ({cell.name}; {runs}): efficiency needs two at equal workload. What can be shown is "
-        "the time of an iteration and its phases."
+        f"There is one scale only ({cell.name}; {count(sum(each.n for each in present), 'measured run')}): efficiency "
+        "needs two at equal workload. What can be shown is the time of an iteration and its phases."
     )
-    return Refusal(first=cell, second=None, reason=reason, missing=(other,), command=run.command((cell, other)))
+    return Refusal(first=cell, reason=reason, missing=(other,), command=run.command((cell, other)))
 
 
-def _most_alike(present: Iterable[Cell], small: int, large: int, kind: Literal["strong", "weak"]) -> tuple[Cell, Cell]:
+def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, Cell]:
     """Return a cell of each scale whose fingerprints differ in the fewest fields; with more runs on a tie."""
-    growing = (BATCH,) if kind == "weak" else ()
     ones, others = (
         sorted((cell for cell in present if cell.num_env_runners == scale), key=lambda cell: -cell.n)[:MOST_COMPARED]
         for scale in (small, large)
     )
 
     def distance(pair: tuple[Cell, Cell]) -> tuple[int, int, int]:
-        names = [name for name in differing(pair[0].fingerprint, pair[1].fingerprint) if name not in growing]
+        names = differing(pair[0].fingerprint, pair[1].fingerprint)
         return sum(name not in SETTINGS for name in names), len(names), -min(pair[0].n, pair[1].n)
 
     return min(product(ones, others), key=distance)
 
 
-def _refusal(
-    measured: pd.DataFrame,
-    present: tuple[Cell, ...],
-    first: Cell,
-    second: Cell,
-    kind: Literal["strong", "weak"],
-    run: Rerun,
-) -> Refusal:
+def _refusal(measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, second: Cell, run: Rerun) -> Refusal:
     """Return why two cells are not compared."""
     difference = differing(first.fingerprint, second.fingerprint)
     told = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
-    listed = f": besides the runners they differ in {'; '.join(told)}" if told else ""
-    start = f"{first.name} against {second.name}{listed}."
+    start = f"{first.name} against {second.name}: besides the runners they differ in {'; '.join(told)}."
     if foreign := [name for name in difference if name not in SETTINGS]:
         alike = "with one engine, on" if ENGINE in foreign else "on"
         names = ", ".join(foreign)
@@ -261,18 +252,6 @@ def _refusal(
             f"{alike} the same hardware, with the same code and versions."
         )
         return Refusal(first=first, second=second, reason=reason)
-    if kind == "weak":
-        if first.train_batch_size is None:
-            return Refusal(first=first, second=second, reason=f"{start} The batch is not known.")
-        batch = round(first.train_batch_size * second.num_env_runners / first.num_env_runners)
-        grown = replaced(first.fingerprint, (), {BATCH: batch})
-        partner = replace(second, train_batch_size=batch, fingerprint=grown, n=0)
-        reason = (
-            f"{start} In weak scaling the batch grows with the runners and nothing else does; the partner of "
-            f"{first.name} is {partner.name}."
-        )
-        command = run.command((partner,))
-        return Refusal(first=first, second=second, reason=reason, missing=(partner,), command=command)
     there = {(cell.num_env_runners, cell.fingerprint) for cell in present}
     others = (
         replace(first, num_env_runners=second.num_env_runners, n=0),

@@ -77,7 +77,7 @@ def evaluate(
         typer.Option(
             metavar="[FILE]",
             help="Film the first 3 episodes, 20 s at most, as .mp4 or .gif, with a picture beside it; without a name "
-            "in the study's clips/, for its report and MLflow.",
+            "in the study's clips/, for MLflow.",
         ),
     ] = None,
     as_json: AsJson = False,

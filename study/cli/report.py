@@ -8,7 +8,7 @@ import typer
 
 from analysis.load import open_study
 from analysis.opened import Study
-from analysis.report import PAGE, find_clip, make_report, parse_formats, write
+from analysis.report import PAGE, make_report, parse_formats, write
 from study.cli.display import print_answer
 from study.console import say, terminal
 from study.options import command_app, examples
@@ -48,8 +48,7 @@ def report(
     data = open_study(study, study=name)
     if out is None:
         out = folder.report if folder else folder_of_experiment(data.name)
-    clip = None if folder is None else find_clip(folder.path, str(data.sheet.get("study_id")))
-    made = make_report(Study(data), clip=clip, price_per_cpu_hour=price_per_cpu_hour)
+    made = make_report(Study(data), price_per_cpu_hour=price_per_cpu_hour)
     files = write(made, out, chosen)
     console, page = terminal(), next((file for file in files if file.name == PAGE), None)
     print_answer(console, made.answer)

@@ -127,8 +127,7 @@ class Plan:
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
         """Return what trials have in common that can go on in each other's processes; None where each needs its own.
 
-        Of cells these are trials of as many runners and learners, one after another: between them the runner processes
-        get new environments and a new policy, which takes a second instead of a start.
+        Of cells these are trials of as many runners and learners, one after another.
         """
         if self.needs(request).cell is not None:
             return request.num_env_runners, request.num_learners

@@ -61,7 +61,7 @@ def _above(floor: float | None, value: float | None) -> bool:
 LEFT_OUT: tuple[Row, ...] = (
     ("holdup", lambda s: s.algorithm != "PPO", "a hold-up study needs PPO, not {s.algorithm}", _REMOVE),
     ("learner", lambda s: s.traits.asynchronous and s.learner == "fused",
-     "learner: fused has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
+     "has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
     ("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}", "Set execution: real."),
     ("exclusive", lambda s: s.execution == "emulated", "protects a clock, and emulated trials have none",
      "Remove it, or set execution: real."),

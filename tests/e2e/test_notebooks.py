@@ -1,9 +1,7 @@
-"""The notebooks show what they were committed with, run on a study of any kind, and quote no number in their prose.
+"""The notebooks run on a study of any kind, begin with its answer, and quote no number in their prose.
 
-Words are compared exactly and numbers to one in the last printed digit, or to a thousandth: the last digits of a
-float, and the place at which an optimiser stops, differ between machines. Of a picture the words are compared; its
-numbers stand in the text beside it. After a change of what a notebook shows, `python -m tests.e2e.test_notebooks` runs
-the notebooks and keeps what they show.
+After a change of what a notebook shows, `python -m tests.e2e.test_notebooks` runs the notebooks and keeps what they
+show.
 """
 
 import ast
@@ -21,10 +19,7 @@ ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 NOTEBOOKS = sorted(path.name for path in ANALYSIS.glob("*.ipynb"))
 OF_ANY_STUDY = ("learning.ipynb", "scaling.ipynb")
 STUDIES = {"search": "example_coinrun", "throughput": "example_throughput", "holdup": "example_study"}
-SHOWN = ("text/plain", "text/html", "text/markdown", "image/svg+xml")
-"""Kinds of output that are compared."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
-TEXT = re.compile(r"<(?:text|title|desc)\b[^>]*>(.*?)</(?:text|title|desc)>", re.DOTALL)
 
 
 def code_cells(book):
@@ -33,17 +28,6 @@ def code_cells(book):
 
 def read(name):
     return nbformat.read(ANALYSIS / name, as_version=4)
-
-
-def shown(book):
-    """Return what a reader sees of each cell: where there is HTML, nobody sees the plain text."""
-    seen = []
-    for cell in code_cells(book):
-        kinds = {kind: text for output in cell.outputs for kind, text in output.get("data", {}).items()}
-        if {"text/html", "image/png"} & kinds.keys():
-            kinds.pop("text/plain", None)
-        seen.append({kind: text for kind, text in kinds.items() if kind in SHOWN})
-    return seen
 
 
 def execute(book):
@@ -56,44 +40,6 @@ def execute(book):
         if cell.cell_type == "code":  # Optuna, which checks a certificate's proposals, imports tqdm
             cell.outputs = [each for each in cell.outputs if "TqdmWarning" not in each.get("text", "")]
     book.metadata = kept[1]
-
-
-def unit(number):
-    """Return what the last printed digit of a number stands for."""
-    digits, _, exponent = number.replace(",", "").partition("e")
-    return 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
-
-
-def assert_alike(kind, before, after):
-    if kind == "image/svg+xml":
-        before, after = ("\n".join(TEXT.findall(each)) for each in (before, after))
-    words = [[" ".join(part.split()) for part in NUMBER.split(each)] for each in (before, after)]
-    assert words[1] == words[0]
-    for old, new in zip(NUMBER.findall(before), NUMBER.findall(after), strict=True):
-        values = [float(each.replace(",", "")) for each in (old, new)]
-        assert abs(values[0] - values[1]) <= max(1.01 * unit(old), 1.01 * unit(new), abs(values[0]) / 1000), (old, new)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "alike"),
-    [
-        ("2.71 [2.60, 2.81] (n=5)", "2.72 [2.60, 2.80] (n=5)", True),
-        ("1,234 steps", "1,235 steps", True),
-        ("2.71 [2.60, 2.81]", "2.73 [2.60, 2.81]", False),
-        ("n = 5", "n = 7", False),
-        ("faster", "slower", False),
-    ],
-)
-def test_outputs_are_alike_up_to_the_last_printed_digit(before, after, alike):
-    pictures = [
-        f'<svg><path d="M {len(text)} 1"/><text x="{len(text)}">{text}</text></svg>' for text in (before, after)
-    ]
-    for kind, both in (("text/plain", (before, after)), ("image/svg+xml", pictures)):
-        if alike:
-            assert_alike(kind, *both)
-        else:
-            with pytest.raises(AssertionError):
-                assert_alike(kind, *both)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -123,21 +69,6 @@ def test_the_table_that_people_come_for_is_the_first_after_the_answer():
     sentence = analysis.open(ANALYSIS / "example_throughput").answer().sentence
     assert sentence in answer.outputs[0]["data"]["text/html"]
     assert "speed-up" in table.outputs[0]["data"]["text/html"]
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_shows_what_it_was_committed_with(name):
-    book = read(name)
-    kept = shown(book)
-    assert any(kept), "the outputs are kept in the repository"
-    execute(book)
-    for cell, before, after in zip(code_cells(book), kept, shown(book), strict=True):
-        assert after.keys() == before.keys(), cell.source
-        for kind in after:
-            assert_alike(kind, before[kind], after[kind])
-        for output in cell.outputs:
-            assert output.output_type in ("execute_result", "display_data"), output
 
 
 @pytest.mark.minutes

@@ -118,7 +118,7 @@ def test_commands_on_a_stranger_s_study_unpickle_nothing(published, tmp_path):
     commands = [
         ["certificate", "verify", str(published)],
         ["export", str(published), "--scale", "46"],
-        ["report", str(published), "--format", "md", "--out", str(tmp_path / "report")],
+        ["report", str(published), "--format", "csv", "--out", str(tmp_path / "report")],
         ["status", str(published)],
     ]
     place = tmp_path / "place"

@@ -1,17 +1,14 @@
 """A space that names a script: the script's values, what the study sets, and what only the script may say."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from study.designs.search.worth import merit
 from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
 from study.planning.guess import guess_trial
 from study.planning.needs import execution_of
-from study.records.ledger import best_per_scale
 from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
@@ -57,16 +54,6 @@ def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> N
     assert read_again(spec) == spec
     other = script_spec(facts(source={"file": "my_train.py", "sha256": "1" * 64}))
     assert other.digest() != spec.digest()
-
-
-def test_a_schedule_of_the_script_gives_way_to_a_value_and_its_end() -> None:
-    found = facts(**SCHEDULED, **APPO)
-    spec = script_spec(found, **one_runner(lr=0.01, lr_end_fraction=0.1))
-    assert {name: runnable(spec, {"num_env_runners": 1})[name] for name in ("lr", "lr_end_fraction")} == {
-        "lr": 0.01,
-        "lr_end_fraction": 0.1,
-    }
-    assert "lr" not in runnable(script_spec(found, **one_runner()), {"num_env_runners": 1})
 
 
 def test_a_person_writes_no_facts() -> None:
@@ -120,15 +107,3 @@ def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
     assert resumed_identity(folder, script_spec(), options).name == "demo"
     with pytest.raises(RecordError, match=r"needs the script that the study was started with, got .*values"):
         resumed_identity(folder, script_spec(other), options)
-
-
-def test_without_scores_returns_are_compared_as_they_are() -> None:
-    spec = script_spec()
-    assert not spec.is_scored
-    rows = [
-        SimpleNamespace(status=status, summary={"score": None, "final_return": final}, num_env_runners=1, trial=trial)
-        for trial, (status, final) in enumerate([("finished", -900.0), ("finished", -150.0), ("failed", None)])
-    ]
-    assert best_per_scale(rows) == {1: rows[1]}  # type: ignore[arg-type]
-    worth = [merit(spec, each) for each in rows]  # type: ignore[arg-type]
-    assert worth[1] > worth[0] > worth[2] == 0

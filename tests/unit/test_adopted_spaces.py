@@ -58,13 +58,6 @@ def test_a_schedule_is_not_varied_and_what_tune_would_choose_is_said():
     assert "`lr` follows the script's schedule" in text and "`broadcast_interval` and `gamma`" in text
 
 
-def test_a_batch_smaller_than_all_environments_is_no_baseline():
-    known = facts(values={**VALUES, "train_batch_size": 60, "minibatch_size": 30})
-    spec = read_back(space_text(known, config="my_train.py", runners=(1, 46)), known)
-    assert set(spec.tuned) == {"train_batch_size", "lr"} and spec.tuned["train_batch_size"].low == 92
-    assert spec.search.baselines[0].parameters == {"lr": 0.0009}
-
-
 def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_is_not_varied():
     of_dqn = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr", "gamma")}
     known = facts(algorithm="DQN", base_algorithm="DQN", values={**of_dqn, "train_batch_size": 32})

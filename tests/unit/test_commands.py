@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
+from study.records.log import RecordLog
 from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 
@@ -36,6 +37,21 @@ def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, c
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
+
+
+@pytest.mark.parametrize(("words", "code"), [(["run", "a.yaml"], 2), (["run", "a.yaml", "--resume"], 75)])
+def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, monkeypatch, words, code):
+    monkeypatch.setattr("sys.argv", ["run_study.py", *words])
+
+    def full():
+        with RecordLog(tmp_path / "records.jsonl") as log, monkeypatch.context() as disk:
+            disk.setattr("os.write", lambda *_: 0)
+            log.append(synthetic.opened())
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
 
 
 def test_a_python_without_docstrings_is_refused():

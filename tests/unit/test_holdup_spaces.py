@@ -1,6 +1,8 @@
 """Hold-up spaces that are refused, with what would be enough; rules, and the settings that they stand for."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from study.adopted.loading import load_space
 from study.designs.holdup.arms import default_setting, fixed_rivals, scaled_rivals
@@ -34,35 +36,36 @@ def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number
     assert len({space.search.sampler_seed for space in spaces}) == 4
 
 
-@pytest.mark.parametrize("scale", [1, 2, 4])
-def test_a_sampled_batch_is_a_multiple_of_the_lanes_inside_its_range(scale):
-    narrow = spec(parameters__num_envs_per_env_runner=8, parameters__train_batch_size={"low": 195, "high": 300})
-    for batch in range(195, 301):
-        found = rounded(narrow, {"num_env_runners": scale, "train_batch_size": batch, "lr": 1e-3})["train_batch_size"]
-        assert found % (8 * scale) == 0
-        assert 195 <= found <= 300
+@settings(deadline=None)
+@given(
+    name=st.sampled_from(["train_batch_size", "steps_per_env_runner"]),
+    scales=st.lists(st.integers(1, 46), min_size=1, max_size=3, unique=True),
+    num_envs=st.integers(1, 8),
+    low=st.integers(1, 300),
+    drawn=st.floats(0, 1),
+)
+def test_what_is_sampled_becomes_a_multiple_of_the_lanes_inside_its_range(name, scales, num_envs, low, drawn):
+    """Every lane delivers the same number of steps, at every scale, also of a setting that was rounded before."""
+    low = max(low, num_envs * max(scales)) if name == "train_batch_size" else max(low, num_envs)
+    high = low + num_envs * max(scales) + 50
+    own = {
+        "num_env_runners": scales,
+        "num_envs_per_env_runner": num_envs,
+        name: {"low": low, "high": high},
+        "lr": [1, 2],
+    }
+    space_of = spec(parameters={**own, "minibatch_size": 1}, budget__env_steps=10**7)
+    value = low + round(drawn * (high - low))
+    for scale in space_of.scales:
+        found = rounded(space_of, {"num_env_runners": scale, name: value, "lr": 1})
+        lanes = num_envs * (scale if name == "train_batch_size" else 1)
+        assert found[name] % lanes == 0 and low <= found[name] <= high
+        assert abs(found[name] - value) <= lanes
+        steps = runnable(space_of, found)["train_batch_size"]
+        assert steps == found[name] * (1 if name == "train_batch_size" else scale)
 
 
 RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "lr": 1e-3}
-
-
-def test_a_sampled_share_is_a_multiple_of_the_lanes_of_a_runner_at_every_scale():
-    wanted = spec(
-        parameters={
-            "num_env_runners": [1, 7, 46],
-            "num_envs_per_env_runner": 4,
-            "steps_per_env_runner": {"low": 30, "high": 211, "log": True},
-            "lr": {"low": 1e-4, "high": 1e-2},
-        }
-    )
-    for scale in wanted.scales:
-        for steps in (30, 33, 101, 211):
-            rule = rounded(wanted, {"num_env_runners": scale, "steps_per_env_runner": steps, "lr": 1e-3})
-            assert rule["steps_per_env_runner"] % 4 == 0
-            assert 30 <= rule["steps_per_env_runner"] <= 211
-            assert abs(rule["steps_per_env_runner"] - steps) < 4
-            again = runnable(wanted, rule)
-            assert again["train_batch_size"] == rule["steps_per_env_runner"] * scale
 
 
 def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():

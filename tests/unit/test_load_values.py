@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import load
-from analysis.fingerprint import common, effective_part, fingerprint, node_types
+from analysis.fingerprint import common, fingerprint
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.frames import frame_of
 from study.errors import RecordError
@@ -96,16 +96,6 @@ def test_a_trial_that_never_came_up_belongs_to_the_workload_of_those_that_did(tm
     assert runs.loc[1, "fingerprint"] == runs.loc[0, "fingerprint"]
     assert runs.loc[2, "fingerprint"] != runs.loc[0, "fingerprint"]
     assert runs.loc[1, "learner_threads"] is pd.NA
-
-
-def test_grid5000_clusters_are_told_apart():
-    names = ["paravance-12.rennes.grid5000.fr", "paravance-3.rennes.grid5000.fr"]
-    assert node_types(names, oar=False) == ["paravance"]
-    assert node_types([*names, "gros-7.nancy.grid5000.fr"], oar=False) == ["gros", "paravance"]
-    assert node_types(["worker-4", "ip-10-0-0-1"], oar=False) == []
-    assert effective_part({"hostnames": ["gros-7"]}, {"scheduler": {"name": "oar", "job": "1"}}) == {
-        "node_type": ["gros"]
-    }
 
 
 def test_absent_is_na_and_never_zero():

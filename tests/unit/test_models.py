@@ -264,16 +264,6 @@ def test_a_law_agrees_with_a_second_implementation(law, theta):
     assert fit.single == pytest.approx(found[0], rel=0.02)
 
 
-def test_blocks_that_differ_in_speed_do_not_widen_a_law():
-    rng, blocks = np.random.default_rng(5), np.tile([1, 2, 3], 7)
-    truth = 1000 * amdahl(SCALES_OF_LAWS, 0.1) * np.array([1.0, 1.4, 0.7])[blocks - 1]
-    fit = fit_law(amdahl, SCALES_OF_LAWS, disturbed(rng, truth, 0.01), blocks.tolist())
-    found, whole = fit.unknown(0, most=1.0), fit_law(amdahl, SCALES_OF_LAWS, truth, ALONE).unknown(0, most=1.0)
-    assert found.low < 0.1 < found.high and found.n == 3
-    assert found.high - found.low < (whole.high - whole.low) / 4
-    assert fit.degrees == 21 - 2 - 2
-
-
 def test_laws_never_leave_their_constraints():
     with pytest.raises(AnalysisError, match="at least 3 different"):
         fit_law(usl, [1, 2], [100, 180], [1, 1])
@@ -282,14 +272,6 @@ def test_laws_never_leave_their_constraints():
     # 2.92x on 2 nodes: the law cannot give it, and the fit lies apart from the runs in place of a negative fraction.
     fit = fit_law(amdahl, [1, 1, 2, 2], [100, 101, 292, 293], [1, 2, 1, 2])
     assert fit.unknown(0, most=1.0).value == pytest.approx(0, abs=1e-9)
-
-
-def test_amdahl_of_two_exact_points_is_karp_and_flatts_fraction():
-    # S(2) = 1.95 and S(8) = 5.9: the serial fractions that their formula gives, (1/S - 1/p) / (1 - 1/p).
-    for speed_up, p in ((1.95, 2), (5.9, 8)):
-        found = fit_law(amdahl, [1, p], [1, speed_up], [1, 1]).unknown(0, most=1.0)
-        assert found.value == pytest.approx((1 / speed_up - 1 / p) / (1 - 1 / p), rel=1e-5)
-        assert not found.has_interval  # as many runs as unknowns
 
 
 # --- the error where a number of runners is held out --------------------------------------------------------------
@@ -331,12 +313,6 @@ def frame(*changes):
     """Return runs in environments that wait; `workload` of a change are entries of its fingerprint."""
     rows = [{"runners": 2, "batch": 800} | change for change in (changes or ({},))]
     return as_frame([tables_data.run(0, **row | {"workload": WAITING | row.get("workload", {})}) for row in rows])
-
-
-def test_no_model_is_fitted_to_runs_whose_times_or_phases_are_not_known():
-    others = ({"status": "failed"}, {"timing": "oversubscribed"}, {"timing": None}, {"learning_time_s": None})
-    assert [len(group) for group in from_runs(frame({}, {}, *others))] == [2]
-    assert from_runs(frame().iloc[:0]) == []
 
 
 def test_a_workload_is_what_the_model_does_not_take_as_a_number():

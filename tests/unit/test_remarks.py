@@ -28,18 +28,6 @@ def test_trials_without_a_core_for_each_process_say_why():
     assert "--set execution=emulated" in line
 
 
-def test_a_ray_that_claims_more_cpus_than_there_are_is_told_with_the_option():
-    (line,) = said(spec(execution="real", parameters__num_env_runners=[1]), cpus=50, address="10.0.0.1")
-    assert line.startswith("Oversubscribed: trials of 1 runners (10.0.0.1: Ray hands out 50 CPUs, 2 cores).")
-    assert "--num-cpus" in line
-
-
-@pytest.mark.parametrize(("address", "way"), [(LOCAL, "without `nice`"), ("10.0.0.1", "RAY_worker_niceness=0")])
-def test_niceness_is_told_with_the_way_out(address, way):
-    (line,) = said(spec(), cpus=5, cores=5, address=address, niceness=15)
-    assert "at nice 15" in line and way in line
-
-
 LARGER = {"parameters__train_batch_size": {"low": 64, "high": 5000}, "budget__env_steps": 4000}
 
 

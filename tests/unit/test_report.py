@@ -1,7 +1,10 @@
 """The report by value: the answer first, at most five tables and five figures, safe text, files that stand alone."""
 
 import csv
+import os
 import re
+import subprocess
+import sys
 from html import unescape
 from html.parser import HTMLParser
 
@@ -11,28 +14,19 @@ import pytest
 
 from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
-from analysis.film import FilmFacts, Shot
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import Report, find_clip, make_report, to_html, write
-from analysis.report.clip import MAX_BYTES
-from analysis.report.content import GRID5000, MOST, acknowledgement
+from analysis.report import Report, make_report, to_html, write
+from analysis.report.content import MOST
 from analysis.tables.table import Table, TableColumn, without_rows
-from study.errors import AnalysisError
-from tests.examples import example
+from tests.examples import ANALYSIS, example
 from tests.planted import Truth, planted_folder
-from tests.unit.tables_data import study
 from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 MOST_WORDS = 2_500
 EXAMPLES = ("example_throughput", "example_study", "example_table")
-
-
-def data(rows=({"status": "finished", "timing": "measured"},), **changes):
-    runs = [{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)]
-    return study(runs, **{"name": "demo", "sheet": {}, **changes})
 
 
 def table(key, conclusion="It is so.", **more):
@@ -143,19 +137,6 @@ def test_the_page_of_an_example_is_short(name):
     assert 1 <= page.count('class="picture"') <= MOST
 
 
-@pytest.mark.parametrize(
-    ("sheet", "nodes", "thanked"),
-    [
-        ({}, "gros-1.nancy.grid5000.fr, gros-2.nancy.grid5000.fr", True),
-        ({"sessions": [{"cluster": {"nodes": [{"address": "gros-1.nancy.grid5000.fr"}]}}]}, None, True),
-        ({"hardware": {"hostname": "node.grid5000.fr.example.org"}}, None, False),
-        ({"description": "meant for gros-1.nancy.grid5000.fr"}, None, False),
-    ],
-)
-def test_the_testbed_is_acknowledged_where_a_node_is_from_there(sheet, nodes, thanked):
-    assert acknowledgement(data([{"status": "finished", "nodes": nodes}], sheet=sheet)) == (GRID5000 if thanked else "")
-
-
 def test_names_and_reasons_are_text_and_never_elements():
     hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
     facts = tuple(Fact(role=role, text=HOSTILE) for role in ("answer", "support", "unknown", "limit"))
@@ -224,65 +205,9 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
 
 
-def test_a_folder_that_cannot_be_written_is_told(small, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AnalysisError, match=r"must be writable.*--out"):
-        write(small, tmp_path / "file", ("csv",))
-
-
-# --- the film in the report ---------------------------------------------------------------------------------------
-
-SHOT = Shot(episode=0, seed=5, episode_return=-74.0, num_steps=75, num_frames=76, whole=True)
-FACTS = FilmFacts(
-    file="best.gif",
-    study_id="abc",
-    trial=7,
-    environment="Acrobot-v1",
-    deterministic=True,
-    evaluation_seed=10_000,
-    fps=15.0,
-    shots=(SHOT, replace(SHOT, episode=1, episode_return=-91.0, whole=False)),
-)
-
-
-def put_clip(folder, facts=FACTS, film=b"GIF89a..."):
-    clips = folder / "clips"
-    clips.mkdir()
-    (clips / facts.file).write_bytes(film)
-    facts.write(clips / facts.file)
-    return folder
-
-
-def test_the_page_holds_the_film_and_asks_for_nothing(tmp_path):
-    clip = find_clip(put_clip(tmp_path), "abc")
-    assert clip.caption == (
-        "The first 2 greedy episodes of trial 7 in Acrobot-v1, evaluation seed 10000; returns -74 and -91. The last "
-        "one is not shown to its end. Single episodes: an impression, no result."
-    )
-    report = build([table("T8")], [], clip=clip)
-    outline = Outline(to_html(report))
-    assert outline.faults == []
-    assert [each[:22] for each in outline.asks if not each.startswith("#")] == ["data:image/gif;base64,"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "film", "why"),
-    [
-        (FACTS, b"<svg onload=alert(1)>", "must be a .gif, got another content"),
-        (FACTS, b"GIF8" + b"\0" * MAX_BYTES, "must have at most 2 MB"),
-        (replace(FACTS, study_id="other"), b"GIF8", "must show this study, got other"),
-    ],
-)
-def test_what_is_no_film_of_this_study_is_left_out_and_said(tmp_path, facts, film, why):
-    clip = find_clip(put_clip(tmp_path, facts, film), "abc")
-    assert why in clip.missing
-    report = build([table("T8")], [], clip=clip)
-    assert why in to_html(report)
-    assert "data:image/gif" not in to_html(report)
-
-
-def test_facts_lead_to_no_file_elsewhere_and_without_them_there_is_no_film(tmp_path):
-    assert find_clip(tmp_path, "abc") is None
-    file = put_clip(tmp_path) / "clips" / "best.json"
-    file.write_text(file.read_text().replace('"best.gif"', '"../../secret.gif"'))
-    assert "no film: '../../secret.gif'" in find_clip(tmp_path, "abc").missing
+def test_a_figure_is_drawn_whatever_the_surroundings_ask_of_matplotlib():
+    code = "import sys, analysis; assert analysis.open(sys.argv[1]).plot('score').to_png()"
+    words = [sys.executable, "-W", "error", "-c", code, str(ANALYSIS / "example_coinrun")]
+    surroundings = os.environ | {"MPLBACKEND": "module://of.another.program"}
+    done = subprocess.run(words, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

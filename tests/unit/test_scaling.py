@@ -1,6 +1,5 @@
 """Speed-up, phases, steps to the target, refusals and the decomposition, by value and by their properties."""
 
-import json
 import re
 from collections import Counter
 
@@ -13,11 +12,10 @@ from scipy import stats
 
 from analysis.estimates.settings import settings_of
 from analysis.estimates.targets import BEFORE, targets_of, watched
-from analysis.fingerprint import differing, labels
+from analysis.fingerprint import differing
 from analysis.scaling.blocks import product_of, ratio_of_totals
 from analysis.scaling.clock import Names, cells, phases, scaling
 from analysis.scaling.selection import select
-from study.errors import AnalysisError
 from study.statistics import Estimate, restricted_mean
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 from tests.unit import tables_data
@@ -121,19 +119,6 @@ def test_without_common_seeds_the_cells_are_independent_samples():
     assert speed_up.method.startswith("Welch") and speed_up.n == 7
 
 
-@pytest.mark.parametrize(
-    ("rows", "value", "interval"),
-    [
-        ([run(1, 10.0, seed=1), run(2, 4.0, seed=1), run(2, 9.0, seed=2)], 2.5, False),  # one common block is a pair
-        ([run(n, 10.0 / n * f, seed=None) for n in (1, 2) for f in (1.0, 1.1, 0.95)], 2.0, True),  # never a pair
-    ],
-)
-def test_a_pair_needs_a_common_seed(rows, value, interval):
-    speed_up = one(strong(made(*rows)), "speed_up", num_env_runners=2)
-    assert speed_up.value == pytest.approx(value) and speed_up.has_interval == interval
-    assert speed_up.method.startswith("Welch") == interval
-
-
 def test_a_rate_is_total_over_total():
     # 4 iterations of 1 s and 12 of 3 s: 16,000 steps in 40 s, not the mean of 1000 and 333.
     found = rates(made(run(1, 1.0), run(1, 3.0, iterations=12, seed=2), run(2, 1.0), run(2, 1.0, seed=2)))
@@ -200,11 +185,6 @@ def test_where_environments_wait_there_is_no_efficiency_per_cpu():
     found = strong(made(*rows))
     assert values(found, "efficiency_per_runner") == pytest.approx([1, 1, 1])
     assert not every(found, "efficiency_per_cpu") and not every(found, "marginal_efficiency")
-
-
-def test_oversteps_of_the_batch_are_estimated():
-    found = strong(made(run(1, 4.0), run(46, 1.0, timed_env_steps=4 * 1012)))
-    assert values(found, "work_ratio") == pytest.approx([1, 1.012])
 
 
 WEAK = Truth(cells=((1, 256), (2, 512), (4, 1024), (4, 256)), **QUIET)
@@ -284,15 +264,6 @@ def test_where_there_is_nothing_to_compare_it_says_so(rows, reason):
     for result in (strong(frame), weak(frame)):
         (refusal,) = result.refusals
         assert result.rows == () and re.search(reason, refusal.reason)
-
-
-def test_differing_fields_are_told_by_their_dotted_names():
-    one = json.dumps({"environment": {"id": "A", "kwargs": {}}, "lr": 1.0})
-    two = json.dumps({"environment": {"id": "B", "kwargs": {}}, "lr": 1.0, "smt": False})
-    assert differing(one, two) == {"environment.id": ("A", "B"), "smt": ("absent", False)}
-    assert labels([one, two]) == ["environment A", "environment B, smt False"]
-    with pytest.raises(AnalysisError, match="must be the JSON text of an object"):
-        differing("[]", one)
 
 
 @settings(max_examples=8, deadline=None)
@@ -380,16 +351,6 @@ def test_phases_are_those_planted():
     assert found["share_sample"] == pytest.approx((1.2 * mean + 0.01) / iteration)
 
 
-def test_no_number_of_runners_gives_more_than_the_bound():
-    truth = Truth(cells=((4, 2048),), **QUIET)
-    found = phases(planted(truth))
-    fixed = truth.iteration_s(4, 2048) - 1.2 * truth.mean_runner_s(4, 2048)
-    assert one(found, "fixed_share").value == pytest.approx(fixed / truth.iteration_s(4, 2048))
-    bound = one(found, "most_speed_up", basis="extrapolated")
-    assert bound.value == pytest.approx(truth.iteration_s(4, 2048) / fixed)
-    assert all(truth.rate(n, 2048) < bound.value * truth.rate(4, 2048) for n in (8, 64, 512))
-
-
 # --- steps to the target ------------------------------------------------------------------------------------------
 
 LEARN = Truth(
@@ -421,13 +382,6 @@ def test_steps_time_and_cost_to_target():
     assert targets(early) == found
 
 
-def test_two_trials_of_one_setting_scale_and_seed_are_one():
-    frame = planted(LEARN)  # the failed trial has the seed of another one
-    (base,) = every(targets(frame), "steps_to_target", num_env_runners=2)
-    assert (base["estimate"].n, base["n_failed"]) == (5, 1)
-    assert [len(each.runs) for each in settings_of(pd.concat([frame, frame], ignore_index=True))] == [5, 5, 5]
-
-
 def test_the_restricted_mean_is_kaplan_meiers_and_its_interval_a_bootstrap():
     frame = planted(Truth(cells=((2, 1024),), blocks=8, budget_steps=20_000, steps_noise=0.5, **QUIET), seed=2)
     (row,) = every(targets(frame), "steps_to_target")
@@ -438,23 +392,6 @@ def test_the_restricted_mean_is_kaplan_meiers_and_its_interval_a_bootstrap():
     found = row["estimate"]
     assert found.value == pytest.approx(restricted_mean(times, reached, horizon=horizon))
     assert found.low < found.value < found.high and found.n == 8
-
-
-def test_only_measured_clocks_on_one_kind_of_hardware_give_times():
-    frame = planted(Truth(cells=((2, 1024), (4, 1024)), blocks=4, **QUIET))
-    moved, emulated = (frame["num_env_runners"] == 4) & (frame["seed"] == 3), frame["seed"] == 4
-    frame["fingerprint"] = [
-        fingerprint(1024, cpu_model="Faster" if far else "Planted CPU", execution="emulated" if near else "real")
-        for far, near in zip(moved, emulated, strict=True)
-    ]
-    frame.loc[moved, "timed_s"] /= 10
-    frame.loc[emulated, "timed_s"] *= 10
-    frame.loc[emulated, "timing"] = "emulated"
-    found = targets(frame)
-    for n in (2, 4):
-        steps, time = (one(found, name, num_env_runners=n) for name in ("steps_to_target", "time_to_target_s"))
-        assert steps.n == 4
-        assert time.value == pytest.approx(steps.value / Truth().rate(n, 1024))
 
 
 def test_trainings_of_two_lengths_are_not_pooled():
@@ -503,11 +440,3 @@ def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
     assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen, target=None)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen.iloc[:0], target=450.0)[BEFORE].tolist() == [0, 0]
-
-
-def test_seeds_that_settings_were_chosen_by_are_not_pooled_with_those_of_the_confirmation():
-    frame = planted(Truth(cells=((2, 1024),), blocks=6, **QUIET)).assign(digest="abc", variant="study")
-    result = targets(frame.assign(stage=["race", "search", *["confirm"] * 4]))
-    assert one(result, "steps_to_target").n == 4 and not any("chosen by" in note for note in result.notes)
-    assert sum(result.excluded.values()) == 2
-    assert targets(frame.assign(stage="race")).notes[0].startswith("Runs on seeds that settings were chosen by")

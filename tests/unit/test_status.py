@@ -11,10 +11,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from analysis.status import StatusReader, read_status
-from analysis.status.health import quiet_after_s
 from study.cli.commands import app
 from study.cli.status import show
-from study.errors import RecordError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.ledger import ledger_of
 from study.records.packing import pack
@@ -49,21 +47,6 @@ def rewrite(folder, moments):
     lines = folder.records.read_bytes().splitlines()
     content = [orjson.loads(line) | {"time": moment} for line, moment in zip(lines, moments, strict=True)]
     folder.records.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in content))
-
-
-@pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("nowhere", "Give for instance studies/quickstart."),
-        ("", "Give one of the studies in it, {0}/demo."),
-        ("demi", "Did you mean '{0}/demo'?"),
-        ("demo/study.json", "Give its folder, {0}/demo."),
-    ],
-)
-def test_a_path_without_a_study_is_told_with_a_way_out(folder, name, fix):
-    with pytest.raises(RecordError) as caught:
-        read_status(folder.path.parent / name)
-    assert str(caught.value).endswith(f"Fix: {fix.format(folder.path.parent)}")
 
 
 def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
@@ -142,13 +125,10 @@ def test_the_time_left_is_the_median_of_what_ended(at_work, done):
 def test_silence_far_beyond_the_pace_is_told(at_work):
     synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
     rewrite(at_work, [1_000.0, 1_001.0, 1_041.0, 1_042.0])
-    well, quiet = (read_status(at_work.path, moment=1_042.0 + silence) for silence in (119, 121))
+    well, quiet = (read_status(at_work.path, moment=1_042.0 + silence) for silence in (299, 301))
     assert well.longest_pause_s == 40.0
     assert not any("may hang" in each.text for each in well.advice)
-    assert any(
-        "Nothing was recorded for 121 s; the longest pause so far was 40 s." in each.text for each in quiet.advice
-    )
-    assert (quiet_after_s(None), quiet_after_s(0.1), quiet_after_s(100)) == (300.0, 60.0, 300.0)
+    assert any("Nothing was recorded for 301 s." in each.text for each in quiet.advice)
 
 
 def test_mlflow_lags_by_the_records_after_its_cursor(folder):
@@ -212,17 +192,6 @@ def test_stage_and_plan_of_a_holdup_study(tmp_path):
     begun = read_status(holdup.write_study(tmp_path / "begun", spec, records[: race + 1]).path)
     assert (begun.stage, begun.guessed) == ("race", True)
     assert " of about " in printed(begun, 80)
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_nothing_is_cut_off_or_wider_than_the_terminal(at_work, width):
-    records = [record for number in range(3) for record in synthetic.whole_trial(number)]
-    synthetic.append(at_work, synthetic.opened(), *records, *(synthetic.started(n, runners=46) for n in range(3, 18)))
-    status = read_status(at_work.path)
-    text = printed(status, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text.replace("… and 3 more", "")
-    assert "… and 3 more" in text
 
 
 def test_the_command_answers_and_refuses_and_loads_neither_engines_nor_pandas(folder, tmp_path):

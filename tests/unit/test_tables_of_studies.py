@@ -1,6 +1,5 @@
 """Every table of invented studies: planted numbers, refusals in words, what is shown apart, and what is missing."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -150,16 +149,6 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
             assert each.n_failed == failed, each.key
 
 
-def test_of_equal_returns_the_trial_with_the_fewest_steps_to_the_target_comes_first():
-    rows = [
-        run(number, runners=4, final_return=500.0, env_steps_to_target=steps)
-        for number, steps in enumerate((9, 7, None))
-    ]
-    found = table("trials", [*rows, run(3, runners=4, final_return=501.0)], kind="search")
-    assert found.frame["trial"].tolist() == [3, 1, 0, 2]
-    assert '>Every trial <span class="above">In every row: seed = 1, ' in found.to_html()
-
-
 # --- hold-up ------------------------------------------------------------------------------------------------------
 
 
@@ -192,14 +181,6 @@ def test_the_arms_are_those_of_the_certificate(folder, certified):
         counts = ["n", "n_failed", "n_censored"]
         assert frame.loc[shown, counts].tolist() == [arm[name] for name in counts]
     assert certified.n == sum(arm["n"] for arm in certificate["arms"].values())
-
-
-def test_a_written_certificate_is_read_and_not_made_again(folder, data, tmp_path):
-    certificate = make_certificate(folder)
-    certificate["verdict"]["sentence"] = "was read from the file"
-    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
-    found = table_of("certificate", Study(replace(data, source=str(tmp_path), folder=None)))
-    assert "the chosen setting was read from the file" in found.conclusion
 
 
 def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):

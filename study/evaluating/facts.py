@@ -1,15 +1,14 @@
-"""The facts of a film, beside it in a study's `clips/`: what a report says below it."""
+"""The facts of a film, beside it in a study's `clips/`."""
 
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from study.errors import RecordError
 from study.records.files import write_atomically
 
 BEST = "best"
-"""Name of the film of a study's best policy: the one that its report shows."""
+"""Name of the film of a study's best policy."""
 SUFFIXES = (".mp4", ".gif")
 
 
@@ -48,20 +47,3 @@ class FilmFacts(Struct, frozen=True, kw_only=True):
         path = film.with_suffix(".json")
         write_atomically(path, msgspec.json.format(msgspec.json.encode(self), indent=1))
         return path
-
-    @classmethod
-    def read(cls, path: Path) -> "FilmFacts":
-        """Return what was written.
-
-        Raises:
-            RecordError: It is something else.
-        """
-        try:
-            facts = msgspec.json.decode(path.read_bytes(), type=cls)
-            if Path(facts.file).name != facts.file or Path(facts.file).suffix not in SUFFIXES or not facts.shots:
-                raise ValueError(f"no film: {facts.file!r}")
-        except (OSError, RecursionError, ValueError) as error:
-            got = f"a damaged file ({' '.join(str(error).split())[:100]})"
-            rule, fix = "must say what a film shows", "Film it again."
-            raise RecordError(where=str(path), rule=rule, got=got, fix=fix) from error
-        return facts

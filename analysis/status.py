@@ -1,96 +1,137 @@
 """Where a study stands, while it runs or after: one value from its folder, in about a second. Reads files only.
 
-Imports no engine and neither pandas nor SciPy.
+It looks without touching: a driver that starts at this moment must not find its lock taken by an onlooker. Neither
+pandas nor SciPy is imported.
 """
 
+import contextlib
 import lzma
+import shlex
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from analysis.status import health
-from analysis.status.cautions import cautions
+from analysis.cautions import cautions
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
+from study.harmless import mask_credentials, one_line
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.planning.guess import is_evaluating
-from study.records.folder import StudyFolder, cut_records
+from study.records.folder import StudyFolder, StudyIdentity, cut_records
 from study.records.ledger import Ledger, TrialRow
+from study.records.lock import at_work
 from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
+from study.text import count
 
+Driver = Literal["working", "ended", "gone", "packed"]
+"""`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""
+QUIET_S, QUIET_FACTOR = 300.0, 3.0
+"""Silence that may be a sign that something hangs: so many seconds, and so many times the longest pause so far."""
+MUCH_BEHIND = 1_000
+"""Records: the mirror of a running study sends them in batches, so a few hundred are nothing."""
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
 _DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError)
 """What reading damaged records can raise."""
-ENDS = {
-    "complete": "complete",
-    "until": "at the end of the stage that was asked for",
-    "time budget": "out of time",
-}
+ENDS = {"until": "at the end of the stage that was asked for", "time budget": "out of time"}
 """Reason of a driver's end -> how the study stands, in words; other reasons are words themselves."""
+OF_RUNNING = (
+    *("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing", "summary"),
+)
+"""What JSON tells of a trial under way."""
+
+
+class Mirror(NamedTuple):
+    """How far MLflow has caught up: its address without passwords, records that it lacks, whether it has any."""
+
+    uri: str
+    behind: int
+    begun: bool
+
+
+class Advice(NamedTuple):
+    """What a person should know, and the command that does something about it."""
+
+    text: str
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLeft:
-    """An estimate, and what it rests on: trials left x median duration / trials at a time."""
+    """An estimate, and what it rests on: trials left x median duration / trials at a time.
+
+    Attributes:
+        seconds: That.
+        trials: Trials left; the running ones count with the share that they have to go.
+        median_s: Median duration.
+        n: Ended trials that the median is of.
+        at_a_time: Trials at a time.
+    """
 
     seconds: float
     trials: float
-    """Trials left; the running ones count with the share that they have to go."""
     median_s: float
     n: int
-    """Ended trials that the median is of."""
     at_a_time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a study stands at one moment."""
+    """Where a study stands at one moment.
+
+    Attributes:
+        name: Of the study.
+        folder: Where it is.
+        moment: Seconds since the epoch.
+        driver: What has become of its driver.
+        state: One sentence.
+        complete: Whether the latest driver came to the end of its plan.
+        guessed: Whether the number of planned trials is a guess.
+        stage: Stage that a hold-up study is at; empty for one without stages.
+        num_trials: Planned by the latest driver.
+        counts: finished, failed, interrupted, running -> trials.
+        engine: Of the trials that were built, see `study.engine`.
+        timings: measured, oversubscribed, emulated, tainted -> trials whose clock has its label.
+        per_stage: Stage -> trials ended, failed.
+        running: Trials under way.
+        evaluating: Those of them that play the episodes of an evaluation.
+        best_score: Highest score of a finished trial; None where none has one.
+        sessions: Drivers so far.
+        silence_s: Since the last record; None before the first.
+        longest_pause_s: Between two records of this session; None before there are three.
+        left: How long the rest should take.
+        mirror: How far MLflow is; None for a packed study, which is mirrored to nowhere.
+        problems: What could not be read, and what is shown nevertheless.
+        advice: What a person should know or do, the gravest first.
+    """
 
     name: str
     folder: str
     moment: float
-    """Seconds since the epoch."""
-    driver: health.Driver
+    driver: Driver
     state: str
-    """One sentence."""
     complete: bool
-    """Whether the latest driver came to the end of its plan."""
     guessed: bool
-    """Whether the number of planned trials is a guess."""
     stage: str
-    """Stage that a hold-up study is at; empty for one without stages."""
     num_trials: int
-    """Planned by the latest driver."""
     counts: Mapping[str, int]
-    """finished, failed, interrupted, running -> trials."""
     engine: str
-    """Of the trials that were built, see `study.engine`."""
     timings: Mapping[str, int]
-    """measured, oversubscribed, emulated, tainted -> trials whose clock has its label."""
     per_stage: Mapping[str, tuple[int, int]]
-    """Stage -> trials ended, failed."""
     running: tuple[TrialRow, ...]
-    """Trials under way."""
-    evaluating: tuple[int, ...] = ()
-    """Those of them that play the episodes of an evaluation."""
     best_score: float | None
-    """Highest score of a finished trial; None where none has one."""
     sessions: int
     silence_s: float | None
-    """Since the last record; None before the first."""
     longest_pause_s: float | None
-    """Between two records of this session; None before there are three."""
     left: TimeLeft | None
-    mirror: health.Mirror | None
-    pressure: Mapping[int, float]
-    """Trial under way, else the last one that told it -> share of its time in which some task waited for a CPU."""
+    mirror: Mirror | None
     problems: tuple[str, ...]
-    """What could not be read, and what is shown nevertheless."""
-    advice: tuple[health.Advice, ...] = ()
+    evaluating: tuple[int, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def num_ended(self) -> int:
@@ -99,13 +140,8 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON values, of a trial what tells it from others and how far it is."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        names = ("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing",
-                 "summary")  # fmt: skip
-        values["running"] = [{name: getattr(row, name) for name in names} for row in self.running]
-        values |= {
-            "left": None if self.left is None else {name: getattr(self.left, name) for name in TimeLeft.__slots__}
-        }
+        values = asdict(replace(self, running=()))
+        values["running"] = [{name: getattr(row, name) for name in OF_RUNNING} for row in self.running]
         values |= {"mirror": self.mirror and self.mirror._asdict(), "advice": [each._asdict() for each in self.advice]}
         return values | {"num_ended": self.num_ended}
 
@@ -123,10 +159,8 @@ class StatusReader:
         self.identity = self.folder.identity()
         self.ledger = Ledger()
         self._end, self._seq = 0, 0
-        self._last: float | None = None
-        """When the last record was written, seconds since the epoch."""
-        self._pauses: list[float] = []
-        """The two longest between records of this session, the longest first."""
+        self._last: float | None = None  # when the last record was written, seconds since the epoch
+        self._pauses: list[float] = []  # the two longest between records of this session, the longest first
 
     def read(self, *, moment: float | None = None) -> Status:
         """Take in what was recorded since, and return where the study stands.
@@ -138,13 +172,19 @@ class StatusReader:
             RecordError: Not one record can be read, for instance because a newer version wrote them.
         """
         damage, file = self._take_in(), self.folder.records
-        driver = health.driver_of(self.folder, self.ledger)
+        driver = self._driver()
         # While a driver works, an incomplete last line is being written.
         if not damage and driver == "gone" and file.exists() and (torn := torn_bytes(file, self._end)):
             damage = (f"{file}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",)
         if not damage and driver in ("gone", "ended") and (cut := cut_records(self.folder, self.ledger)) is not None:
             damage = (str(cut),)
-        return self._status(driver, time.time() if moment is None else moment, damage)
+        status = self._status(driver, time.time() if moment is None else moment, damage)
+        with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
+            spec, rows = self.identity.parse(), list(self.ledger.rows.values())
+            playing = tuple(row.trial for row in status.running if is_evaluating(spec, row))
+            said = tuple(Advice(text) for text in cautions(spec, rows))
+            status = replace(status, evaluating=playing, advice=said)
+        return replace(status, advice=tuple(self._advice(status)))
 
     def _take_in(self) -> tuple[str, ...]:
         try:
@@ -167,8 +207,22 @@ class StatusReader:
         self.ledger.apply(line.record, line.time)
         self._end, self._seq, self._last = line.end, line.seq + 1, line.time
 
-    def _status(self, driver: health.Driver, moment: float, problems: tuple[str, ...]) -> Status:
-        ledger, identity, folder = self.ledger, self.identity, self.folder
+    def _driver(self) -> Driver:
+        if self.folder.records == self.folder.packed_records:
+            return "packed"
+        if at_work(self.folder.path):
+            return "working"
+        return "ended" if self.ledger.closed is not None else "gone"
+
+    def _mirror(self) -> Mirror | None:
+        try:
+            mirror = MlflowMirror(self.folder, self.identity.tracking_uri)
+            return Mirror(mask_credentials(self.identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
+        except (OSError, RecordError):
+            return None
+
+    def _status(self, driver: Driver, moment: float, problems: tuple[str, ...]) -> Status:
+        ledger, identity = self.ledger, self.identity
         rows = list(ledger.rows.values())
         under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
         timings = Counter(
@@ -181,9 +235,9 @@ class StatusReader:
         stage = next((row.stage or "" for row in rows if row.stage), "")
         if ledger.decisions:
             stage = ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
-        found = Status(
+        return Status(
             name=identity.name,
-            folder=str(folder.path),
+            folder=str(self.folder.path),
             moment=moment,
             driver=driver,
             state=_state(ledger, driver),
@@ -201,18 +255,49 @@ class StatusReader:
             silence_s=None if self._last is None else max(moment - self._last, 0.0),
             longest_pause_s=self._pauses[0] if len(self._pauses) > 1 else None,
             left=time_left(rows, under_way, planned, moment) if driver == "working" else None,
-            mirror=health.mirror_of(folder, identity, driver),
-            pressure=_pressure(under_way) or dict([*_pressure([row for row in rows if row.ended]).items()][-1:]),
+            mirror=None if driver == "packed" else self._mirror(),
             problems=problems,
         )
-        try:
-            spec = identity.parse()
-            told = [health.Advice(text) for text in cautions(spec, rows)]
-            found = replace(found, evaluating=tuple(row.trial for row in under_way if is_evaluating(spec, row)))
-        except SpaceError:  # of a newer version: the rest can still be told
-            told = []
-        advice = [*health.advice(found, rows, health.resume_command(folder, identity)), *told]
-        return replace(found, advice=(*advice, *health.clocks(found, ledger.rows), *health.late(found)))
+
+    def _advice(self, status: Status) -> Iterator[Advice]:
+        rows, driver = list(self.ledger.rows.values()), status.driver
+        resume = _resume(self.folder, self.identity)
+        if driver == "gone":
+            yield Advice("The driver ended without saying so (killed?). Go on with:", resume)
+        if driver == "ended" and not status.complete:
+            yield Advice("Resume with:", resume)
+        silence_s, pause_s = status.silence_s or 0.0, status.longest_pause_s or 0.0
+        if driver == "working" and silence_s > max(QUIET_S, QUIET_FACTOR * pause_s):
+            yield Advice(f"Nothing was recorded for {silence_s:,.0f} s. It may hang: look at its terminal or job log.")
+        if failed := [row for row in rows if row.status == "failed"]:
+            last = max(failed, key=lambda row: row.ended_at or 0.0)
+            why = one_line(last.reason) or "no reason"
+            yield Advice(f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
+        left = sum(row.status == "interrupted" or (row.status == "running" and driver != "working") for row in rows)
+        if left:
+            then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
+            yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
+        yield from status.advice
+        yield from _clocks(status.timings, rows)
+        yield from _late(status)
+
+
+def _clocks(timings: Mapping[str, int], rows: Sequence[TrialRow]) -> Iterator[Advice]:
+    for label, runs in timings.items():
+        if label != "measured" and runs:
+            of = f"{runs} of {count(sum(timings.values()), 'clock')} {'is' if runs == 1 else 'are'} {label}"
+            reasons = (row.timing_reason for row in rows if row.timing == label and row.timing_reason)
+            such = f", such as: {one_line(reason)}" if (reason := next(reasons, "")) else ""
+            yield Advice(f"{of} and in no efficiency table{such}.")
+
+
+def _late(status: Status) -> Iterator[Advice]:
+    if status.mirror is not None and status.mirror.behind:
+        behind = f"MLflow is {count(status.mirror.behind, 'record')} behind ({status.mirror.uri})"
+        if status.driver != "working":
+            yield Advice(f"{behind}; catch up with:", f"python -m study sync {shlex.quote(status.folder)}")
+        elif status.mirror.behind > MUCH_BEHIND:
+            yield Advice(f"{behind}; the study does not wait for it.")
 
 
 def read_status(path: str | Path, *, moment: float | None = None) -> Status:
@@ -224,7 +309,12 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
     return StatusReader(path).read(moment=moment)
 
 
-def _state(ledger: Ledger, driver: health.Driver) -> str:
+def _resume(folder: StudyFolder, identity: StudyIdentity) -> str:
+    place = ["--name", identity.name, "--out", str(folder.path.parent)]
+    return shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
+
+
+def _state(ledger: Ledger, driver: Driver) -> str:
     closed = ledger.closed
     how = ENDS.get(closed.reason, closed.reason) if closed is not None else "not complete"
     how += f" ({closed.detail})" if closed is not None and closed.detail else ""
@@ -235,10 +325,6 @@ def _state(ledger: Ledger, driver: health.Driver) -> str:
         "gone": "not running: its driver is gone" if begun else "not running: no trial was recorded",
         "ended": how,
     }[driver]
-
-
-def _pressure(rows: Sequence[TrialRow]) -> dict[int, float]:
-    return {row.trial: share for row in rows if (share := row.sums.mean_cpu_pressure()) is not None}
 
 
 def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
