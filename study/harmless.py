@@ -65,9 +65,15 @@ def printable(text: str) -> str:
     return _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def one_line(text: str) -> str:
-    """Return the text without line breaks: else a reason could look like further lines of ours."""
-    return " ".join(text.split())
+def one_line(text: str, most: int | None = None) -> str:
+    """Return the text without line breaks: else a reason could look like further lines of ours.
+
+    One of more than `most` characters ends behind a word, with dots.
+    """
+    line = " ".join(text.split())
+    if most is None or len(line) <= most:
+        return line
+    return f"{line[:most].rpartition(' ')[0] or line[:most]} …"
 
 
 def csv_cell(text: str) -> str:

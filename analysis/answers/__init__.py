@@ -14,6 +14,7 @@ from analysis.answers.search import search_answer
 from analysis.answers.throughput import main_workload, price_list, throughput_answer
 from analysis.estimates.settings import runs_per_setting
 from analysis.tables.numbers import number, percent
+from study.harmless import one_line
 from study.text import count
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _limits(study: "Study") -> Iterator[str]:
     yield from data.problems
     failed = runs.loc[runs["status"].eq("failed").fillna(False), "reason"].fillna("no reason recorded")
     counts_as = "a score of 0 and a target not reached" if runs["score"].notna().any() else "a target not reached"
-    reasons = failed.map(lambda text: " ".join(str(text).split())[:200]).value_counts().head(MOST_REASONS)
+    reasons = failed.map(lambda text: one_line(str(text), 200)).value_counts().head(MOST_REASONS)
     for reason, n in reasons.items():
         yield f"{count(int(n), 'failed run')}, counted as {counts_as}: {reason}"
     yield f"Clocks: {clocks(runs)}. Only runs with a measured clock are in tables of times."

@@ -21,7 +21,7 @@ from mlflow.entities import Run
 from analysis.load.folder import date, from_folder
 from analysis.load.study_data import StudyData
 from study.errors import AnalysisError, RecordError, TrackingError
-from study.harmless import mask_credentials
+from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_content import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
@@ -97,7 +97,7 @@ def _download(client: MlflowClient, run: Run, folder: StudyFolder, where: str) -
             for file in (folder.identity_file, folder.packed_records):
                 client.download_artifacts(run.info.run_id, file.name, str(folder.path))
         except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
-            got = f"none that can be read from here: {mask_credentials(' '.join(str(error).split())[:200])}"
+            got = f"none that can be read from here: {mask_credentials(one_line(str(error), 200))}"
     if got:
         fix = "Run `python -m study sync FOLDER` where the study's folder is, or read the study from there."
         raise AnalysisError(where=where, rule=rule, got=got, fix=fix)

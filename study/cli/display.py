@@ -92,7 +92,8 @@ def _basis_of(plan: Plan) -> str:
     if speeds is not None:
         episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
         step = f"{speeds.step_s * 1e3:.2g} ms a step{episodes}"
-        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}) and {basis}"
+        rate = f", {1 / speeds.product_s:.1e} products a second of its network's size" if speeds.product_s else ""
+        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}){rate} and {basis}"
     return f"Times are guesses, good to a factor of three, from {basis}."
 
 

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
 from study.errors import StudyError, in_one_line
+from study.harmless import one_line
 from study.machine.host import mount_of
 from study.machine.jobs import current_job
 from study.machine.shape import LOCAL
@@ -370,7 +371,7 @@ def run_check(name: str, around: Surroundings) -> list[Finding]:
     except StudyError as error:
         found.append(Finding("fail", _problem(error), error.fix or "See the message."))
     except Exception as error:  # noqa: BLE001 (a check that crashes is a finding)
-        got = " ".join(str(error).split())[:200]
+        got = one_line(str(error), 200)
         fix = "Look at it by hand, and report this line."
         found.append(Finding("fail", f"this check itself failed, {type(error).__name__}: {got}", fix))
     return found

@@ -3,15 +3,17 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
+from study.adopted.loading import Adopted
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
+from study.machine.shape import Speeds
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
@@ -21,13 +23,14 @@ from study.mirrors.tracking_uri import (
     asked_uri,
     check_tracking_uri,
 )
+from study.planning.guess import product_seconds
 from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, cut_records
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
-from study.trial.engine.envs.probing import in_own_processes, sharing_of
+from study.trial.engine.envs.probing import in_own_processes, sharing_of, speeds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,15 @@ def with_lasting_learner(
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
     return spec.model_copy(update={"learner": learner})
+
+
+def measured(spec: StudySpec, adopted: Adopted | None) -> Speeds | None:
+    """Return how fast the environment and the products of the network are here; None where the environment fails.
+
+    A script's environment was played when the script was read.
+    """
+    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
+    return speeds and replace(speeds, product_s=product_seconds(spec, speeds.observation_shape))
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:

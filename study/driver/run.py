@@ -15,6 +15,7 @@ from study.driver.opening import (
     RunOptions,
     continuing,
     is_resumed,
+    measured,
     name_taken,
     new_identity,
     nothing_left,
@@ -53,7 +54,7 @@ from study.space.sections import LEARNERS
 from study.space.settings import Variant, runnable, spec_of
 from study.space.spec import Execution, StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
+from study.trial.engine.envs.probing import Spaces, probe_study
 from study.trial.messages import STARTED, packed_config
 
 DRAIN_TIMEOUT_S = 30.0
@@ -154,15 +155,14 @@ class _Session:
         known = None if self.is_new else self.folder.identity()
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
-        self.speeds = None if self.adopted is None else self.adopted.speeds
         if self.adopted is None:  # else its environment was made when it was read
             with display.busy(f"Trying the environment {spec.environment.id}"):
                 self.spaces = probe_study(spec, options.space)
-                self.speeds = speeds_of(spec.environment)
                 spec = with_lasting_process(spec, known, note=display.note)
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
+        self.speeds = measured(spec, self.adopted)
         obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
         spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
         self.spec = spec

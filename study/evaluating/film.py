@@ -17,6 +17,7 @@ import numpy as np
 
 from study.errors import RecordError
 from study.evaluating.facts import SUFFIXES, Shot
+from study.harmless import one_line
 from study.options import wrong_option
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _written(path: Path) -> Iterator[Path]:
         yield draft
         draft.replace(path)
     except OSError as error:
-        why = " ".join(str(error.strerror or error).split())[:200]
+        why = one_line(str(error.strerror or error), 200)
         fix = "Name another file with --video."
         raise RecordError(where=str(path), rule="the film must be written", got=why, fix=fix) from error
     finally:

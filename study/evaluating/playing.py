@@ -13,6 +13,7 @@ from study.errors import RecordError
 from study.evaluating.facts import BEST, FilmFacts
 from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
 from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
+from study.harmless import one_line
 from study.options import say_that_it_runs, wrong_option
 from study.records.files import check_own
 from study.space.script import what_changed
@@ -210,7 +211,7 @@ def _scene(experiment: "Experiment", spec: StudySpec) -> "Iterator[Scene]":
         env = drawing_environment(experiment.config, DRAWS, agent=spec.evaluation.agent)
     except Exception as error:
         rule = f"'{spec.environment.id}' must take render_mode={DRAWS!r} in its env_config"
-        got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        got = f"{type(error).__name__}: {one_line(str(error), 200)}"
         fix = "Leave the option out, or give the environment that render mode."
         raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
     with closing(env):

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from study.errors import RecordError
+from study.harmless import one_line
 from study.machine.load import NodeLoad
 from study.records.request import TrialRequest
 from study.space.parameters import SCALE
@@ -305,7 +306,7 @@ def parse_line(raw: bytes, where: str, end: int) -> Line:
         if head.schema == SCHEMA:
             return Line(seq=head.seq, time=head.time, record=_READ_RECORD.decode(b"{" + raw[at:]), end=end)
     except (ValueError, RecursionError) as error:
-        got = f"{raw[:60]!r} ({' '.join(str(error).split())[:200]})"
+        got = f"{raw[:60]!r} ({one_line(str(error), 200)})"
         rule = "must be a record with schema, seq, time, kind and the fields of its kind, each of its type"
         raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
     rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."

@@ -19,12 +19,6 @@ from study.trial.parts import learner_obstacle, runner_obstacle
 _LOGGER = logging.getLogger("study.fast")
 
 
-class FastPPOLearner(FusedPPOLearner):
-    """The fused learner with advantages standardised as RLlib does: one that needs no option of this project."""
-
-    standardization = "rllib"
-
-
 def fast(config: AlgorithmConfig) -> AlgorithmConfig:
     """Return a copy of a configuration with the batched runner and the fused learner where they serve.
 
@@ -50,7 +44,7 @@ def fast(config: AlgorithmConfig) -> AlgorithmConfig:
         quick.env_runners(env_runner_cls=BatchedEnvRunner)
         quick.evaluation(evaluation_config=_evaluated_by_rllib(config))
     if own_learner is None:
-        quick.learners(learner_class=FastPPOLearner)
+        quick.learners(learner_class=FusedPPOLearner)
     for part, obstacle in (("runner", own_runner), ("learner", own_learner)):
         if obstacle:
             _LOGGER.warning("RLlib's own %s stays: %s.", part, obstacle)

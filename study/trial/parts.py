@@ -80,7 +80,7 @@ _OF_A_LEARNER = names(
     "torch_compile_learner_dynamo_backend torch_skip_nan_gradients _torch_grad_scaler_class",
     "_torch_lr_scheduler_classes add_default_connectors_to_learner_pipeline",
 )
-"""Options of RLlib's own learners, which take what our runner samples. `fused_obstacle` asks for their values."""
+"""Options that RLlib's own learners alone honour, which take what our runner samples."""
 
 _OF_V_TRACE = names(
     "vtrace vtrace_clip_rho_threshold vtrace_clip_pg_rho_threshold circular_buffer_num_batches",
@@ -102,7 +102,7 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
     Args:
         config: With the spaces of its environment, where it has one agent; without what a trial sets.
     """
-    if obstacle := next(_of_any(config), None):
+    if obstacle := next(_of_any(config, _OF_A_LEARNER), None):
         return obstacle
     functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
     if config.callbacks_class is not RLlibCallback or any(functions):  # even those of the algorithm may reach into it
@@ -144,8 +144,8 @@ def makes_its_own(config: AlgorithmConfig) -> bool:
     return isinstance(config.env, str) and isinstance(maker_of(config.env), EnvFactory)
 
 
-def _of_any(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield what neither our runner nor our learner can serve."""
+def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield what neither our runner nor our learner can serve, or but for `others` one of them."""
     plain = _PLAIN.get(config.algo_class)
     if plain is None:
         yield f"the algorithm is {_name(config.algo_class)}"
@@ -154,11 +154,11 @@ def _of_any(config: AlgorithmConfig) -> Iterator[str]:
         yield f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
         yield "there are several agents"
-    known = _ANYWHERE | _OF_A_LEARNER | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
+    known = _ANYWHERE | others | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
         if name not in known and not same(value, defaults.get(name, _ABSENT)):
-            yield f"{name.lstrip('_')} is set"
+            yield f"{name.lstrip('_')} is not RLlib's default"
     yield from _of_module(config)
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from study.errors import RecordError
+from study.harmless import one_line
 
 STATE_FILE = "policy.msgpack"
 """Name of the state in a policy's folder."""
@@ -66,7 +67,7 @@ def read_state(checkpoint: Path) -> State:
         rule = f"must be a file that you can read ({error.strerror})"
         raise RecordError(where=str(file), rule=rule, fix=fix) from error
     except _DAMAGED as error:
-        rule, got = "must hold the numbers of a policy", f"another file ({' '.join(str(error).split())[:200]})"
+        rule, got = "must hold the numbers of a policy", f"another file ({one_line(str(error), 200)})"
         raise RecordError(where=str(file), rule=rule, got=got, fix=fix) from error
     return dict(state)
 

@@ -82,7 +82,7 @@ def test_our_components_serve_unless_the_space_says_otherwise() -> None:
         ({}, {"resources__num_learners": 1}, ""),
         ({}, {"resources__num_learners": 2, "learner": "fused"}, "there are several learners"),
         ({}, {"resources__num_gpus_per_learner": 0.5}, "the learner has a GPU"),
-        ({"training": {"use_critic": False}}, {}, "use_critic is off"),
+        ({"training": {"use_critic": False}}, {}, "use_critic is not RLlib's default"),
     ],
 )
 def test_rllibs_learner_serves_where_the_fused_one_cannot(
@@ -114,7 +114,12 @@ CONNECTED = {"env_runners": {"add_default_connectors_to_module_to_env_pipeline":
 @pytest.mark.parametrize(
     ("rllib", "changes", "place", "words"),
     [
-        (COMPILED, {"algorithm": "A2C"}, "algorithm", "`A2C` needs the fused learner, and torch_compile_learner is on"),
+        (
+            COMPILED,
+            {"algorithm": "A2C"},
+            "algorithm",
+            "needs the fused learner, and torch_compile_learner",
+        ),
         (CONNECTED, {"environment__backend": "envpool"}, "environment.backend", "needs the batched runner"),
     ],
 )

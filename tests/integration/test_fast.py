@@ -18,8 +18,8 @@ import study
 from study.errors import SpaceError
 from study.exporting.script import plain_script
 from study.space.parameters import ALGORITHMS, PARAMETERS
+from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.fast import FastPPOLearner
 from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -34,7 +34,7 @@ def ppo() -> PPOConfig:
 def test_both_parts_serve_a_plain_training_and_what_was_given_stays_as_it_was() -> None:
     config = ppo()
     quick = study.fast(config)
-    assert (quick.env_runner_cls, quick.learner_class) == (BatchedEnvRunner, FastPPOLearner)
+    assert (quick.env_runner_cls, quick.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
     assert config.env_runner_cls is None
     assert config.learner_class is PPOTorchLearner
 
@@ -44,7 +44,7 @@ def test_both_parts_serve_a_plain_training_and_what_was_given_stays_as_it_was() 
     [
         (lambda config: config.callbacks(RLlibCallback), True, True, []),
         (lambda config: config.callbacks(on_episode_end=print), False, True, ["runner stays: callbacks"]),
-        (lambda config: config.training(use_gae=False), True, False, ["learner stays: use_gae is off"]),
+        (lambda config: config.training(use_gae=False), True, False, ["learner stays: use_gae is not"]),
         (lambda config: config.learners(num_learners=2), True, False, ["learner stays: there are several learners"]),
         (
             lambda config: config.rl_module(model_config={"use_lstm": True}),
@@ -61,7 +61,7 @@ def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(
     change(config)
     with caplog.at_level(logging.WARNING, "study.fast"):
         quick = study.fast(config)
-    assert ((quick.env_runner_cls is BatchedEnvRunner), (quick.learner_class is FastPPOLearner)) == (runner, learner)
+    assert ((quick.env_runner_cls is BatchedEnvRunner), (quick.learner_class is FusedPPOLearner)) == (runner, learner)
     said = [record.getMessage() for record in caplog.records if record.name == "study.fast"]
     assert len(said) == len(words)
     assert all(part in line for part, line in zip(words, said, strict=True))
@@ -75,7 +75,7 @@ def test_an_exported_script_takes_it_where_it_is_asked_to(engine: str) -> None:
     names: dict[str, Any] = {"__name__": "export"}
     exec(compile(script, "export.py", "exec"), names)
     config = names["make_config"]()
-    expected = (BatchedEnvRunner, FastPPOLearner) if engine == "fast" else (None, PPOTorchLearner)
+    expected = (BatchedEnvRunner, FusedPPOLearner) if engine == "fast" else (None, PPOTorchLearner)
     assert (config.env_runner_cls, config.learner_class) == expected
 
 

@@ -212,7 +212,7 @@ def test_a_module_that_a_runner_lacks_is_named_with_its_node(runner: str, monkey
         pass
     assert re.fullmatch(
         rf"start-up: all 2 env runners must be up, got env runner [12] on [\d.]+ \({re.escape(os.uname().nodename)}\): "
-        r"module 'tests\.environments' needs 'no_such_planner', which is not installed\. "
+        r"'tests\.environments:LacksAModule' needs 'no_such_planner', which is not installed\. "
         r"Fix: Install no_such_planner on every node\.",
         str(raised.value),
     )

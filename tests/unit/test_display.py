@@ -15,6 +15,7 @@ from study.cli.display import LiveDisplay, PlainDisplay, answer_of, headline, pr
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
+from study.harmless import one_line
 from study.planning.plan import remarks
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
@@ -60,6 +61,14 @@ def test_the_plan_names_environment_and_stages_and_says_where_a_sampler_has_too_
 )
 def test_small_returns_keep_their_digits(value, text):
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [("a bc\n def", 6, "a bc …"), ("a bc def", 8, "a bc def"), ("abcdef", 3, "abc …"), ("a\n b", None, "a b")],
+)
+def test_a_long_reason_ends_behind_a_word(text, most, shown):
+    assert one_line(text, most) == shown
 
 
 QUIET = """

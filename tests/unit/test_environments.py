@@ -63,19 +63,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (f"{HERE}GraphObservations", {}, "observations must be arrays"),
     (f"{HERE}TupleActions", {}, "actions must be"),
     (f"{HERE}Returns", {"reward": [1.0]}, "must be numbers, got [1.0] of shape (1,)"),
-    (f"{HERE}OldReset", {}, "values to unpack (expected 2). Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OlderReset", {}, "unexpected keyword argument 'seed'. Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OldApi", {}, "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, rew"),
     (f"{HERE}NoSpaces", {}, "must have an `observation_space` once it is made, got None"),
     (f"{HERE}NanAtFirst", {}, "must be finite, the first one is not"),
     (f"{HERE}Raises", {"at_step": 1}, "ZeroDivisionError: planted fault at step 1"),
     # A constructor that fails says so on one line, and its arguments are not blamed.
-    (f"{HERE}BreaksAtOnce", {"how": "message"}, "got ValueError: no licence found (environments.py, line "),
     (f"{HERE}BreaksAtOnce", {"how": "mistake"}, "got TypeError: unsupported operand"),
     (f"{HERE}BreaksAtOnce", {"how": "exit"}, "got SystemExit: the licence server says no (environments.py, line "),
     # An id of another library is not taken for a slip.
     ("Nowhere/Maze-v0", {}, "or module:Id of a package that registers it, as ale_py:ALE/Pong-v5."),
-    ("Pong-v5", {}, "Write module:Class of your own"),  # no more like Ant-v5 than any other
     ("Procgen:CoinRun", {}, "Games of Procgen are written as 'procgen:coinrun'."),
 ]
 
@@ -237,12 +234,6 @@ def test_what_envpool_cannot_make_is_refused_in_one_line(env_id, kwargs, where, 
 
 
 @needs_envpool
-def test_kwargs_reach_the_task_and_a_bound_that_envpool_does_not_mean_is_none() -> None:
-    assert probe(pooled("FrozenLake-v1", kwargs={"size": 8}), "").observation_space.shape == (64,)
-    assert np.all(probe(pooled("LunarLander-v3"), "").observation_space.low == -np.inf)
-
-
-@needs_envpool
 def test_one_environment_of_envpool_can_be_seeded_again() -> None:
     env = make_env(pooled("Acrobot-v1", max_episode_steps=4))
 
@@ -284,8 +275,8 @@ def test_what_is_missing_on_a_node_is_named(tmp_path, monkeypatch):
     (tmp_path / "needy_maze.py").write_text("import no_such_planner.graphs")
     monkeypatch.syspath_prepend(str(tmp_path))
     for env_id, missing in (
-        ("no_such_maze.envs:Maze", "must exist, got 'no_such_maze.envs'"),
-        ("needy_maze:Maze", "module 'needy_maze' needs 'no_such_planner', which is not installed"),
+        ("no_such_maze.envs:Maze", "'no_such_maze.envs:Maze' needs 'no_such_maze', which is not installed"),
+        ("needy_maze:Maze", "'needy_maze:Maze' needs 'no_such_planner', which is not installed"),
         ("NoSuchPlugin/Maze-v0", "no such environment, got 'NoSuchPlugin/Maze-v0'"),
     ):
         for make, kind in ((make_env, Unusable), (lambda spec: probe(spec, "space"), SpaceError)):

@@ -22,7 +22,7 @@ from study.trial.deadline import within
 from study.trial.engine.envs.apart import OwnProcess
 from study.trial.engine.envs.environments import ID, make_env
 from study.trial.engine.envs.wrappers import Unusable, are_trainable
-from study.trial.failures import described, original
+from study.trial.failures import causes, described, original
 
 _API = {
     "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
@@ -193,6 +193,9 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
 
     `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
+    missing = next((each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name), None)
+    if missing is not None:
+        return f"'{env_id}' needs '{missing}', which is not installed.", f"Install {missing} on every node."
     faults = [error.fault] if isinstance(error, Unusable) else error.faults if isinstance(error, SpaceError) else []
     if faults:
         return " ".join(fault.problem for fault in faults), f"Install on every node what '{env_id}' needs."

@@ -35,7 +35,6 @@ from torch import Tensor, nn
 
 from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
-from study.ray_private import option
 from study.records.files import check_own
 from study.trial.engine.envs.wrappers import are_trainable
 from study.trial.engine.learning.batches import (
@@ -47,7 +46,7 @@ from study.trial.engine.learning.batches import (
 )
 
 _LOGGER = logging.getLogger(__name__)
-_ACTIVATIONS = ("relu", "tanh", "elu", "silu", "swish", "sigmoid", "gelu", "linear")
+_ACTIVATIONS = ("relu", "tanh", "silu", "swish", "linear")
 _ROWS_PER_FORWARD = 4096
 """The whole batch goes through the network in pieces of so many rows: hidden layers of a large batch are large."""
 _MIN_STD = 1e-4
@@ -59,8 +58,8 @@ _RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
 def fused_obstacle(config: PPOConfig) -> str | None:
     """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can.
 
-    What of this process stands in the way is said by `jax_obstacle`; modules, policies and learners of a script's own
-    by `study.trial.parts`, which asks here next.
+    What of this process stands in the way is said by `jax_obstacle`; other options, and modules and learners of a
+    script's own, by `study.trial.parts`, which asks here next.
 
     Args:
         config: With the spaces of its environment.
@@ -72,17 +71,9 @@ def fused_obstacle(config: PPOConfig) -> str | None:
         "the learner has a GPU": config.num_gpus_per_learner > 0,
         "observations are no vectors": len(config.observation_space.shape or ()) != 1,
         f"the action space is {config.action_space}": not are_trainable(config.action_space),
-        "the module is recurrent": bool(model.get("use_lstm")),
         "the network has layer normalisation": bool(model.get("fcnet_use_layernorm")),
         f"an activation is none of {', '.join(_ACTIVATIONS)}": not activations <= set(_ACTIVATIONS),
         f"grad_clip_by is {config.grad_clip_by}": bool(config.grad_clip) and config.grad_clip_by != "global_norm",
-        "learner_connector is set": option(config, "learner_connector") is not None,
-        "add_default_connectors_to_learner_pipeline is off": not config.add_default_connectors_to_learner_pipeline,
-        "torch_compile_learner is on": config.torch_compile_learner,
-        "_torch_grad_scaler_class is set": option(config, "torch_grad_scaler_class") is not None,
-        "_torch_lr_scheduler_classes is set": option(config, "torch_lr_scheduler_classes") is not None,
-        "use_critic is off": not config.use_critic,
-        "use_gae is off": not config.use_gae,
     }
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
@@ -100,8 +91,8 @@ class FusedPPOLearner(PPOTorchLearner):
     learner. `fused_obstacle` says which configurations it can serve. It differs from `PPOTorchLearner` in this:
 
     - A minibatch holds environment steps only, none of the masked rows that RLlib appends behind each fragment.
-      Advantages are standardised over the same steps, unless the configuration's attribute `standardization` is
-      `rllib`, which includes RLlib's rows, or `none`. `vf_explained_var` is over these steps too.
+      Advantages are standardised over RLlib's rows too, or as the configuration's attribute `standardization` says:
+      over `steps` alone, or not at all (`none`). `vf_explained_var` is over environment steps.
     - Every epoch is shuffled, also the first one, by a generator of the learner's own, seeded with `config.seed`.
     - The distributions before the update are computed anew, from the whole batch, instead of being taken from the
       runners, whose forward passes round by their number of rows: a trial learns bit-equally in every layout.
@@ -110,9 +101,6 @@ class FusedPPOLearner(PPOTorchLearner):
     - A gradient that is not finite is not applied, with a warning; where the loss is not finite either, the update ends
       there and reports it. RLlib steps with zeros in place of what is not finite.
     """
-
-    standardization = "steps"
-    """What advantages are standardised over where the configuration does not say."""
 
     def build(self) -> None:
         """Build module and optimizer, and load the program.
@@ -147,7 +135,7 @@ class FusedPPOLearner(PPOTorchLearner):
             [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
         )
         self._sizes = tuple(int(size) for size in choices) or None
-        self._standardization = getattr(config, "standardization", self.standardization)
+        self._standardization = getattr(config, "standardization", "rllib")
         self._reward_scale = RewardScale(config.gamma) if getattr(config, "normalize_rewards", False) else None
         self._generator = np.random.default_rng(config.seed)
 

@@ -29,14 +29,7 @@ _SMALL_TENSOR = 2048
 _SMALL_VARIANCE = 1e-6
 """RLlib's `SMALL_NUMBER`, in its explained variance."""
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-ACTIVATIONS: dict[str, Any] = {
-    "Tanh": jnp.tanh,
-    "ReLU": jax.nn.relu,
-    "ELU": jax.nn.elu,
-    "SiLU": jax.nn.silu,
-    "Sigmoid": jax.nn.sigmoid,
-    "GELU": partial(jax.nn.gelu, approximate=False),
-}
+ACTIVATIONS: dict[str, Any] = {"Tanh": jnp.tanh, "ReLU": jax.nn.relu, "SiLU": jax.nn.silu}
 """Name of the class in `torch.nn` -> the same function."""
 
 
@@ -79,7 +72,7 @@ class Architecture:
         log_std_limit: Their largest absolute value; None without a limit.
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
-        divergence: Whether the loss has a term for the divergence from the old policy.
+        divergence: Whether it has a term for the divergence from the old policy.
         optimizer: Adam or RMSprop.
     """
 

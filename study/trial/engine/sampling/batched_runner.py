@@ -3,7 +3,7 @@
 RLlib's stock runner spends over nine tenths of a step on Python: connectors, per-step lists, timers, mode
 switches. Here a fragment is a set of arrays, time by lane, that the environments write into; at its end the
 arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
-`SingleAgentEnvRunner`: `sample`, `get_metrics`, `get_spaces`, `get_state`, `set_state`, `stop`.
+`SingleAgentEnvRunner`.
 
 What a lane does depends on the trial's seed and the lane alone (`lanes`), so the same lanes can be
 stepped by one process or by many. Forward passes of different size round differently, in the last digit.
@@ -62,16 +62,9 @@ class VectorSpaces:
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
-    """A fragment of all lanes: row t is a step.
+    """A fragment of all lanes: row t is a step, shape (rows, lanes, …).
 
-    Attributes:
-        observations: What each lane saw before step t; one row more than the others, (rows + 1, lanes, *shape).
-        actions: What the policy chose, (rows, lanes, *shape).
-        inputs: Inputs of the action distribution, (rows, lanes, inputs).
-        log_probs: Log-probabilities of the actions, (rows, lanes).
-        rewards: (rows, lanes), float32.
-        terminated: (rows, lanes).
-        truncated: (rows, lanes).
+    `observations` are before the step, with one row more; `inputs` are those of the action distribution.
     """
 
     observations: Array
@@ -255,10 +248,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         return rows, ends
 
     def _draw_noise(self, fragment: Fragment) -> Array:
-        """Return the noise of every decision of a fragment, shape (vector steps, lanes, noise size).
-
-        A lane's numbers go on where its steps of the previous fragment ended.
-        """
+        """Return the noise of every decision, shape (vector steps, lanes, noise size), going on in each lane."""
         steps, size = fragment.num_vector_steps, self._rule.noise_size
         uniforms = np.empty((steps, self.num_envs, size))
         for lane, noise in enumerate(self._noises):

@@ -8,6 +8,7 @@ call. Other globals of an environment or a module are shared by all that share t
 """
 
 import copy
+import dataclasses
 import pickle
 import random
 import warnings
@@ -28,7 +29,6 @@ from ray.rllib.core import (
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import AsRLlib, Ended, layout_of, seed_globally
 from study.trial.failures import original
 from study.trial.measure import Watch
@@ -193,7 +193,7 @@ class HostedEnvRunner(AsRLlib):
             own: list[Any] = self._first._sample_unwatched(**kwargs)
             return own
         sampled = [hosted.call("_sample_unwatched", **kwargs) for hosted in self._hosted]
-        return [episode for episodes in sampled for episode in _copied(episodes)]
+        return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
 
     def get_metrics_of_runners(self) -> list[dict[str, Any]]:
         """Return the metrics of every runner."""
@@ -267,11 +267,7 @@ def _config_of_runners(config: AlgorithmConfig) -> AlgorithmConfig:
     if not config.in_evaluation:
         own.num_env_runners = layout.num_env_runners
     own.num_envs_per_env_runner = layout.num_envs_per_env_runner
-    own.lane_layout = LaneLayout(
-        num_env_runners=layout.num_env_runners,
-        num_envs_per_env_runner=layout.num_envs_per_env_runner,
-        num_processes=layout.num_env_runners,
-    )
+    own.lane_layout = dataclasses.replace(layout, num_processes=layout.num_env_runners)
     own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
     return own
 
@@ -282,8 +278,3 @@ def _own_state(state: dict[str, Any], index: int) -> dict[str, Any]:
     return state | {
         name: copy.deepcopy(each[index] if isinstance(each, list) else each) for name, each in connectors.items()
     }
-
-
-def _copied(episodes: Any) -> Any:
-    """Return copies, made as those that travel between processes."""
-    return pickle.loads(cloudpickle.dumps(episodes))

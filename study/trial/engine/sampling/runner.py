@@ -39,13 +39,9 @@ Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleReference:
-    """A sample whose episodes go to the learner directly.
+    """A sample whose episodes go to the learner directly: `episodes` is their reference in the object store.
 
-    Attributes:
-        episodes: Reference of the episodes in the object store.
-        metrics: RLlib's own of each runner.
-        measurement: Raw.
-        connectors: State of the runner's connectors, which RLlib merges; None where they have none.
+    `connectors` is the state of the runner's connectors, which RLlib merges; None where they have none.
     """
 
     episodes: Any
@@ -58,13 +54,8 @@ class SampleReference:
 class RunnerReport:
     """What a runner process says about itself once it is up.
 
-    Attributes:
-        place: Its number is RLlib's `worker_index`: from 1, or 0 for the main process.
-        lanes: (runner from 1, environment from 0) of every lane that it steps.
-        env_steps_per_round: Environment steps that it gives to a train batch.
-        class_name: Of the class that samples.
-        torch_threads: Threads of torch.
-        omp_num_threads: The variable of OpenMP.
+    The number of its place is RLlib's `worker_index`: from 1, or 0 for the main process. Its lanes are (runner from 1,
+    environment from 0), and `class_name` is of the class that samples.
     """
 
     place: Place
@@ -138,10 +129,7 @@ class Measuring(EnvRunner):
 
     @abc.abstractmethod
     def _take_ended(self) -> Ended:
-        """Return the episodes that ended since the last call, their earlier fragments included.
-
-        Called after `get_metrics_of_runners`.
-        """
+        """Return the episodes that ended before the last `get_metrics`, their earlier fragments included."""
 
     def _sample_unwatched(self, **kwargs: Any) -> Any:
         return self.sample(**kwargs)
@@ -165,22 +153,18 @@ class Measuring(EnvRunner):
             failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
             cause = original(error)
             notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
+            script = getattr(self.config, "script", "")
+            fix = f"Correct {script}: its traceback names the line." if script else "Correct the environment."
             failed = replace(
                 failed,
                 error=". ".join([described(cause), *notes]).rstrip("."),
-                fix=self._what_to_do(error),
+                fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
                 traceback="".join(traceback.format_exception(error)),
             )
             return [], [], failed
         metrics = self.get_metrics_of_runners()
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, metrics, measurement
-
-    def _what_to_do(self, error: Exception) -> str:
-        if isinstance(error, DivergedError):
-            return "Lower lr, clip_param or num_epochs."
-        script = getattr(self.config, "script", "")
-        return f"Correct {script}: its traceback names the line." if script else "Correct the environment."
 
     def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
         local = self.worker_index == 0  # then the main process counts its own CPU time and memory
