@@ -5,13 +5,12 @@ A page prints title and caption beside the picture; a picture that stands alone 
 
 import io
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.transforms import ScaledTranslation
@@ -200,11 +199,31 @@ def lines_of(
         y: Column.
         draw: Adds what belongs to a line, such as its interval, given its rows and its colour.
     """
+    import seaborn  # with pyplot, which who reads a table alone does not need
+
     names = list(dict.fromkeys(frame["series"]))
-    for place, (name, look) in enumerate(zip(names, looks(names, frame["num_env_runners"].nunique()), strict=True)):
-        rows = frame[frame["series"] == name]
-        draw(rows, {"color": look["color"]})
-        ax.plot(rows[x], rows[y], label=wrapped(name), zorder=3 + place / 100, **look)
+    sequential = 1 < len(names) == frame["num_env_runners"].nunique()
+    colours = seaborn.color_palette("viridis_r", len(names)) if sequential else COLOURS
+    palette = {name: colours[place % len(colours)] for place, name in enumerate(names)}
+    for name in names:
+        draw(frame[frame["series"] == name], {"color": palette[name]})
+    seaborn.lineplot(
+        frame,
+        x=x,
+        y=y,
+        hue="series",
+        palette=palette,
+        style="series",
+        style_order=names,
+        markers={name: MARKS[place % len(MARKS)] for place, name in enumerate(names)},
+        dashes=False,
+        markeredgewidth=0,
+        estimator=None,
+        sort=False,
+        legend="full" if len(names) > 1 else False,
+        zorder=3,
+        ax=ax,
+    )
     if len(names) > 1:
         legend(ax, names)
 
@@ -214,17 +233,12 @@ def legend(ax: Axes, names: Collection[str]) -> None:
     columns = 1 if max(map(len, names)) > LONGEST_LABEL - 2 else 2
     canvas: Any = ax.get_figure(root=True)
     below = ax.transAxes + ScaledTranslation(0, BELOW_IN, canvas.dpi_scale_trans)
-    ax.legend(
-        frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.4, 0), bbox_transform=below, borderaxespad=0
-    )
-
-
-def looks(names: Sequence[str], num_scales: int) -> list[dict[str, Any]]:
-    """Return colour and mark of each series: light to dark where they are numbers of runners, else hues apart."""
-    if 1 < len(names) == num_scales:
-        shades = colormaps["viridis_r"](np.linspace(0.25, 1.0, len(names)))
-        return [{"color": shade, "marker": MARKS[place % len(MARKS)]} for place, shade in enumerate(shades)]
-    return [{"color": COLOURS[n % MAX_SERIES], "marker": MARKS[n % MAX_SERIES]} for n in range(len(names))]
+    handles: list[Any] = ax.get_legend_handles_labels()[0]
+    if (drawn := ax.get_legend()) is not None:  # seaborn's own, inside the axes
+        handles = list(drawn.legend_handles)
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": below}
+    labels = [wrapped(name) for name in names]
+    ax.legend(handles, labels, frameon=False, ncols=columns, borderaxespad=0, **place)
 
 
 def legend_lines(names: Collection[str]) -> int:
