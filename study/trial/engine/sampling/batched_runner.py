@@ -199,7 +199,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self._seen = np.zeros((self.num_envs, *self._envs.observation_space.shape), np.float32)
         """What each lane saw last, (lanes, *shape)."""
         self._envs.reset(self._seen)
-        _check_finite(self._seen)
+        _check_finite(self._seen[None])
         self._ongoing = [_Ongoing() for _ in range(self.num_envs)]
         self._ended = []
         self._needs_initial_reset = False
@@ -241,7 +241,10 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             )
             for lane, last in ended:
                 ends[lane].append((row + 1, last))
-        _check_finite(observations, *(last for lane in ends for _, last in lane))
+        _check_finite(observations)
+        for lane, each in enumerate(ends):
+            for row, last in each:
+                _check_finite(last[None, None], row=row, lane=lane)
         if not np.isfinite(inputs).all():
             raise DivergedError(_DIVERGED)
         rows.log_probs[:] = rule.log_prob(inputs, actions)
@@ -323,7 +326,10 @@ def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
     return lambda: creator(EnvContext(config.env_config, worker_index=next(runners), num_workers=number))
 
 
-def _check_finite(*arrays: Array) -> None:
-    for array in arrays:
-        if not np.isfinite(array).all():
-            raise NonFiniteError("observations must be finite, got nan or inf")
+def _check_finite(observations: Array, *, row: int = 0, lane: int = 0) -> None:
+    """Refuse observations of shape (steps, lanes, *shape), the first ones of which are of a step and a lane."""
+    if not (finite := np.isfinite(observations)).all():
+        bad = ~finite.reshape(*observations.shape[:2], -1).all(axis=2)
+        step, where = (int(each[0]) for each in np.nonzero(bad))
+        what = f"got nan or inf in lane {lane + where}, step {row + step} of a round"
+        raise NonFiniteError(f"observations must be finite, {what}")
