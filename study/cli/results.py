@@ -106,7 +106,8 @@ def repeat(
     file = folder.path.parent / f"{name}.yaml"
     file.write_text(trial_as_space(chosen, range(first, first + seeds)), encoding="utf-8")
     uri, out = folder.identity().tracking_uri, folder.path.parent
-    run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, dry_run=dry_run)
+    same = [f"execution={chosen.row.execution}"]
+    run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, set_=same, dry_run=dry_run)
 
 
 @certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))

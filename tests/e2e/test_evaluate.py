@@ -20,6 +20,7 @@ parameters:
   minibatch_size: 64
   num_epochs: 4
 budget: {env_steps: 2000}
+execution: emulated
 search: {sampler: random, num_trials: 2, seeds: [1]}
 evaluation: {episodes: 70, num_evaluations: 2}
 """
@@ -118,4 +119,5 @@ def test_a_trial_is_repeated_on_new_seeds_as_a_study_beside_it(folder, place):
     again = [each for each in records(place / "studies" / "tiny-trial-1") if isinstance(each, TrialStarted)]
     assert sorted(each.seed for each in again) == [2, 3]
     assert {json.dumps(each.setting) for each in again} == {json.dumps(began[1].setting)}
+    assert {each.execution for each in again} == {"emulated"}  # as the trial ran, where one real runner would fit
     assert "tiny-trial-1" in done.stdout
