@@ -30,16 +30,6 @@ def started_at(pid: int | None = None) -> float:
     return psutil.Process(pid).create_time()
 
 
-def still_runs(pid: int, started: float) -> bool:
-    """Return whether the process that had this id and this start runs; True where it may not be looked at."""
-    try:
-        return abs(started_at(pid) - started) < _SAME_START_S
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
-
-
 def set_back(niceness: int) -> None:
     """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
 

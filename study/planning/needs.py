@@ -48,32 +48,39 @@ _IMAGE = (64, 64, 3)
 """Height, width and channels where nobody has seen the observations."""
 _CONVOLUTIONS: Mapping[str | int, Sequence[Sequence[int]]] = {
     "nature": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+    10: [[16, 5, 2], [32, 5, 2]],
     42: [[16, 4, 2], [32, 4, 2], [256, 11, 1]],
-    64: [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+    64: [[16, 4, 2], [32, 4, 2], [64, 4, 2], [128, 4, 2]],
+    84: [[16, 8, 4], [32, 4, 2], [256, 11, 1]],
+    96: [[16, 8, 4], [32, 4, 2], [256, 11, 2]],
 }
-"""By name, or by the height of an image: filters, kernel and stride of each layer."""
-_LARGE_IMAGES = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
-"""RLlib's own convolutions for images of 84 pixels or more."""
+"""By name, or by the height of an image as RLlib chooses them: filters, kernel and stride of each layer, all padded."""
 
 
 def network_of(spec: StudySpec, shape: Sequence[int] = ()) -> Network:
     """Return the size of a space's network for observations of a shape; without one, for a usual one."""
-    model, products, weights = spec.model, 0, 0
+    model, kernels, convolved, dense = spec.model, 0, 0, 0
     named = model.conv_filters or _CONVOLUTIONS.get(model.conv_net or "")
     features = shape[0] if len(shape) == 1 else 8
+    networks = heads = 1 if model.vf_share_layers else 2
     if named or len(shape) == 3:
         height, width, channels = shape if len(shape) == 3 else _IMAGE
-        for filters, kernel, stride in named or _CONVOLUTIONS.get(height, _LARGE_IMAGES):
-            # The last of RLlib's own layers has a kernel as large as what it sees, and no padding.
-            height, width = (1, 1) if kernel >= height > 1 else (-(-height // stride), -(-width // stride))
-            weights += kernel * kernel * channels * filters
-            products += kernel * kernel * channels * filters * height * width
+        for filters, kernel, stride in named or _CONVOLUTIONS.get(height, _CONVOLUTIONS[84]):
+            height, width = -(-height // stride), -(-width // stride)
+            kernels += kernel * kernel * channels * filters
+            convolved += kernel * kernel * channels * filters * height * width
             channels = filters
-        features = height * width * channels
+        features, heads = (
+            height * width * channels,
+            2,
+        )  # behind convolutions, policy and critic have layers of their own
     for units in model.fcnet_hiddens:
-        weights, products, features = weights + features * units, products + features * units, units
-    networks = 1 if model.vf_share_layers else 2
-    return Network(weights=networks * weights, acting=products, learning=networks * products)
+        dense, features = dense + features * units, units
+    return Network(
+        weights=networks * kernels + heads * dense,
+        acting=convolved + dense,
+        learning=networks * convolved + heads * dense,
+    )
 
 
 class Process(NamedTuple):
