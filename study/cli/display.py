@@ -239,7 +239,7 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
 
     closed, identity, folder = result.closed, result.identity, result.folder
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    print_trials(console, result.rows, table_file=folder.table)
+    print_trials(console, result.rows, table_file=folder.table, told=closed.detail)
     for caution in cautions(identity.parse(), result.rows):
         say(console, f"\n{caution}")
     if answer is not None:
@@ -264,11 +264,14 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
             say(console, f" {text}", title=f"{title}:")
 
 
-def print_trials(console: Console, rows: Sequence[TrialRow], *, table_file: Path) -> None:
-    """Print why trials failed or have no clock, how many there are, by which engine, and where all of it is."""
+def print_trials(console: Console, rows: Sequence[TrialRow], *, table_file: Path, told: str = "") -> None:
+    """Print why trials failed or have no clock, how many there are, by which engine, and where all of it is.
+
+    A reason that is part of `told`, the end of the session as it stands above, is not printed again.
+    """
     failed: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
-        if row.reason and row.status != "finished":
+        if row.reason and row.status != "finished" and one_line(row.reason).rstrip(".") not in one_line(told):
             failed[row.status.upper(), one_line(row.reason)].append(row.trial)
     for (status, reason), numbers in failed.items():
         say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")

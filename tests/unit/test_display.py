@@ -192,6 +192,9 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     found = [text.index(place) for place in places]
     assert found == sorted(found)
     assert "The answer is away." in printed(print_end, result, again, "The answer is away.", width=100)
+    broken = replace(closed, reason="error", detail="the first 4 trials failed: because of failed. Mend it.")
+    text = printed(print_end, replace(result, closed=broken), again, answer, width=100)
+    assert text.count("because of failed") == 1, "a reason that the first line says is not said again"
 
 
 def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):
