@@ -17,10 +17,40 @@ def plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+DIGITS = 3
+"""Significant digits that people see; CSVs have all."""
+MOST_DECIMALS = 8
+NOTHING, TINY, HUGE = 1e-9, 1e-5, 1e15
+"""A number below the first is 0 but for rounding: no quantity of a table is that small. One below the second, or not
+below the third, is written with an exponent."""
+
+
+def decimals_of(value: float) -> int:
+    """Return the decimals that show the significant digits of `value`; 0 for large numbers, as for 1.00 at 0."""
+    if not math.isfinite(value):
+        return 0
+    if abs(value) < NOTHING:
+        return DIGITS - 1
+    # Of the rounded value: 0.9996 to three digits is 1.00.
+    exponent = int(f"{abs(value):.{DIGITS - 1}e}".split("e")[1])
+    return min(max(DIGITS - 1 - exponent, 0), MOST_DECIMALS)
+
+
+def fixed(value: float, decimals: int) -> str:
+    """Return `value` with so many decimals and commas between thousands; no minus before a zero."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    text = f"{value:,.{decimals}f}" if abs(value) < HUGE else f"{value:.{DIGITS - 1}e}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
 def significant(value: float) -> str:
-    """Return a number to three significant digits, whole digits in full: `12,345`, `1.50`, `-0.0123`."""
-    exponent = int(f"{abs(value):.2e}".partition("e")[2]) if value and math.isfinite(value) else 0
-    return f"{value:,.{min(max(2 - exponent, 0), 8)}f}"
+    """Return a number to its significant digits: whole digits in full, tiny and huge numbers with an exponent."""
+    if math.isnan(value):
+        return "unknown"
+    if abs(value) < NOTHING:
+        return "0"
+    return f"{value:.{DIGITS - 1}e}" if abs(value) < TINY else fixed(value, decimals_of(value))
 
 
 def count(number: float, one: str, many: str = "", *, form: str = ",") -> str:

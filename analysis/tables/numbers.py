@@ -6,16 +6,10 @@ from typing import Any
 import pandas as pd
 
 from study.statistics import Estimate
+from study.text import decimals_of, fixed, significant
 
-DIGITS = 3
-"""Significant digits that people see; CSVs have all."""
-MOST_DECIMALS = 8
 FURTHER_DECIMALS = 2
 """Decimals that a narrow interval may add: an interval still narrower is one of rounding errors."""
-NOTHING = 1e-9
-"""What is smaller is 0 but for rounding: no quantity of a table is that small."""
-TINY = 1e-5
-"""What is smaller is written with an exponent."""
 
 
 def number(value: float | Estimate) -> str:
@@ -56,34 +50,6 @@ def estimate(value: float, low: Any, high: Any) -> tuple[str, str]:
             break
     opening, closing = ("[" if math.isfinite(low) else "("), ("]" if math.isfinite(high) else ")")
     return fixed(value, decimals), f"{opening}{fixed(low, decimals)}, {fixed(high, decimals)}{closing}"
-
-
-def decimals_of(value: float) -> int:
-    """Return the decimals that show the significant digits of `value`; 0 for large numbers, as for 1.00 at 0."""
-    if not math.isfinite(value):
-        return 0
-    if abs(value) < NOTHING:
-        return DIGITS - 1
-    # Of the rounded value: 0.9996 to three digits is 1.00.
-    exponent = int(f"{abs(value):.{DIGITS - 1}e}".split("e")[1])
-    return min(max(DIGITS - 1 - exponent, 0), MOST_DECIMALS)
-
-
-def fixed(value: float, decimals: int) -> str:
-    """Return `value` with so many decimals and commas between thousands; no minus before a zero."""
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    text = f"{value:,.{decimals}f}"
-    return text.removeprefix("-") if not text.strip("-0.,") else text
-
-
-def significant(value: float) -> str:
-    """Return a number to its significant digits: whole digits in full, tiny numbers with an exponent."""
-    if math.isnan(value):
-        return "unknown"
-    if abs(value) < NOTHING:
-        return "0"
-    return f"{value:.{DIGITS - 1}e}" if abs(value) < TINY else fixed(value, decimals_of(value))
 
 
 def plain(value: Any) -> str:

@@ -57,7 +57,8 @@ def test_the_plan_names_environment_and_stages_and_says_where_a_sampler_has_too_
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.9, "0.900"), (-0.01234, "-0.0123"), (0.0, "0.00"), (475, "475"), (-1234.5, "-1,234")]
+    ("value", "text"),
+    [(0.9, "0.900"), (-0.01234, "-0.0123"), (0.0, "0"), (475, "475"), (-1234.5, "-1,234"), (2e31, "2.00e+31")],
 )
 def test_small_returns_keep_their_digits(value, text):
     assert significant(value) == text
