@@ -1,5 +1,6 @@
 """What a hold-up study says: the setting by its values, whether it holds up, by which rule. Reads the certificate."""
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -126,8 +127,7 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: s
     small, arm = content["scales"]["small"], content["arms"][f"winner@{target}"]
     text = f"what {runners(target)} take in hours and cost, and what limits them. A throughput study of this setting "
     text += f"answers it; it needs {target + 1} CPUs."
-    command = "" if data.spec is None or data.spec.config is not None else "python run_study.py --space throughput.yaml"
-    yield Fact(role="unknown", text=text, command=command)
+    yield Fact(role="unknown", text=text, command=_throughput_study(content, data))
     stock = content["arms"].get(f"{WINNER_STOCK}@{target}")
     if engine != OWN and (stock is None or stock["folded"]):
         tried = f": tried was one of them with the environments of all, {count(stock['n'], 'run')}" if stock else ""
@@ -143,6 +143,23 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: s
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
         few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
         yield Fact(role="unknown", text=f"how rarely it misses the target: {few}.")
+
+
+def _throughput_study(content: Mapping[str, Any], data: StudyData) -> str:
+    """Return the command that times the setting at the small and the target scale; empty for a person's script."""
+    if data.spec is None or data.spec.config is not None:
+        return ""
+    small, target, environment = content["scales"]["small"], content["scales"]["target"], data.spec.environment
+    numbers = content["winner"]["resolved"][str(target)]
+    names = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+    changes = [f"environment.id={environment.id}", *(f"parameters.{name}={numbers[name]}" for name in names)]
+    changes += [f"environment.kwargs={json.dumps(environment.kwargs)}"] if environment.kwargs else []
+    grid: dict[str, Any] = {"num_env_runners": [small, target]}
+    if "steps_per_env_runner" in content["winner"]["rule"]:
+        grid["steps_per_env_runner"] = content["winner"]["rule"]["steps_per_env_runner"]
+    changes.append(f"throughput.grids={json.dumps({'clock': grid})}")
+    words = ["python", "run_study.py", "--space", "throughput.yaml", "--name", f"{data.name}_clock"]
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 
 def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:

@@ -139,6 +139,17 @@ def test_the_commands_of_a_report_are_taken(name):
         check(line)
 
 
+def test_a_hold_up_study_names_the_command_that_times_its_setting_at_both_scales():
+    commands = [
+        fact.command for fact in example("example_study").answer().unknown if "--space throughput.yaml" in fact.command
+    ]
+    space = check(*commands)
+    cells = {cell.num_env_runners: cell.setting for cell in cells_of(space)}
+    assert sorted(cells) == [10, 46]
+    chosen = {"train_batch_size": 3680, "minibatch_size": 256, "num_epochs": 10, "num_envs_per_env_runner": 4}
+    assert {name: cells[46][name] for name in chosen} == chosen
+
+
 def refused(first, second):
     """Return the refusal to compare two cells of the recorded example, and the space that its command runs."""
     data = example("example_throughput").data
