@@ -11,7 +11,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -91,10 +91,23 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
     return (first, *(other for other in others if not other.obstacle))
 
 
+_imported_elsewhere: set[str] = set()
+"""Top-level modules that other processes imported, which played an environment for this one."""
+
+
+def loaded_names() -> set[str]:
+    """Return the top-level modules that this process has imported, or another one for it."""
+    return {name.partition(".")[0] for name in tuple(sys.modules)} | _imported_elsewhere
+
+
+def note_imports(names: Iterable[str]) -> None:
+    """Remember what a process has imported that played an environment for this one."""
+    _imported_elsewhere.update(names)
+
+
 def loaded_modules() -> tuple[OwnModule, ...]:
-    """Return the user's own modules that this process has imported."""
-    loaded = {name.partition(".")[0] for name in tuple(sys.modules)}
-    found = (_own(name) for name in sorted(loaded))
+    """Return the user's own modules among `loaded_names`."""
+    found = (_own(name) for name in sorted(loaded_names()))
     return tuple(each for each in found if each is not None)
 
 

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from study.errors import SpaceError
+from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
 from study.trial.engine.envs.envpool_envs import PoolObservations
@@ -112,6 +113,19 @@ def test_threads_and_words_of_an_environment_stay_out_of_the_process_that_tries_
     assert probe_study(spec(environment__id="tests.environments:LeavesAThread"), "my.yaml").observation_space.shape
     assert speeds_of(spec(environment__id="tests.environments:LeavesAThread").environment) is not None
     assert (threading.active_count(), "licence" in "".join(capfd.readouterr())) == (before, False)
+
+
+def test_what_an_environment_imports_where_it_is_tried_is_known_here(tmp_path, monkeypatch) -> None:
+    (tmp_path / "tried_maze.py").write_text(
+        "from tests.environments import Plain\n"
+        "class Maze(Plain):\n    def __init__(self):\n        import tried_helper\n        super().__init__()\n"
+    )
+    (tmp_path / "tried_helper.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = spec(environment__id="tried_maze:Maze")
+    probe_study(asked, "my.yaml")
+    assert "tried_helper" not in sys.modules
+    assert [each.name for each in own_modules(asked.environment)] == ["tried_maze", "tried_helper"]
 
 
 def test_what_an_environment_raises_in_the_check_has_file_and_line() -> None:

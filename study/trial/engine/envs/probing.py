@@ -16,6 +16,7 @@ from gymnasium import error as gymnasium_error
 
 from study.errors import SpaceError, StudyError, TrialError
 from study.machine.shape import Speeds
+from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.deadline import within
@@ -94,7 +95,9 @@ def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, lim
     if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
         return function(*args)
     with contextlib.closing(OwnProcess(silent=True)) as process:
-        return process.call(function, *args, limit_s=limit_s + _ANSWER_S)
+        answer = process.call(function, *args, limit_s=limit_s + _ANSWER_S)
+        note_imports(process.call(loaded_names))  # what the environment consists of is brought to other nodes
+        return answer
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
