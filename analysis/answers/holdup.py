@@ -23,9 +23,10 @@ from analysis.load.study_data import StudyData
 from analysis.tables.learning import rule_in_words
 from analysis.tables.numbers import in_words, percent
 from analysis.tables.table import Table, TableColumn, table_of
-from study.engine import OWN, engines_in_words
+from study.designs.holdup.page import paid_in_words
+from study.engine import OWN
 from study.space.parameters import SCALE
-from study.space.settings import WINNER, WINNER_STOCK
+from study.space.settings import WINNER, WINNER_RLLIB
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -67,42 +68,70 @@ def holdup_answer(study: "Study") -> Answer:
 
 
 def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) -> Iterator[Fact]:
-    data, winner, arm = study.data, arm_in_words(WINNER, small), content["arms"][f"winner@{target}"]
+    data, engine = study.data, content["engine"]
+    verdicts = {OWN: content["rllib"], engine: content["verdict"]}
+    judged, verdict = next((name, each) for name, each in verdicts.items() if each is not None)
+    winner = arm_in_words(WINNER if judged == engine else WINNER_RLLIB, small)
     place: dict[str, Any] = {"num_env_runners": target, "arm": winner}
-    here = data.runs[(data.runs["stage"] == "confirm") & (data.runs[SCALE] == target)]
-    engine = engines_in_words(here.loc[here["baseline"] == WINNER, "engine"].dropna())
-    # Rules of holding up: not what this study has no arm for, nor the clock of before version 0.15.0.
-    rules = [
-        check
-        for check in content["verdict"]["checks"].values()
-        if not check["name"].startswith("clock@") and (check["passed"], check["value"]) != (None, None)
+    yield Fact(role="answer", text=_sentence(content, judged, target, small), **place)
+    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_share", **place)
+    broken = [
+        (name, check)
+        for name, each in verdicts.items()
+        if each is not None
+        for check in each["checks"].values()
+        if check["passed"] is False
     ]
-    broken, stopped = ([check for check in rules if check["passed"] is each] for each in (False, None))
-    text = (
-        f"Yes, for the engine {engine}: the chosen setting learns as well with {runners(target)} as the best one does "
-    )
-    text += f"with {small}."
-    if not content["verdict"]["learning"]:
-        text = f"No, for the engine {engine}: the chosen setting does not hold up with {runners(target)}, against the "
-        text += f"best with {small}."
-        others = f"; {len(stopped)} were not judged, since the study stopped at half" if stopped else ""
-        text += f" It breaks {len(broken)} of {len(rules)} rules{others}." if broken else ""
-    yield Fact(role="answer", text=text, **place)
-    unseen = [(scale, content["arms"].get(f"winner@{scale}")) for scale in content["scales"]["unseen"]]
-    others = listed([f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen if other is not None])
-    text = f"{arm['solved']} of {arm['n']} test runs were solved"
-    text += f", and so were {others} runners, for which nothing was tuned" if others != "none" else ""
-    yield Fact(role="support", text=f"{text}.", quantity="solved_share", **place)
-    kept = sorted(rules, key=lambda check: check["name"] != f"score_kept@{target}")[:1]
-    text = "; ".join(capital(rule_in_words(content, check)) for check in broken[:MOST_BROKEN] or kept)
+    kept = [(judged, verdict["checks"][f"score_kept@{target}"])]
+    said = [
+        capital(rule_in_words(content, check, name)) + (f" ({name})" if content["rllib"] else "")
+        for name, check in broken[:MOST_BROKEN] or kept
+    ]
     more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
-    text = f"Broken: {text}{more}." if broken else f"{text}." if text else "No rule could be judged."
+    text = f"{'Broken: ' if broken else ''}{'; '.join(said)}{more}."
     yield Fact(role="support", text=text, quantity="score_difference", **place)
-    if not content["verdict"]["learning"] and (seen := content.get("signs")):  # versions before 0.15.0 had none
-        yield Fact(role="support", text=" ".join(seen), **place)
+    paid = paid_in_words(content, lambda name: arm_in_words(name, small))
+    yield Fact(role="support", text=paid, quantity="score_lead", **place)
+    if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
+        text = f"Its mean score under {OWN} less that under {engine}: {in_words(difference)}."
+        yield Fact(role="support", text=text, **place)
+    if not verdict["learning"] and content["signs"]:
+        yield Fact(role="support", text=" ".join(content["signs"]), **place)
     yield cost_and_clocks(data, content["cpu_hours"]["all"])
-    yield from titles(study, winner, target)
-    yield from _unknown(content, data, target, engine)
+    yield from titles(study, arm_in_words(WINNER, small), target)
+    yield from _unknown(content, data, target)
+
+
+def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) -> str:
+    """Return the verdict about RLlib's own engine, where it was run; and about the study's, where that differs."""
+    engine, verdict = content["engine"], content["verdict"] if content["rllib"] is None else content["rllib"]
+    with_ = f"{target} of RLlib's own runners" if judged == OWN else f"{runners(target)} (engine {judged})"
+    if verdict["learning"]:
+        text = f"Yes: with {with_} the chosen setting learns as well as the best one does with {small}."
+    else:
+        broken = sum(check["passed"] is False for check in verdict["checks"].values())
+        text = f"No: with {with_} the chosen setting does not hold up, against the best with {small}. It breaks "
+        text += f"{broken} of {count(len(verdict['checks']), 'rule')}."
+    if content["rllib"] is not None and content["verdict"]["learning"] != verdict["learning"]:
+        does = "it does" if content["verdict"]["learning"] else "it does not"
+        text += f" The engines disagree: under {engine}, by which it was found, {does}."
+    elif content["rllib"] is not None:
+        text += f" So it does under {engine}, by which it was found." if verdict["learning"] else ""
+    return text
+
+
+def _solved(content: Mapping[str, Any], judged: str, target: int) -> str:
+    """Return how many test runs were solved, of RLlib's own first, and at the scales for which nothing was tuned."""
+    arms, engine = content["arms"], content["engine"]
+    said = []
+    if judged != engine and (arm := arms.get(f"{WINNER_RLLIB}@{target}")) is not None:
+        said.append(f"{arm['solved']} of {arm['n']} test runs were solved under {OWN}")
+    arm = arms[f"{WINNER}@{target}"]
+    said.append(f"{arm['solved']} of {arm['n']} {'' if said else 'test runs were solved '}under {engine}")
+    unseen = [(scale, arms.get(f"{WINNER}@{scale}")) for scale in content["scales"]["unseen"]]
+    others = [f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen if other is not None]
+    tail = f"; with numbers of runners for which nothing was tuned, {listed(others)}" if others else ""
+    return f"{', '.join(said)}{tail}. Counted is the worst of the last evaluations."
 
 
 def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
@@ -112,7 +141,7 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
         steps = each["env_steps_to_target"]
         rows.append(
             {
-                "arm": arm_in_words(each["name"], small, folded=each["folded"]),
+                "arm": arm_in_words(each["name"], small),
                 SCALE: each["scale"],
                 "final_return": estimate_of(each["iqm_final_return"]),
                 "solved": f"{each['solved']} of {each['n']}",
@@ -123,22 +152,15 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
     return table_of("answer", title, ARMS, rows, title)
 
 
-def _unknown(content: Mapping[str, Any], data: StudyData, target: int, engine: str) -> Iterator[Fact]:
-    small, arm = content["scales"]["small"], content["arms"][f"winner@{target}"]
+def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Fact]:
+    arm = content["arms"].get(f"{WINNER_RLLIB}@{target}") or content["arms"][f"{WINNER}@{target}"]
     text = f"what {runners(target)} take in hours and cost, and what limits them. A throughput study of this setting "
     text += f"answers it; it needs {target + 1} CPUs."
     yield Fact(role="unknown", text=text, command=_throughput_study(content, data))
-    stock = content["arms"].get(f"{WINNER_STOCK}@{target}")
-    if engine != OWN and (stock is None or stock["folded"]):
-        tried = f": tried was one of them with the environments of all, {count(stock['n'], 'run')}" if stock else ""
-        text = f"what {target} of RLlib's own runners with its learner make of the setting{tried}."
+    if content["rllib"] is None and content["engine"] != OWN:
+        text = f"what {target} of RLlib's own runners with its learner make of the setting. A study with "
+        text += "`holdup.confirm.num_seeds_rllib: 10` answers it."
         yield Fact(role="unknown", text=text)
-    for row in content["comparisons"]["rows"].values():
-        difference = estimate_of(row["difference"])
-        if row["better"] is False and difference is not None:
-            name = arm_in_words(row["baseline"], small)
-            text = f"whether it is better than {name}: its mean score less that one's is {in_words(difference)}."
-            yield Fact(role="unknown", text=text, quantity="score_lead", num_env_runners=target, arm=name)
     if arm["solved"] == (n := arm["n"]):
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
         few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"

@@ -11,7 +11,7 @@ from analysis.load import StudyData
 from analysis.quantity import Row, declare, row
 from study.errors import StudyError
 from study.records.folder import StudyFolder
-from study.space.settings import WINNER, WINNER_STOCK
+from study.space.settings import WINNER
 from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved"}
@@ -68,9 +68,9 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
     def place(name: str, scale: int) -> Row:
         """Return the columns of a comparison; its basis is by the clocks of the arms at this and at the small scale."""
         compared = {scale, int(content["scales"]["small"])}
-        arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["name"] != WINNER_STOCK]
-        folded = any("emulated" in arm["execution"] or arm["folded"] for arm in arms)
-        basis = "emulated" if folded else basis_of(label for arm in arms for label in arm["timing"])
+        arms = [arm for arm in content["arms"].values() if arm["scale"] in compared and arm["variant"] == "study"]
+        emulated = any("emulated" in arm["execution"] for arm in arms)
+        basis = "emulated" if emulated else basis_of(label for arm in arms for label in arm["timing"])
         arm = arm_in_words(name, small)
         return {"workload": environment, "arm": arm, "num_env_runners": scale, "basis": basis}
 
@@ -78,7 +78,7 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
         rule, _, scale = check["name"].partition("@")
         if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
             yield row(CHECKS[rule], value, place(WINNER, int(scale)))
-    for name, found in content["comparisons"]["rows"].items():
+    for name, found in content["search"]["rivals"].items():
         if (value := estimate_of(found["difference"])) is not None:
             yield row("score_lead", value, place(name, target))
 

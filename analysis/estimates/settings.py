@@ -20,7 +20,7 @@ from analysis.load import StudyData
 from analysis.quantity import Basis, Row, quantity, rows_of
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
-from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK
+from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
 from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 
@@ -42,13 +42,13 @@ TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)),
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         WINNER: "the chosen setting",
-        WINNER_STOCK: "the chosen setting, RLlib's own runner",
+        WINNER_RLLIB: "the chosen setting, RLlib's own engine",
         BEST_SMALL: "the best of {small}",
+        BEST_SMALL_RLLIB: "the best of {small}, RLlib's own engine",
         "best_small_unchanged": "the best of {small}, unchanged",
         "best_small_batch_grown": "the best of {small}, batch grown",
         "best_small_minibatch_grown": "the best of {small}, minibatch grown",
         "naive_growth": "RLlib's defaults, batch grown",
-        "rllib_defaults": "RLlib's defaults",
         "published": "the published setting",
         "default": "this project's defaults",
     }

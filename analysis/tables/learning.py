@@ -18,7 +18,10 @@ from analysis.tables.numbers import in_words
 from analysis.tables.pivot import pivot, table_of_pivot, told
 from analysis.tables.scaling import INTERVAL, MEASURED, nothing
 from analysis.tables.table import Table, TableColumn, without_rows
+from study.designs.holdup.page import paid_in_words
+from study.engine import OWN
 from study.space.parameters import PARAMETERS, SCALE
+from study.space.settings import WINNER, WINNER_RLLIB
 from study.statistics import without_interval
 from study.text import count
 
@@ -122,10 +125,11 @@ RULES: Mapping[str, tuple[str, str]] = {
 """Rule of the verdict -> what must hold, and what was found."""
 
 
-def rule_in_words(content: Mapping[str, Any], check: Mapping[str, Any]) -> str:
-    """Return a rule of a certificate's verdict, and what was found or why nothing was."""
+def rule_in_words(content: Mapping[str, Any], check: Mapping[str, Any], engine: str) -> str:
+    """Return a rule of a certificate's verdict about an engine, and what was found or why nothing was."""
     name, _, scale = check["name"].partition("@")
-    value, arm = estimate_of(check["value"]), content["arms"][f"winner@{scale}"]
+    winner = WINNER_RLLIB if engine == OWN and content["rllib"] is not None else WINNER
+    value, arm = estimate_of(check["value"]), content["arms"][f"{winner}@{scale}"]
     small, laws = content["scales"]["small"], content["laws"]
     facts = {"runners": count(int(scale), "runner"), "small": small, "solved": arm["solved"], "n": arm["n"]}
     facts |= {"tolerance": f"{laws['tolerance']:g}", "needed": f"{100 * laws['solved_share']:g} %"}
@@ -159,7 +163,7 @@ def _certificate(content: Mapping[str, Any], study: "Study", key: str, title: st
     rows = []
     for arm in arms:
         place = {"num_env_runners": arm["scale"], **{name: arm[name] for name in ("n_failed", "n_censored")}}
-        place["arm"] = arm_in_words(arm["name"], small, folded=arm["folded"])
+        place["arm"] = arm_in_words(arm["name"], small)
         for name, called in JUDGED.items():
             value: Any = arm[called]
             if isinstance(value, (int, float)):  # steps to target have no interval in a certificate
@@ -178,7 +182,7 @@ def _certificate(content: Mapping[str, Any], study: "Study", key: str, title: st
         key,
         title,
         f"arm num_env_runners {' '.join(JUDGED)} n_censored n n_failed timing",
-        f"At {target} runners the chosen setting {verdict['sentence']}.{lead}",
+        f"At {target} runners the chosen setting {content['sentence']}.{lead}",
         Part(n=n, n_failed=sum(arm["n_failed"] for arm in arms), excluded=excluded),
         notes=[*_notes(content, small)],
         definitions=(HOLDS_UP, CENSORED),
@@ -186,11 +190,12 @@ def _certificate(content: Mapping[str, Any], study: "Study", key: str, title: st
 
 
 def _notes(content: Mapping[str, Any], small: int) -> Iterator[str]:
-    for check in (each for each in content["verdict"]["checks"].values() if each["name"].partition("@")[0] in RULES):
-        note = f"; {with_names(check['note'], small)}" if check["note"] and check["value"] is not None else ""
-        yield f"{PASSED[check['passed']]}: {rule_in_words(content, check)}{note}."
-    yield f"Against the baselines: {with_names(content['comparisons']['sentence'], small)}."
-    yield from content.get("signs", ())  # versions before 0.15.0 had none
+    for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
+        for check in verdict["checks"].values() if verdict is not None else ():
+            note = f"; {with_names(check['note'], small)}" if check["note"] and check["value"] is not None else ""
+            yield f"{engine}, {PASSED[check['passed']]}: {rule_in_words(content, check, engine)}{note}."
+    yield paid_in_words(content, lambda name: arm_in_words(name, small))
+    yield from content["signs"]
 
 
 def with_names(said: str, small: int) -> str:

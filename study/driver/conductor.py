@@ -127,6 +127,7 @@ class Conductor:
                 num_trials=plan.num_trials,
                 cluster=plan.cluster.to_json(),
                 provenance=provenance,
+                space_digest=spec.digest(),
             )
         )
         for trial, row in ledger.rows.items():

@@ -1,5 +1,6 @@
 """A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
 
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, cut_records
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
+from study.space.sections import MOST_STUDIES
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
 from study.trial.engine.envs.probing import in_own_processes, sharing_of, speeds_of
@@ -154,6 +156,15 @@ def with_lasting_learner(
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
     return spec.model_copy(update={"learner": learner})
+
+
+def with_lasting_seed(spec: StudySpec, begun: StudyIdentity | None) -> StudySpec:
+    """Return the spec; that of a hold-up study with the number of its seeds, drawn where a new one names none."""
+    if begun is not None:
+        return begun.settle(spec)
+    if spec.holdup is None:
+        return spec
+    return spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
 
 
 def measured(spec: StudySpec, adopted: Adopted | None) -> Speeds | None:

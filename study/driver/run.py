@@ -23,6 +23,7 @@ from study.driver.opening import (
     take_up,
     with_lasting_learner,
     with_lasting_process,
+    with_lasting_seed,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
@@ -153,6 +154,7 @@ class _Session:
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not is_resumed(self.folder, options)
         known = None if self.is_new else self.folder.identity()
+        spec = with_lasting_seed(spec, known)
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         if self.adopted is None:  # else its environment was made when it was read

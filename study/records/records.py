@@ -73,6 +73,8 @@ class StudyOpened(Record, frozen=True):
     """Shape of the Ray cluster: `ClusterShape.to_json()`."""
     provenance: dict[str, Any]
     """Commit, versions, hardware, scheduler job of this driver."""
+    space_digest: str = ""
+    """`StudySpec.digest` of the study: what it was registered with. Empty before version 0.17.0."""
 
 
 class TrialStarted(Record, frozen=True, forbid_unknown_fields=False):

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from study.space.domains import inner_model
 from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
-from study.space.sections import AXES, GridSpec, SeedsSpec
+from study.space.sections import AXES, GridSpec
 from study.space.spec import StudySpec
 
 
@@ -58,8 +58,6 @@ def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None)
             continue  # nobody writes it
         if place == "parameters":
             yield f"| `{place}` | required | {meaning} See the next table. |"
-        elif inner is SeedsSpec:
-            yield f"| `{place}` | {_code(info.default.model_dump())} | {meaning} |"
         elif inner is GridSpec:
             yield f"| `{place}` | {default} | {meaning} |"
             yield f"| `{place}.<name>.<axis>` | none | Axes: {', '.join(f'`{axis}`' for axis in AXES)}. |"

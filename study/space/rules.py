@@ -32,7 +32,14 @@ from study.space.parameters import (
     Value,
     attribute,
 )
-from study.space.sections import MAX_LEVELS, TRAINING_LEVELS, EnvironmentSpec, is_procgen
+from study.space.sections import (
+    FIRST_EVALUATION_SEED,
+    MAX_LEVELS,
+    MOST_SEEDS,
+    TRAINING_LEVELS,
+    EnvironmentSpec,
+    is_procgen,
+)
 from study.space.settings import batch_domain, batch_unit, minibatch_bounds
 from study.space.spec import StudySpec
 from study.text import listed
@@ -89,7 +96,10 @@ LEFT_OUT: tuple[Row, ...] = (
      "a grid counts its trials itself, and has no baselines", "Remove it, or use another sampler."),
     ("search.seeds search.num_trials search.baselines budget.iterations evaluation.stochastic runner",
      lambda s: s.holdup, "a hold-up study has its own",
-     "Use holdup.tune_seeds, holdup.num_settings, holdup.baselines or budget.env_steps."),
+     "Use holdup.seed, holdup.num_settings, holdup.published or budget.env_steps."),
+    ("evaluation.seed search.sampler_seed",
+     lambda s: s.holdup and not {s.evaluation.seed, s.search.sampler_seed} <= {FIRST_EVALUATION_SEED, 0, s.holdup.seed},
+     "follows from holdup.seed in a hold-up study", "Remove it, or give holdup.seed."),
     ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings",
      "Use tpe or random."),
     ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given",
@@ -151,8 +161,8 @@ MUST: tuple[Row, ...] = (
     ("holdup.num_settings", lambda s: s.holdup and s.holdup.num_settings < s.holdup.race.num_settings,
      "the race needs {s.holdup.race.num_settings} settings to choose from",
      "Raise it, or lower holdup.race.num_settings."),
-    ("holdup.published", lambda s: s.holdup and ("published" in s.holdup.baselines) != bool(s.holdup.published),
-     "holdup.published and the baseline `published` belong together", "Give both, or neither."),
+    ("holdup.race.blocks", lambda s: s.holdup and sum(s.holdup.race.blocks) > MOST_SEEDS,
+     f"a race has at most {MOST_SEEDS} seeds in all", "Lower them."),
     ("parameters", lambda s: s.holdup and not s.tuned, "a hold-up study needs something to tune", "Give lr a range."),
     ("evaluation.num_evaluations", lambda s: s.holdup and s.evaluation.num_evaluations < 2,
      "a target is reached when two consecutive evaluations are at or above it, so that two are needed",
@@ -391,23 +401,6 @@ def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Fault
             yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
 
 
-def holdup_seeds(s: StudySpec) -> Faults:
-    """Yield the sets of seeds that share one, or have too few."""
-    if (section := s.holdup) is None:
-        return
-    sets = {name: getattr(section, name).seeds for name in ("tune_seeds", "rank_seeds", "test_seeds")}
-    for (first, ours), (second, theirs) in itertools.combinations(sets.items(), 2):
-        least, end = max(ours.start, theirs.start), min(ours.stop, theirs.stop)
-        if least < end:
-            fix = f"Begin at {ours.stop} or later."
-            yield fault(f"holdup.{second}", f"must share no seed with {first}", f"{least} to {end - 1}", fix)
-    each, race = section.confirm, max(sum(section.race.blocks), 2)
-    confirm = max(each.num_seeds, each.num_seeds_others, each.num_seeds_stock)
-    for name, least, what in (("rank_seeds", race, "the race"), ("test_seeds", confirm, "the confirmation")):
-        if (count := len(sets[name])) < least:
-            yield fault(f"holdup.{name}", f"{what} needs {least}", count, f"Set count: {least}.")
-
-
 # --- studies that a person starts now ---------------------------------------------------------------------------------
 
 
@@ -426,9 +419,8 @@ def worth_starting(s: StudySpec) -> Faults:
     if s.holdup is not None:
         target, published = s.holdup.target_scale, s.holdup.published
         grown = published.get("steps_per_env_runner", 0) * target
-        own = {"naive_growth": s.holdup.naive_steps_per_env_runner * target}
-        own["published"] = int(published.get("train_batch_size", grown))
-        sizes |= {name: own[name] for name in s.holdup.baselines if name in own}
+        sizes["naive_growth"] = s.holdup.naive_steps_per_env_runner * target
+        sizes["published"] = int(published.get("train_batch_size", grown))
     name, batch = max(sizes.items(), key=lambda item: item[1])
     if batch > steps:
         rule = "the largest train batch must fit into it, or a trial ends after one batch"
@@ -438,6 +430,6 @@ def worth_starting(s: StudySpec) -> Faults:
 
 COMMON: tuple[Rule, ...] = (tables, of_algorithm, procgen_levels, of_rllib, of_script)
 """For every kind of study."""
-SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines, holdup_seeds)
+SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines)
 ASKED: tuple[Rule, ...] = (worth_starting,)
 """For a study that a person starts now."""

@@ -168,6 +168,17 @@ of two consecutive evaluations at the target."""
     """Settings that run first, such as the one that you use today."""
 
 
+NUM_SEARCH_SEEDS = 8
+"""Seeds that the trials of a hold-up study's search take in turn."""
+SEEDS_OF_A_STUDY = 1_000
+"""Seeds that belong to one hold-up study: those from this many times `holdup.seed` on."""
+MOST_STUDIES = 1_000_000
+"""Numbers that `holdup.seed` is drawn from."""
+MOST_SEEDS = 100
+"""Seeds of a hold-up study's race."""
+FIRST_EVALUATION_SEED = 10_000
+
+
 class EvaluationSpec(Section):
     """Evaluation on fixed seeds, outside the timed part of a trial."""
 
@@ -175,8 +186,8 @@ class EvaluationSpec(Section):
     """Episodes of each evaluation."""
     num_evaluations: Whole = Field(10, ge=1)
     """Evaluations, evenly spaced over the budget; the last one is at the end."""
-    seed: Whole = Field(10_000, ge=0, lt=2**28)
-    """First seed of the evaluation episodes; the same for every trial."""
+    seed: Whole = Field(FIRST_EVALUATION_SEED, ge=0, lt=2**28)
+    """First seed of the evaluation episodes; the same for every trial. A hold-up study has its own."""
     stochastic: bool = False
     """Draw actions from the policy's distribution, with noise of `seed`, instead of taking the most probable ones."""
     max_episode_steps: Whole = Field(10_000, ge=1)
@@ -223,43 +234,24 @@ own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     """A trial whose runners are not up after so long fails."""
 
 
-Baseline = Literal["rllib_defaults", "naive_growth", "published"]
-"""A baseline that needs nothing of this study; those built on the best small-scale setting always take part."""
-
-
-class SeedsSpec(Section):
-    """Consecutive seeds."""
-
-    first: Whole = Field(ge=0, lt=2**30)
-    """The first seed."""
-    count: Whole = Field(ge=1, lt=2**30)
-    """How many."""
-
-    @property
-    def seeds(self) -> range:
-        """The seeds, ascending."""
-        return range(self.first, self.first + self.count)
-
-
 class RaceSpec(Section):
     """Racing the best settings of the search, at the target scale, all on the same seeds."""
 
     num_settings: Whole = Field(8, ge=2)
     """Settings that enter."""
-    blocks: list[Annotated[Whole, Field(ge=1)]] = Field([1, 2, 4], min_length=1)
-    """Rank seeds of each block; after each, the better half goes on, and after the last one the best."""
+    blocks: list[Annotated[Whole, Field(ge=1, le=MOST_SEEDS)]] = Field([1, 2, 4], min_length=1)
+    """Seeds of each block; after each, the better half goes on, and after the last one the best."""
 
 
 class ConfirmSpec(Section):
     """The frozen settings on test seeds."""
 
-    num_seeds: Whole = Field(20, ge=5)
-    """Most test seeds of the winner, at the target, small and unseen scales each, and of the small scale's best; half \
-of them first, and the rest where a rule is open."""
-    num_seeds_others: Whole = Field(10, ge=5)
-    """Most test seeds of every other arm, in halves as well."""
-    num_seeds_stock: Whole = Field(5, ge=0)
-    """Test seeds of the winner under RLlib's own runners and learner; 0 leaves this arm out."""
+    num_seeds: Whole = Field(20, ge=5, le=SEEDS_OF_A_STUDY // 2)
+    """Test seeds of every arm: the chosen setting at the target, small and unseen scales, the small scale's best, and \
+every rival at the target scale."""
+    num_seeds_rllib: Whole = Field(10, ge=0, le=SEEDS_OF_A_STUDY // 2)
+    """Test seeds of the chosen setting at the target scale, and of the small scale's best there, under RLlib's own \
+runners and learner: the verdict about RLlib rests on them. 0 leaves them out."""
 
 
 class HoldUpSpec(Section):
@@ -271,19 +263,13 @@ class HoldUpSpec(Section):
     """The scale at which training is known to work; among `parameters.num_env_runners`."""
     unseen_scales: Annotated[list[Scale], Distinct] = Field([])
     """Scales that no stage runs before the confirmation."""
-    baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
-    """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
-`published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
     published: Values = Field({})
-    """Parameters of a published setting; the rest is as RLlib ships it."""
+    """Parameters of a published setting, one more rival; the rest is as RLlib ships it."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)
-    """Batch per runner of `naive_growth`."""
-    tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
-    """Seeds of the search."""
-    rank_seeds: SeedsSpec = SeedsSpec(first=101, count=7)
-    """Seeds of the race and of the baselines."""
-    test_seeds: SeedsSpec = SeedsSpec(first=1001, count=20)
-    """Seeds of the confirmation; refused until the settings are frozen."""
+    """Batch per runner of the rival `naive_growth`: PPO as RLlib ships it, its batch grown with the runners."""
+    seed: Whole | None = Field(None, ge=1, le=MOST_STUDIES)
+    """Number of which all seeds of the study are made, those of its evaluation episodes and of its sampler too. \
+Without it one that no other study has is drawn when the study begins; it stands in the study's study.json."""
     num_settings: Whole = Field(24, ge=4, le=MAX_TRIALS)
     """Settings that the search proposes besides this project's default: half at the target scale, a quarter at the \
 small one, the rest between."""
@@ -294,7 +280,26 @@ small one, the rest between."""
     tolerance: float = Field(0.05, gt=0, lt=1)
     """How much score the target scale may lose against the small scale's best and still hold up."""
     solved_share: float = Field(0.95, gt=0, le=1)
-    """Share of test seeds that must be solved."""
+    """Share of test seeds that must be solved, at each of the last three evaluations."""
+
+    @property
+    def search_seeds(self) -> range:
+        """Seeds of the search, in turn."""
+        return self._seeds(1, NUM_SEARCH_SEEDS)
+
+    @property
+    def race_seeds(self) -> range:
+        """Seeds of the race."""
+        return self._seeds(101, sum(self.race.blocks))
+
+    @property
+    def test_seeds(self) -> range:
+        """Seeds of the confirmation; refused until the settings are frozen."""
+        return self._seeds(201, max(self.confirm.num_seeds, self.confirm.num_seeds_rllib))
+
+    def _seeds(self, first: int, count: int) -> range:
+        begin = (self.seed or 0) * SEEDS_OF_A_STUDY + first  # not drawn yet: a plan needs numbers, whichever
+        return range(begin, begin + count)
 
 
 LEARNERS = "num_learners"

@@ -163,9 +163,10 @@ THROUGHPUT = "throughput"
 Variant = Literal["study", "stock"]
 """`study`: as the space says. `stock`: RLlib's own runners and learner."""
 
-WINNER, BEST_SMALL, WINNER_STOCK = "winner", "best_small", "winner_stock"
-"""Names of a hold-up study's arms that are no baselines: the chosen setting, the best one of few runners, and the
-chosen one on RLlib's own runners, which no rule and no comparison uses."""
+WINNER, BEST_SMALL = "winner", "best_small"
+"""Names of a hold-up study's arms that are no rivals: the chosen setting, and the best one of few runners."""
+WINNER_RLLIB, BEST_SMALL_RLLIB = "winner_rllib", "best_small_rllib"
+"""The same two under RLlib's own runners and learner, where the study's engine is another one."""
 
 
 def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:

@@ -321,6 +321,17 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         content["parameters"] = {name: short.get(name, each) for name, each in whole if each != usual.get(name)}
         return content
 
+    def with_seed(self, number: int) -> "StudySpec":
+        """Return a hold-up study with the number that all its seeds are made of, as `holdup.seed` says."""
+        assert self.holdup is not None
+        return self.model_copy(
+            update={
+                "holdup": self.holdup.model_copy(update={"seed": number}),
+                "evaluation": self.evaluation.model_copy(update={"seed": number}),
+                "search": self.search.model_copy(update={"sampler_seed": number}),
+            }
+        )
+
     def digest(self) -> str:
         """Return the identity of the study: that of specs which differ in nothing that a trial depends on."""
         identity = {name: value for name, value in self.differing().items() if name != "description"}
@@ -343,6 +354,8 @@ _CHOSE_NOTHING = (
 _CHOSE_TRIALS = (
     *("environment.normalize_observations", "standardization", "throughput.allocation"),
     *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
+    *("holdup.tune_seeds", "holdup.rank_seeds", "holdup.test_seeds", "holdup.baselines"),
+    *("holdup.confirm.num_seeds_others", "holdup.confirm.num_seeds_stock"),
 )
 """Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
 

@@ -22,6 +22,7 @@ from study.designs.search.outcome import value_of
 from study.errors import RecordError
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
 from study.records.request import TrialRequest
+from study.space.sections import MOST_STUDIES
 from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic
@@ -36,9 +37,8 @@ HOLDUP = {
     "unseen_scales": [4, 12],
     "num_settings": 8,
     "race": {"num_settings": 4, "blocks": [1, 1]},
-    "confirm": {"num_seeds": 6, "num_seeds_others": 5, "num_seeds_stock": 0},
-    "rank_seeds": {"first": 101, "count": 2},
-    "test_seeds": {"first": 1001, "count": 6},
+    "confirm": {"num_seeds": 6, "num_seeds_rllib": 2},
+    "seed": 3,
 }
 
 
@@ -56,11 +56,11 @@ def space(**changes):
         execution="emulated",
         holdup=holdup,
         **changes,
-    )
+    ).with_seed(3)
 
 
 def few_settings(**holdup):
-    sizes = {"num_settings": 24, "tune_seeds": {"first": 1, "count": 4}, "race": {"num_settings": 6, "blocks": [1, 1]}}
+    sizes = {"num_settings": 40, "race": {"num_settings": 6, "blocks": [1, 1]}}
     lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
     return space(**lists, holdup={**sizes, **holdup})
 
@@ -175,7 +175,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def test_seeds_wait_for_the_settings_and_belong_to_the_confirmation(self):
-        ledger, test_seeds = self.drive.conductor.ledger, set(HOLDUP_SPEC.test_seeds.seeds)
+        ledger, test_seeds = self.drive.conductor.ledger, set(HOLDUP_SPEC.test_seeds)
         judged = [row for row in ledger.rows.values() if row.seed in test_seeds]
         assert all(row.stage == "confirm" and row.digest in ledger.frozen.settings for row in judged)
 
@@ -206,7 +206,7 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
     names = list(STAGES)
-    for stage in ("search", "race", "baselines"):
+    for stage in ("search", "race"):
         closed = Drive(tmp_path, space(), until=stage).run()
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
@@ -229,8 +229,11 @@ def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path)
     assert {row.stage for row in drive.rows.values()} == set(STAGES)
     assert len(drive.rows) <= drive.conductor.plan.num_trials
     confirmed = Counter((row.anchor, row.num_env_runners) for row in drive.rows.values() if row.stage == "confirm")
-    assert all(confirmed["winner", scale] == 6 for scale in (4, 8, 12))  # in two halves, of five and of one
-    assert confirmed["naive_growth", 8] == 5
+    rivals = ("naive_growth", "best_small_unchanged", "best_small_batch_grown", "best_small_minibatch_grown")
+    assert all(confirmed["winner", scale] == 6 for scale in (2, 4, 8, 12))
+    assert all(confirmed[name, 8] in (0, 6) for name in rivals)  # none that has the winner's numbers
+    assert confirmed["naive_growth", 8] == 6 and sum(confirmed[name, 8] for name in rivals) >= 12
+    assert (confirmed["winner_rllib", 8], confirmed["best_small_rllib", 2]) == (2, 2)
     assert all(row.num_env_runners in (2, 6, 8) for row in drive.rows.values() if row.stage != "confirm")
 
 
@@ -294,36 +297,20 @@ def folded(lines):
     return synthetic.fold((line.record, line.time) for line in lines)
 
 
-def test_no_trial_runs_again_what_another_one_ran():
-    """The small scale's best races too: with its batch grown it is the same at the target scale."""
+def test_every_arm_is_frozen_before_a_test_seed_and_no_two_arms_run_the_same(tmp_path):
+    """The small scale's best wins here: with its batch grown it is the winner at the target scale, and no rival."""
 
     def outcome(request, rule):
-        peak = -2.2 if request.num_env_runners == 2 else -3
-        return 480 - 50 * abs(math.log10(rule["lr"]) - peak) - request.seed % 7
+        return 480 - 50 * abs(math.log10(rule["lr"]) + 3) - request.seed % 7
 
     own_spec = holdup.holdup_spec(holdup={**holdup.HOLDUP, "race": {"num_settings": 4, "blocks": [1, 1]}})
     lines = lines_of(own_spec, outcome)
     ledger = folded(lines)
-    ran = Counter(
-        (tuple(sorted(row.setting.items())), row.seed, row.variant)
-        for row in ledger.rows.values()
-        if row.stage in ("race", "baselines", "confirm")
-    )
+    confirmed = [row for row in ledger.rows.values() if row.stage == "confirm"]
+    ran = Counter((tuple(sorted(row.setting.items())), row.seed, row.variant) for row in confirmed)
     assert max(ran.values()) == 1
-    decision = next(each for each in ledger.decisions if each.next_stage == "baselines")
-    best = decision.evidence["best_small"]
-    again = [row for row in ledger.rows.values() if row.stage == "race" and row.digest == best]
-    assert 101 in {row.seed for row in again}
-    asked = {(each.name, each.seed) for each in decision.requests}
-    assert not {("best_small_batch_grown", row.seed) for row in again} & asked
-    assert ("best_small_unchanged", 101) in asked
-    following = next(each for each in ledger.decisions if each.phase == "baselines")
-    here = [
-        *again,
-        *(row for row in ledger.rows.values() if row.anchor == "best_small_batch_grown" and row.stage == "baselines"),
-    ]
-    mean = sum(row.summary["score"] for row in here) / 2
-    assert following.evidence["baselines"]["best_small_batch_grown"] == pytest.approx(mean)
+    assert {row.digest for row in confirmed} == set(ledger.frozen.settings)
+    assert {row.seed for row in confirmed if row.variant == "stock"} == set(own_spec.holdup.test_seeds[:5])
     assert not followed(lines, own_spec)[0]
 
 
@@ -341,25 +328,20 @@ def seeds_played(row, spec):
 @settings(max_examples=10, deadline=None)
 @given(
     episodes=st.integers(1, 40),
-    evaluation_seed=st.integers(0, 2**28 - 1),
-    num_seeds_stock=st.integers(0, 5),
+    number=st.integers(1, MOST_STUDIES),
+    num_seeds_rllib=st.integers(0, 12),
     best_at_small=st.floats(-3.6, -2.4),
 )
-def test_the_confirmation_meets_no_seed_that_was_played_before(
-    episodes, evaluation_seed, num_seeds_stock, best_at_small
-):
+def test_the_confirmation_meets_no_seed_that_was_played_before(episodes, number, num_seeds_rllib, best_at_small):
     """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
 
     def outcome(request, rule):
         best = best_at_small if request.num_env_runners == 2 else -3
         return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
 
-    confirm = {**holdup.HOLDUP["confirm"], "num_seeds_stock": num_seeds_stock}
-    own_spec = holdup.holdup_spec(
-        evaluation__episodes=episodes,
-        evaluation__seed=evaluation_seed,
-        holdup={**holdup.HOLDUP, "confirm": confirm},
-    )
+    confirm = {**holdup.HOLDUP["confirm"], "num_seeds_rllib": num_seeds_rllib}
+    own_spec = holdup.holdup_spec(evaluation__episodes=episodes, holdup={**holdup.HOLDUP, "confirm": confirm})
+    own_spec = own_spec.with_seed(number)
     lines = lines_of(own_spec, outcome)
     rows = list(folded(lines).rows.values())
     before, confirmed = ([row for row in rows if (row.stage == "confirm") is judged] for judged in (False, True))
@@ -386,7 +368,7 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
         with pytest.raises(RecordError, match="plays episodes that no other trial plays"):
             keeper.check(replace(other, first_episode=first))
     with pytest.raises(RecordError, match="other episodes than the first ones"):
-        keeper.check(replace(other, stage="baselines", seed=101))
+        keeper.check(replace(other, stage="race", seed=own_spec.holdup.race_seeds[0]))
     for changes in ({"stage": "race", "first_episode": 0}, {"digest": "of another setting"}):
         with pytest.raises(RecordError, match=f"test seed {last.seed} is for settings that are frozen"):
             keeper.check(replace(other, **changes))
@@ -402,7 +384,7 @@ def test_a_study_of_another_version_of_the_protocol_does_not_go_on(changes, name
     own_spec = holdup.holdup_spec()
     ledger = folded(lines_of(own_spec, until="race 1"))
     ledger.decisions[-1] = replace(ledger.decisions[-1], **changes)
-    with pytest.raises(RecordError, match=f"version 5 of the hold-up protocol.*{named}"):
+    with pytest.raises(RecordError, match=f"version 6 of the hold-up protocol.*{named}"):
         StageKeeper(own_spec, ledger, print)
 
 
@@ -440,12 +422,12 @@ def test_what_a_person_sees_of_the_stages(tmp_path):
 
 
 class Twice(Stage):
-    """A fifth stage, in one place: the winner once more at every searched scale, on another rank seed."""
+    """A fourth stage, in one place: the winner once more at every searched scale, on a seed of the race."""
 
-    name, seeds = "twice", "rank_seeds"
+    name = "twice"
 
     def begin(self, known, phase):
-        winner, seed = known.decisions[-1].kept[0], known.holdup.rank_seeds.seeds[-1]
+        winner, seed = known.decisions[-1].kept[0], known.holdup.race_seeds[-1]
         asked = [
             TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
             for scale in known.spec.scales
@@ -464,4 +446,4 @@ def test_a_stage_is_one_class(tmp_path, monkeypatch):
     assert [(row.num_env_runners, row.digest) for row in again] == [
         (scale, drive.conductor.ledger.frozen.winner) for scale in (2, 6, 8)
     ]
-    assert [each.phase for each in decisions(tmp_path)][-2:] == ["rest", "twice"]
+    assert [each.phase for each in decisions(tmp_path)][-2:] == ["confirm", "twice"]

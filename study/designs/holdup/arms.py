@@ -8,10 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from study.engine import OWN, engine_of_space
 from study.space.domains import Choices, Range
 from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK, Variant, overlay, resolve
+from study.space.settings import (
+    BEST_SMALL,
+    BEST_SMALL_RLLIB,
+    WINNER,
+    WINNER_RLLIB,
+    Variant,
+    overlay,
+    resolve,
+)
 from study.space.spec import StudySpec
 
 Setting = dict[str, Value]
@@ -21,10 +30,11 @@ RLLIB_DEFAULTS: Mapping[str, Value] = MappingProxyType(
     {name: value.rllib for name, value in PARAMETERS.items() if value.rllib is not None}
 )
 """`PPOConfig()` of RLlib."""
-NUM_SCALED = 3
-"""Rivals that are made of the small scale's best setting."""
-NUM_CONFIRMED = 3
-"""Rivals that are tested at the most: the best, the best that is made of the small scale's setting, naive growth."""
+UNCHANGED, BATCH_GROWN, MINIBATCH_GROWN = (
+    f"{BEST_SMALL}_unchanged",
+    f"{BEST_SMALL}_batch_grown",
+    f"{BEST_SMALL}_minibatch_grown",
+)
 
 
 def holdup_of(spec: StudySpec) -> HoldUpSpec:
@@ -36,62 +46,57 @@ def holdup_of(spec: StudySpec) -> HoldUpSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmPlan:
-    """What an arm is to run."""
+    """What an arm is to run: its setting at a scale, on the first `num_seeds` of `holdup.test_seeds`."""
 
     name: str
     setting: Setting
     scale: int
     num_seeds: int
-    """Test seeds at the most; the first ones of `holdup.test_seeds`."""
     variant: Variant = "study"
 
-    @property
-    def first_half(self) -> int:
-        """Seeds that run in the first half of the confirmation: five at the least, for an interval."""
-        return min(max((self.num_seeds + 1) // 2, 5), self.num_seeds)
 
+def planned_arms(spec: StudySpec, winner: Setting, best_small: Setting, rivals: Mapping[str, Setting]) -> list[ArmPlan]:
+    """Return the arms of a confirmation, in the order of the certificate: all on as many test seeds as the winner.
 
-def planned_arms(
-    holdup: HoldUpSpec, winner: Setting, best_small: Setting, rivals: Mapping[str, Setting]
-) -> list[ArmPlan]:
-    """Return the arms of a confirmation, in the order of the certificate.
-
-    The reference at the small scale has as many seeds as the winner, whose rival it is; where both have the same
-    numbers there, the winner is its own reference. No rule and no comparison uses the winner under RLlib's own runners.
+    The winner and the small scale's best run under RLlib's own runners and learner too, unless these are the study's
+    engine: then the verdict is about RLlib anyhow. Where both have the same numbers at the small scale, the winner is
+    its own reference there.
     """
+    holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
     scales = (target, small, *holdup.unseen_scales)
     arms = [ArmPlan(name=WINNER, setting=winner, scale=scale, num_seeds=sizes.num_seeds) for scale in scales]
     if resolve(best_small, small) != resolve(winner, small):
         arms.append(ArmPlan(name=BEST_SMALL, setting=best_small, scale=small, num_seeds=sizes.num_seeds))
     arms += [
-        ArmPlan(name=name, setting=setting, scale=target, num_seeds=sizes.num_seeds_others)
-        for name, setting in rivals.items()
+        ArmPlan(name=name, setting=setting, scale=target, num_seeds=sizes.num_seeds) for name, setting in rivals.items()
     ]
-    stock = ArmPlan(name=WINNER_STOCK, setting=winner, scale=target, num_seeds=sizes.num_seeds_stock, variant="stock")
-    return [*arms, stock]
+    own = ((WINNER_RLLIB, winner, target), (BEST_SMALL_RLLIB, best_small, small))
+    if sizes.num_seeds_rllib and engine_of_space(spec) != OWN:
+        arms += [
+            ArmPlan(name=name, setting=setting, scale=scale, num_seeds=sizes.num_seeds_rllib, variant="stock")
+            for name, setting, scale in own
+        ]
+    return arms
+
+
+def rival_names(holdup: HoldUpSpec) -> list[str]:
+    """Return the names of the rivals that a study can have: what needs no search at the target scale."""
+    return [UNCHANGED, BATCH_GROWN, MINIBATCH_GROWN, *(["published"] if holdup.published else []), NAIVE_GROWTH]
 
 
 def rivals_of(holdup: HoldUpSpec, winner: Setting, best_small: Setting) -> dict[str, Setting]:
     """Return the rivals by name, without those that are the winner, or each other, at the target scale."""
-    seen = [resolve(winner, holdup.target_scale)]
-    different = {}
-    for name, setting in (fixed_rivals(holdup) | scaled_rivals(best_small, holdup.small_scale)).items():
-        numbers = resolve(setting, holdup.target_scale)
-        if numbers not in seen:
-            different[name] = setting
+    settings: dict[str, Setting] = scaled_rivals(best_small, holdup.small_scale) | {
+        "published": overlay(RLLIB_DEFAULTS, holdup.published),
+        NAIVE_GROWTH: overlay(RLLIB_DEFAULTS, {"steps_per_env_runner": holdup.naive_steps_per_env_runner}),
+    }
+    seen, different = [resolve(winner, holdup.target_scale)], dict[str, Setting]()
+    for name in rival_names(holdup):
+        if (numbers := resolve(settings[name], holdup.target_scale)) not in seen:
+            different[name] = settings[name]
             seen.append(numbers)
     return different
-
-
-def fixed_rivals(holdup: HoldUpSpec) -> dict[str, Setting]:
-    """Return the rivals that need nothing of the study, by name."""
-    known: dict[str, Setting] = {
-        "rllib_defaults": dict(RLLIB_DEFAULTS),
-        NAIVE_GROWTH: overlay(RLLIB_DEFAULTS, {"steps_per_env_runner": holdup.naive_steps_per_env_runner}),
-        "published": overlay(RLLIB_DEFAULTS, holdup.published),
-    }
-    return {name: known[name] for name in holdup.baselines}
 
 
 def scaled_rivals(best_small: Mapping[str, Value], small_scale: int) -> dict[str, Setting]:
@@ -114,9 +119,9 @@ def scaled_rivals(best_small: Mapping[str, Value], small_scale: int) -> dict[str
         "lr_scaling_exponent": 0.5,
     }
     return {
-        "best_small_unchanged": numbers,
-        "best_small_batch_grown": grown,
-        "best_small_minibatch_grown": overlay(grown, square_root),
+        UNCHANGED: numbers,
+        BATCH_GROWN: grown,
+        MINIBATCH_GROWN: overlay(grown, square_root),
     }
 
 

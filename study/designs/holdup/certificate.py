@@ -20,7 +20,9 @@ from study.errors import RecordError
 from study.records.files import below, write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
-from study.records.records import RESTORE, Line, StageDecided, TrialEnded, read_lines
+from study.records.records import RESTORE, Line, StageDecided, StudyOpened, TrialEnded, read_lines
+from study.space.parsing import parse_space
+from study.space.space_file import read_space
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -48,6 +50,7 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
         raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
     lines = list(read_lines(folder.records))
     check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
+    _check_registered(folder, identity, spec, lines)
     try:
         differing, ledger = followed(lines, spec)
         if not differing:
@@ -194,6 +197,21 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
         rule, got = f"this version reads format {FORMAT}", repr(written.get("format"))
         raise RecordError(where=str(file), rule=rule, got=got, fix=fix)
     return dict(written)
+
+
+def _check_registered(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line]) -> None:
+    """Refuse a study whose space is not the one that its first record names: its rules were changed afterwards.
+
+    The space file of a script is not read: that would run the script.
+    """
+    first = next((line.record for line in lines if isinstance(line.record, StudyOpened)), None)
+    spaces = {folder.identity_file: spec}
+    if folder.space_file.exists() and spec.config is None:
+        spaces[folder.space_file] = identity.settle(parse_space(read_space(folder.space_file)))
+    for file, space in spaces.items():
+        if first is not None and space.digest() != first.space_digest:
+            rule, got = f"must be the space of the first record, {first.space_digest or 'none'}", space.digest()
+            raise RecordError(where=str(file), rule=rule, got=got, fix=RESTORE)
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:

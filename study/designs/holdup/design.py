@@ -62,12 +62,9 @@ class HoldUp(Design):
         return StageKeeper(spec, ledger, append, **options)
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
-        """Return the overrides that move every set of seeds by as much, so that they stay apart."""
-        sets = {name: getattr(holdup_of(spec), name) for name in ("tune_seeds", "rank_seeds", "test_seeds")}
-        span = max(each.first + each.count for each in sets.values()) - min(each.first for each in sets.values())
-        moved = {name: f"{{first: {each.first + number * span}, count: {each.count}}}" for name, each in sets.items()}
-        sampler_seed = spec.search.sampler_seed + number
-        return [f"search.sampler_seed={sampler_seed}", *(f"holdup.{name}={seeds}" for name, seeds in moved.items())]
+        """Return the override that gives it another number for its seeds; one without a number draws one anyhow."""
+        seed = holdup_of(spec).seed
+        return [] if seed is None else [f"holdup.seed={seed + number}"]
 
     def certify(self, folder: StudyFolder) -> dict[str, Any]:
         """Write the certificate, and return it."""
@@ -150,10 +147,10 @@ class StageKeeper(Course):
                 would play evaluation episodes of the confirmation that are not its own.
         """
         frozen, first, size = self._ledger.frozen, started.first_episode, self._spec.evaluation.episodes
-        judges = started.stage in STAGES and STAGES[started.stage].seeds == "test_seeds"
+        judges = started.stage in STAGES and STAGES[started.stage].judges
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
         is_frozen = judges and frozen is not None and started.digest in frozen.settings
-        if started.seed in holdup_of(self._spec).test_seeds.seeds and not is_frozen:
+        if started.seed in holdup_of(self._spec).test_seeds and not is_frozen:
             broken = f"test seed {started.seed} is for settings that are frozen"
         elif not judges and first != 0:
             broken = "only runs of the confirmation play other episodes than the first ones"

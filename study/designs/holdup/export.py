@@ -5,9 +5,10 @@ from typing import Any
 
 from study.designs.holdup.certificate import make_certificate
 from study.designs.holdup.page import estimate
+from study.engine import OWN
 from study.exporting.script import comment, plain_script, space_file
 from study.records.folder import StudyFolder
-from study.space.settings import fitted
+from study.space.settings import WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
 
 SEEDS = (1, 2, 3)
@@ -50,16 +51,11 @@ def _header(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator
     confirmed = sorted({scales["target"], scales["small"], *scales["unseen"]})
     yield f"The winner of the hold-up study '{study['name']}' ({study['id']}) at {scale} environment runners."
     yield f"Setting {content['winner']['digest']}, space {study['space_digest']}."
-    yield f"Verdict at {scales['target']} environment runners: {content['verdict']['sentence']}."
+    yield f"Verdict at {scales['target']} environment runners: {content['sentence']}."
     yield "At every scale: " + ", ".join(f"{name}: {value}" for name, value in content["winner"]["rule"].items())
     if scale not in confirmed:
         shown = ", ".join(map(str, confirmed))
         yield f"WARNING: this setting was not confirmed at {scale} environment runners, only at {shown}."
-    if arm := arms.get(f"winner@{scale}"):
-        yield f"Confirmed at {scale}: {found(arm)} test seeds."
-    runner, learner = spec.runner_in_use, spec.learner_in_use
-    if (runner, learner) != ("stock", "rllib"):
-        stock = next((each for each in arms.values() if each["variant"] == "stock"), None)
-        told = "it was not confirmed with them" if stock is None else f"with them at {stock['scale']}: {found(stock)}"
-        used = f"runner: {runner}, learner: {learner}, standardization: {spec.standardization_in_use}"
-        yield f"The study trained with {used}; RLlib's own differ in detail ({told})."
+    for name, engine in ((WINNER, content["engine"]), (WINNER_RLLIB, OWN)):
+        if arm := arms.get(f"{name}@{scale}"):
+            yield f"Confirmed at {scale} under {engine}: {found(arm)} test seeds."

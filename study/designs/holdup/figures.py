@@ -17,30 +17,33 @@ import numpy as np
 import orjson
 
 from study.designs.holdup.arms import holdup_of
-from study.designs.holdup.stages import BASELINE_SEEDS, PROTOCOL, STAGES
+from study.designs.holdup.stages import PROTOCOL, STAGES
 from study.designs.holdup.verdict import (
     LEVEL,
-    LEVEL_HALF,
+    RLLIBS,
     Arm,
     Arms,
-    Run,
+    Comparison,
+    Verdict,
     arms_of,
     censored,
     compare,
     horizon_of,
     judge,
+    judge_rllib,
     run_of,
+    search_paid,
 )
 from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
+from study.engine import OWN, engine_of_space
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Line, StudyOpened, TrialStarted
-from study.space.settings import BEST_SMALL, WINNER, WINNER_STOCK, fitted
+from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
-from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
-from study.text import count
+from study.statistics import Estimate, difference_of_means, iqm_interval, mean_interval, rate_interval, restricted_mean
 
-FORMAT = 5
+FORMAT = 6
 """Version of the certificate's content."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
@@ -63,11 +66,13 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     assert ledger.frozen is not None  # compared with the decision that froze it
     winner, rule = ledger.frozen.winner, ledger.frozen.settings[ledger.frozen.winner]
     evaluations = _evaluations(lines)
-    order = {WINNER: 0, BEST_SMALL: 1, WINNER_STOCK: 3}
+    order = {WINNER_RLLIB: 0, BEST_SMALL_RLLIB: 1, WINNER: 2, BEST_SMALL: 3}
     rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
-    rows.sort(key=lambda row: (order.get(row.anchor or "", 2), row.anchor or "", row.num_env_runners, row.seed))
-    arms = arms_of(rows, lambda row: _run(spec, row, evaluations[row.trial]))
-    verdict, scales = judge(arms, holdup, spec.budget.env_steps), sorted({*spec.scales, *holdup.unseen_scales})
+    rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
+    arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
+    verdict, rllib = (each(arms, holdup, spec.budget.env_steps) for each in (judge, judge_rllib))
+    assert verdict is not None  # there is always one about the study's engine
+    scales = sorted({*spec.scales, *holdup.unseen_scales})
     groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}
     content = {
         "format": FORMAT,
@@ -86,16 +91,15 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
             "rule": rule,
             "resolved": {str(scale): fitted(spec, rule, scale) for scale in scales},
         },
-        "verdict": {
-            "checks": {check.name: check for check in verdict.checks},
-            "learning": verdict.learning,
-            "sentence": verdict.sentence,
-        },
+        "engine": engine_of_space(spec),
+        "sentence": _sentence(engine_of_space(spec), verdict, rllib),
+        "rllib": None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)},
+        "verdict": _of_verdict(verdict),
         "signs": [
             sign for scale in (target, *holdup.unseen_scales) for sign in signs(spec, scale, groups[WINNER, scale])
         ],
         "arms": {f"{name}@{scale}": _of_arm(spec, arm, groups[name, scale]) for (name, scale), arm in arms.items()},
-        "comparisons": _comparisons(identity, spec, ledger, arms),
+        "search": _search(identity, spec, ledger, arms),
         "optimism": _optimism(spec, ledger, winner, arms[WINNER, target]),
         **_spent(ledger),
         "sessions": [
@@ -140,24 +144,12 @@ def _evaluations(lines: Iterable[Line]) -> dict[int, list[Evaluation]]:
     return found
 
 
-def _run(spec: StudySpec, row: TrialRow, evaluations: Sequence[Evaluation]) -> Run:
-    """Return what a trial came to, with the last evaluation below its target, before it was reached or the run ended.
-
-    An evaluation at the target that is the last of all does not count: another one would have confirmed it.
-    """
-    hit = row.summary.get("env_steps_to_target")
-    seen = [each for each in evaluations if hit is None or each.env_steps < hit]
-    if hit is None and seen and sum(seen[-1].returns) / len(seen[-1].returns) >= spec.target:
-        seen.pop()
-    return run_of(spec, row, seen[-1].env_steps if seen else 0.0)
-
-
 def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return what the runs of an arm came to.
 
-    `folded`: one runner of RLlib had the environments of all, as before version 0.14.0: its learning is not that of the
-    scale. `env_steps_to_target` is the restricted mean up to the horizon, at which a run counts that did not get there
-    (they are `n_censored`); steps are known no better than `resolution_env_steps`, which lie between two evaluations.
+    `solved_at`: runs at the target at each of the last evaluations; `solved` is the fewest of them.
+    `env_steps_to_target` is the restricted mean up to the horizon, at which a run counts that did not get there (they
+    are `n_censored`); steps are known no better than `resolution_env_steps`, which lie between two evaluations.
     """
     finals = [row.summary.get("final_return") if row.status == "finished" else None for row in rows]
     horizon = horizon_of([arm], spec.budget.env_steps)
@@ -173,11 +165,11 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
         "variant": rows[0].variant,
         "execution": ", ".join(sorted({row.execution for row in rows})),
         "timing": dict(sorted(Counter(row.timing or "never built" for row in rows).items())),
-        "folded": any(row.scale is not None for row in rows),
         "n": len(rows),
         "n_failed": arm.num_failed,
         "seeds": [row.seed for row in rows],
         "solved": arm.num_solved,
+        "solved_at": arm.solved_at,
         "solve_rate": rate_interval(arm.num_solved, len(rows)),
         "score": mean_interval(arm.scores),
         "iqm_final_return": iqm_interval(
@@ -191,29 +183,56 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
     }
 
 
-def _comparisons(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms) -> dict[str, Any]:
-    """Return the winner against the confirmed baselines, and how these were chosen."""
+def _of_verdict(verdict: Verdict) -> dict[str, Any]:
+    checks = {check.name: check for check in verdict.checks}
+    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence}
+
+
+def _sentence(engine: str, verdict: Verdict, rllib: Verdict | None) -> str:
+    """Return the verdict in words, that about RLlib's own engine first."""
+    if rllib is None:
+        return f"{verdict.sentence} under {engine}" + ("" if engine == OWN else f"; not tried under {OWN}")
+    if rllib.learning == verdict.learning:
+        return f"{rllib.sentence} under {OWN}, and under {engine}"
+    return f"{rllib.sentence} under {OWN}; under {engine} it {'does' if verdict.learning else 'does not'}"
+
+
+def _engines(arms: Arms, target: int) -> Estimate:
+    """Return the winner's mean score at the target scale under RLlib's own engine less that under the study's."""
+    return difference_of_means(arms[RLLIBS[0], target].scores, arms[WINNER, target].scores, level=LEVEL)
+
+
+def _search(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms) -> dict[str, Any]:
+    """Return whether the search at the target scale paid: the winner against each rival, and what each way costs.
+
+    `cpu_hours`: of all trials that the winner was found by, and of those that the small scale's best was found by.
+    """
     holdup = holdup_of(spec)
-    lost = any(each.evidence.get("lost") for each in ledger.decisions)
-    target, others = holdup.target_scale, (WINNER, WINNER_STOCK, BEST_SMALL)
-    baselines = [arm for (name, scale), arm in arms.items() if scale == target and name not in others]
-    short = [arm.name for arm in baselines if len(arm.runs) < holdup.confirm.num_seeds_others]
-    ran = next(each.evidence["baselines"] for each in ledger.decisions if "baselines" in each.evidence)
+    target, others = holdup.target_scale, (WINNER, WINNER_RLLIB, BEST_SMALL)
+    rivals = [arm for (name, scale), arm in arms.items() if scale == target and name not in others]
     seed = hashlib.sha256(f"{identity.digest} comparisons".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(seed[:8], "big"))
-    level, stopped = (LEVEL_HALF, []) if lost else (LEVEL, short)
-    found = compare(arms[WINNER, target], baselines, rng=rng, level=level, stopped=stopped)
-    how = f"{len(baselines)} confirmed of {len(ran)} that ran; chosen on {count(BASELINE_SEEDS, 'seed')}"
-    return found | ({"sentence": f"{found['sentence']} ({how})"} if baselines else {})
+    rows: list[Comparison] = compare(
+        arms[WINNER, target], rivals, rng=rng, tolerance=holdup.tolerance, env_steps=spec.budget.env_steps
+    )
+    paid, rival = search_paid(rows)
+    found_by = [row for row in ledger.rows.values() if row.stage in ("search", "race")]
+    small = [row for row in found_by if row.stage == "search" and row.num_env_runners == holdup.small_scale]
+    return {
+        "paid": paid,
+        "rival": rival,
+        "rivals": {row.rival: row for row in rows},
+        "cpu_hours": {"all": _hours(found_by), "small": _hours(small)},
+    }
 
 
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
 def _optimism(spec: StudySpec, ledger: Ledger, winner: str, arm: Arm) -> dict[str, Estimate | float]:
-    """Return how much better the winner looked on rank seeds, when it was chosen, than on test seeds."""
+    """Return how much better the winner looked in the race, by which it was chosen, than on test seeds."""
     raced = (row for row in ledger.rows.values() if row.stage == "race" and row.digest == winner)
-    when_chosen = Arm(name=arm.name, scale=arm.scale, runs=tuple(run_of(spec, row) for row in raced))
+    when_chosen = Arm(name=arm.name, scale=arm.scale, runs=tuple(run_of(spec, row, ()) for row in raced))
     chosen, confirmed = mean_interval(when_chosen.scores), mean_interval(arm.scores)
     return {"when_chosen": chosen, "when_confirmed": confirmed, "optimism": chosen.value - confirmed.value}
 
@@ -229,8 +248,12 @@ def _spent(ledger: Ledger) -> dict[str, dict[str, Any]]:
             "n_failed": sum(row.status == "failed" for row in rows),
             "n_restarts": sum(restarted[row.trial] for row in rows),
         }
-        hours[stage] = sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in rows) / 3600
+        hours[stage] = _hours(rows)
     return {"trials": trials, "cpu_hours": hours | {"all": sum(hours.values())}}
+
+
+def _hours(rows: Iterable[TrialRow]) -> float:
+    return sum(row.cpu_s_lost + (row.summary.get("cpu_s_spent") or 0.0) for row in rows) / 3600
 
 
 def _without_paths(value: Any) -> Any:

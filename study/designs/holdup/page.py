@@ -1,8 +1,9 @@
 """The certificate as one Markdown page. Arranges and rounds its figures; computes none."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from study.engine import OWN
 from study.harmless import markdown, printable
 
 Content = Mapping[str, Any]
@@ -14,13 +15,55 @@ CLOCK = (
 
 def page(content: Content) -> str:
     """Return the page of a certificate."""
-    parts = (_verdict, _arms, _search, _sources)
+    parts = (_verdict, _rivals, _arms, _search, _sources)
     return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
+
+
+def paid_in_words(content: Content, called: Callable[[str], str] = lambda name: f"`{name}`") -> str:
+    """Return whether the search at the target scale paid, against what, and what each way cost, as sentences.
+
+    Args:
+        content: The certificate.
+        called: Returns what a rival is called.
+    """
+    found, target, small = content["search"], content["scales"]["target"], content["scales"]["small"]
+    hours = found["cpu_hours"]
+    cost = (
+        f"The search took {hours['all']:.2f} CPU-hours, its trials with {small} runners {hours['small']:.2f} of them."
+    )
+    row = found["rivals"].get(found["rival"])
+    if row is None:
+        return (
+            f"Searching with {target} runners did not pay: what it chose is a setting that needs no such search. {cost}"
+        )
+    by = f"score {_signed(row['difference'], 3)}"
+    if (ratio := row["steps_ratio"]) is not None:
+        by += f", {estimate(ratio, 2, n=False)} times the steps to the target"
+    name = called(found["rival"])
+    if found["paid"] == "not paid":
+        if found["rival"].startswith("best_small"):
+            grow = {"best_small_unchanged": "keep its numbers", "best_small_batch_grown": "grow the batch"}
+            advice = (
+                f"Tune with {small} runners and {grow.get(found['rival'], 'grow batch, minibatch and learning rate')}"
+            )
+        else:
+            advice = "It needs no search at all"
+        less = f"the chosen setting less it: score {_signed(row['difference'], 3)}"
+        return f"Searching with {target} runners did not pay: {name} does as well ({less}). {advice}. {cost}"
+    if found["paid"] == "paid":
+        number = len(found["rivals"])
+        every = "the one rival that needs" if number == 1 else f"each of {number} rivals that need"
+        better = f"better than {every} no search there, the closest {name} ({by})"
+        return f"Searching with {target} runners paid: {better}. {cost}"
+    return (
+        f"Whether searching with {target} runners paid is open: it is not shown to be better than {name} ({by}), nor "
+        f"that this one does as well. {cost}"
+    )
 
 
 def _verdict(content: Content) -> Iterator[str]:
     study, scales, winner = content["study"], content["scales"], content["winner"]
-    yield f"# {study['name']}: {content['verdict']['sentence']}"
+    yield f"# {study['name']}: {content['sentence']}"
     yield ""
     yield (
         f"Setting `{winner['digest']}` on {content['environment']['id']} at {scales['target']} environment "
@@ -28,33 +71,52 @@ def _verdict(content: Content) -> Iterator[str]:
         f"{_listed(scales['unseen'])}."
     )
     yield ""
+    yield paid_in_words(content)
+    yield ""
     yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
     yield ""
     columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     numbers = ([scale, *(_number(found[name]) for name in columns)] for scale, found in winner["resolved"].items())
     yield from _table(["num_env_runners", *columns], numbers)
-    yield "## Verdict"
-    yield ""
-    words, checks = {True: "kept", False: "**broken**", None: "not judged"}, content["verdict"]["checks"].values()
-    yield from _table(
-        ["rule", "found", "", ""],
-        ([each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]] for each in checks),
-    )
+    words = {True: "kept", False: "**broken**", None: "not judged"}
+    for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
+        if verdict is not None:
+            yield f"## Verdict under {engine}: {verdict['sentence']}"
+            yield ""
+            yield from _table(
+                ["rule", "found", "", ""],
+                (
+                    [each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]]
+                    for each in verdict["checks"].values()
+                ),
+            )
+    if content["rllib"] is not None:
+        difference = estimate(content["rllib"]["difference"], 3)
+        yield f"Mean score at {scales['target']} runners under {OWN} less that under {content['engine']}: {difference}."
+        yield ""
     yield from (f"- {sign}" for sign in content["signs"])
     yield CLOCK
     yield ""
-    yield f"Against the baselines: {content['comparisons']['sentence']}."
+
+
+def _rivals(content: Content) -> Iterator[str]:
+    yield "## What needs no search at the target scale"
     yield ""
-    rows = [
-        [
-            f"{row['baseline']} ({row['note']})" if row.get("note") else row["baseline"],
-            estimate(row["difference"], 3),
-            *("-" if row[name] is None else f"{row[name]:.4f}" for name in ("p_value", "p_adjusted")),
-        ]
-        for row in content["comparisons"]["rows"].values()
-    ]
-    if rows:
-        yield from _table(["winner less", "mean score", "p (permutation)", "p (Holm)"], rows)
+    columns = "winner against, mean score, p (permutation), p (Holm), its steps to the target over the winner's, solved"
+    yield from _table(
+        [*columns.split(", "), "the winner is"],
+        (
+            [
+                name,
+                _signed(row["difference"], 3),
+                *("-" if row[each] is None else f"{row[each]:.4f}" for each in ("p_value", "p_adjusted")),
+                estimate(row["steps_ratio"], 2, n=False),
+                " against ".join(map(str, row["solved"])),
+                {"better": "better", "as good": "no better", "open": "not shown to be better"}[row["standing"]],
+            ]
+            for name, row in content["search"]["rivals"].items()
+        ),
+    )
 
 
 def _arms(content: Content) -> Iterator[str]:
@@ -74,11 +136,11 @@ def _arms(content: Content) -> Iterator[str]:
 
 
 def _arm(name: str, arm: Content) -> Iterator[Any]:
-    yield f"{name}, as one RLlib runner" if arm["folded"] else name
+    yield name
     yield f"`{arm['digest']}`"
     yield arm["n"]
     yield arm["n_failed"]
-    yield f"{arm['solved']}/{arm['n']} {_range(arm['solve_rate'], 2)}"
+    yield f"{', '.join(map(str, arm['solved_at']))} of {arm['n']} {_range(arm['solve_rate'], 2)}"
     yield estimate(arm["score"], 3, n=False)
     yield estimate(arm["iqm_final_return"], 1, n=False)
     steps, never = arm["env_steps_to_target"], f", {arm['n_censored']} never" if arm["n_censored"] else ""
@@ -138,6 +200,11 @@ def estimate(found: Content | None, digits: int, *, n: bool = True) -> str:
         return "-"
     count = f" (n={found['n']})" if n else ""
     return f"{found['value']:.{digits}f} {_range(found, digits)}{count}"
+
+
+def _signed(found: Content, digits: int) -> str:
+    """Return a difference, its sign always shown."""
+    return f"{found['value']:+.{digits}f} {_range(found, digits)}"
 
 
 def _range(found: Content, digits: int) -> str:

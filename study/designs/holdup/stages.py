@@ -10,37 +10,24 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 
-from study.designs.holdup.arms import (
-    NAIVE_GROWTH,
-    NUM_CONFIRMED,
-    NUM_SCALED,
-    ArmPlan,
-    Setting,
-    default_setting,
-    holdup_of,
-    planned_arms,
-    rivals_of,
-)
+from study.designs.holdup.arms import Setting, default_setting, holdup_of, planned_arms, rival_names, rivals_of
 from study.designs.search.worth import merit
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided
 from study.records.request import TrialRequest, digest_of
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, Variant, resolve
+from study.space.settings import BEST_SMALL, Variant
 from study.space.spec import StudySpec
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
 would lead to another decision or verdict: a study of another version is refused."""
-BASELINE_SEEDS = 2
-"""Rank seeds that each rival runs on; by the means over them rivals are chosen for the confirmation. One seed would
-choose by luck."""
 
 
 def mean(values: Iterable[float]) -> float:
@@ -87,21 +74,6 @@ class Known:
         costs = {digest: mean(seconds) for digest, seconds in spent.items()}
         return sorted(merits, key=lambda setting: (-merits[setting], costs.get(setting, math.inf), setting))
 
-    def ran(self, setting: Setting, seed: int) -> TrialRow | None:
-        """Return the trial that ran a setting's numbers at the target scale on a rank seed, under whatever name.
-
-        Training is deterministic: another trial of them would give the same to the last digit.
-        """
-        target = self.holdup.target_scale
-        numbers, here = resolve(setting, target), self.trials("race", "baselines", scale=target)
-        return next((row for row in here if row.seed == seed and resolve(row.rule, target) == numbers), None)
-
-    @property
-    def chosen(self) -> tuple[Setting, Setting]:
-        """The winner and the small scale's best, once they have been chosen."""
-        last = next(each for each in self.decisions if BEST_SMALL in each.evidence)
-        return self.settings[last.kept[0]], self.settings[last.evidence[BEST_SMALL]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -121,9 +93,9 @@ class Stage:
 
     name: str
     """In the records, and for `--until`."""
-    seeds: Literal["tune_seeds", "rank_seeds", "test_seeds"]
-    """The seeds of the space that its trials run on. Test seeds are for settings that are frozen, and each trial on one
-    plays evaluation episodes of its own."""
+    judges: bool = False
+    """Whether its trials run on test seeds. These are for settings that are frozen, and each trial on one plays
+    evaluation episodes of its own."""
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return the names of its phases."""
@@ -140,7 +112,7 @@ class Search(Stage):
     The rest is for the scales between, which take turns.
     """
 
-    name, seeds = "search", "tune_seeds"
+    name = "search"
 
     def begin(self, known: Known, phase: str) -> Outcome:
         """Return the trials that every study begins with, the proposals on the seeds of the search in turn."""
@@ -148,12 +120,12 @@ class Search(Stage):
         default = TrialRequest(
             stage=self.name,
             num_env_runners=holdup.target_scale,
-            seed=holdup.tune_seeds.first,
+            seed=holdup.search_seeds[0],
             setting=default_setting(known.spec),
             name="default",
         )
         scales = scales_searched(holdup, known.spec.scales)
-        proposals = zip(scales, itertools.cycle(holdup.tune_seeds.seeds), strict=False)
+        proposals = zip(scales, itertools.cycle(holdup.search_seeds), strict=False)
         asked = [TrialRequest(stage=self.name, num_env_runners=scale, seed=seed) for scale, seed in proposals]
         return Outcome(requests=[default, *asked])
 
@@ -172,7 +144,7 @@ class Race(Stage):
     Racing only allocates budget. It makes no claim of significance: with eight paired seeds no corrected test could.
     """
 
-    name, seeds = "race", "rank_seeds"
+    name = "race"
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return one for each block."""
@@ -201,7 +173,7 @@ class Race(Stage):
         target = holdup.target_scale
         requests = [
             TrialRequest(stage=self.name, num_env_runners=target, seed=seed, setting=known.settings[digest])
-            for seed in holdup.rank_seeds.seeds[done : done + blocks[number - 1]]
+            for seed in holdup.race_seeds[done : done + blocks[number - 1]]
             for digest in ranked[:most]
         ]
         return Outcome(requests=requests, kept=ranked[:most], dropped=ranked[most:], evidence=evidence)
@@ -223,8 +195,8 @@ def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def standing(known: Known, num_seeds: int) -> tuple[list[str], dict[str, Any]]:
-    """Return the settings that race by their mean scores on so many rank seeds, best first, and these scores."""
-    target, seeds = known.holdup.target_scale, known.holdup.rank_seeds.seeds[:num_seeds]
+    """Return the settings that race by their mean scores on so many seeds of the race, best first, and these scores."""
+    target, seeds = known.holdup.target_scale, known.holdup.race_seeds[:num_seeds]
     scores: dict[str, list[float]] = {}
     for digest in known.decisions[-1].kept:
         rows = (row for row in known.trials("race", scale=target) if row.digest == digest)
@@ -234,127 +206,54 @@ def standing(known: Known, num_seeds: int) -> tuple[list[str], dict[str, Any]]:
     return ranked, {"scores": scores, "seeds": list(seeds)}
 
 
-class Baselines(Stage):
-    """What the winner of the race has to beat, on few seeds: who is best of them is tested with it."""
-
-    name, seeds = "baselines", "rank_seeds"
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Choose the winner and the best of the small scale, then ask for the rivals, but for what has run already."""
-        holdup = known.holdup
-        (winner, *others), evidence = standing(known, sum(holdup.race.blocks))
-        best_small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
-        rivals = rivals_of(holdup, known.settings[winner], known.settings[best_small])
-        requests = [
-            TrialRequest(stage=self.name, num_env_runners=holdup.target_scale, seed=seed, setting=setting, name=name)
-            for seed in holdup.rank_seeds.seeds[:BASELINE_SEEDS]
-            for name, setting in rivals.items()
-            if known.ran(setting, seed) is None
-        ]
-        return Outcome(requests=requests, kept=[winner], dropped=others, evidence=evidence | {BEST_SMALL: best_small})
-
-
 class Confirm(Stage):
-    """The frozen settings on test seeds, in two halves; then the winner under RLlib's own runners and learner.
+    """The frozen settings on test seeds: the winner, the small scale's best, and every rival.
 
     Every run plays evaluation episodes of its own: its score holds a draw of the training and one of the episodes, so
-    that intervals over runs hold both (simulated for `evidence.md`).
+    that intervals over runs hold both (simulated for `evidence.md`). Nothing stops early: to stop clear arms at half
+    of their seeds saved 0 to 2 % of the runs of a sound setting, and made every level and every sentence harder.
     """
 
-    name, seeds = "confirm", "test_seeds"
-
-    def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return the two halves, and the stock runs where there are any."""
-        return ("confirm", "rest", *(["stock"] if holdup.confirm.num_seeds_stock else []))
+    name, judges = "confirm", True
 
     def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for the runs of a half, or for the stock runs, each with a block of episodes that nothing else plays.
+        """Freeze the settings, and ask for the runs of every arm in random order, so that none has its time of day.
 
-        The stages before play the first block; the confirmation takes the blocks behind it, in the order of its trials.
+        The stages before play the first block of episodes; the confirmation takes the blocks behind it. Those under
+        RLlib's own parts, which take longest, come last.
         """
-        outcome = {"confirm": self._first, "rest": self._rest, "stock": self._stock}[phase](known)
-        before = sum(len(each.requests) for each in known.decisions if each.next_stage == self.name)
-        size = known.spec.evaluation.episodes
+        spec, holdup = known.spec, known.holdup
+        (digest, *others), evidence = standing(known, sum(holdup.race.blocks))
+        small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
+        winner, best_small = known.settings[digest], known.settings[small]
+        arms = planned_arms(spec, winner, best_small, rivals_of(holdup, winner, best_small))
         requests = [
-            structs.replace(request, first_episode=(1 + before + number) * size)
-            for number, request in enumerate(outcome.requests)
-        ]
-        return Outcome(requests=requests, kept=outcome.kept, evidence=outcome.evidence, frozen=outcome.frozen)
-
-    def _first(self, known: Known) -> Outcome:
-        """Freeze the settings and ask for the first half of every arm.
-
-        Besides the winner and the small scale's best: the best rival, the best rule that carries the small scale's best
-        up, and naive growth.
-        """
-        winner, best_small = known.chosen
-        rivals, seeds = rivals_of(known.holdup, winner, best_small), known.holdup.rank_seeds.seeds[:BASELINE_SEEDS]
-        means, costs = dict[str, float](), dict[str, float]()
-        for name, setting in rivals.items():
-            rows = [row for seed in seeds if (row := known.ran(setting, seed)) is not None]
-            means[name] = mean(merit(known.spec, row) for row in rows)
-            costs[name] = mean(row.summary.get("cpu_s_spent") or 0.0 for row in rows)
-        ranked = sorted(means, key=lambda name: (-means[name], costs[name], name))
-        scaled = [name for name in ranked if name.startswith(BEST_SMALL)]
-        tested = dict.fromkeys([*ranked[:1], *scaled[:1], *({NAIVE_GROWTH} & means.keys())])
-        arms = planned_arms(known.holdup, winner, best_small, {name: rivals[name] for name in tested})
-        return Outcome(
-            requests=self._runs(known, arms, half=1),
-            kept=[digest_of(winner)],
-            evidence={"baselines": means, "best_baseline": ranked[0] if ranked else None},
-            frozen=SettingsFrozen(
-                winner=digest_of(winner),
-                settings={digest_of(arm.setting): dict(arm.setting) for arm in arms},
-            ),
-        )
-
-    def _runs(self, known: Known, arms: Sequence[ArmPlan], *, half: Literal[1, 2]) -> list[TrialRequest]:
-        """Return the runs of one half of the arms, in random order, so that no arm has a time of day of its own."""
-        seeds = known.holdup.test_seeds.seeds
-        requests = [
-            TrialRequest(stage=self.name, num_env_runners=arm.scale, seed=seed, setting=arm.setting, name=arm.name)
+            TrialRequest(
+                stage=self.name,
+                num_env_runners=arm.scale,
+                seed=seed,
+                setting=arm.setting,
+                name=arm.name,
+                variant=arm.variant,
+            )
             for arm in arms
-            if arm.variant == "study"
-            for seed in (seeds[: arm.first_half] if half == 1 else seeds[arm.first_half : arm.num_seeds])
+            for seed in holdup.test_seeds[: arm.num_seeds]
         ]
-        stream = [known.spec.search.sampler_seed, 1, *([2] if half == 2 else [])]
-        return [requests[index] for index in np.random.default_rng(stream).permutation(len(requests))]
-
-    def _planned(self, known: Known) -> list[ArmPlan]:
-        """Return the arms that were frozen."""
-        winner, best_small = known.chosen
-        rivals, ran = rivals_of(known.holdup, winner, best_small), (row.anchor for row in known.trials(self.name))
-        tested = {name: rivals[name] for name in dict.fromkeys(ran) if name in rivals}
-        return planned_arms(known.holdup, winner, best_small, tested)
-
-    def _rest(self, known: Known) -> Outcome:
-        """Ask for the second half of the arms that are not decided; for nothing where rule 2 is broken already."""
-        from study.designs.holdup.verdict import arms_of, halfway, run_at_half  # with SciPy, which a plan does without
-
-        found = arms_of(known.trials(self.name), lambda row: run_at_half(known.spec, row))
-        stopped = halfway(found, known.holdup, known.spec.budget.env_steps, seed=known.spec.search.sampler_seed)
-        lost, over = stopped is None, {*found} if stopped is None else stopped
-        arms = [] if lost else [arm for arm in self._planned(known) if (arm.name, arm.scale) not in over]
+        shuffled = np.random.default_rng([spec.search.sampler_seed, 1]).permutation(len(requests))
+        ordered = sorted((requests[index] for index in shuffled), key=lambda request: request.variant != "study")
+        size = spec.evaluation.episodes
         return Outcome(
-            requests=self._runs(known, arms, half=2),
-            kept=[digest_of(known.chosen[0])],
-            evidence={"lost": lost, "stopped": sorted(f"{name}@{scale}" for name, scale in over)},
+            requests=[
+                structs.replace(request, first_episode=(1 + number) * size) for number, request in enumerate(ordered)
+            ],
+            kept=[digest],
+            dropped=others,
+            evidence=evidence | {BEST_SMALL: small},
+            frozen=SettingsFrozen(winner=digest, settings={digest_of(arm.setting): dict(arm.setting) for arm in arms}),
         )
 
-    def _stock(self, known: Known) -> Outcome:
-        """Ask for the winner under RLlib's own runners and learner; for nothing where its verdict is lost."""
-        asked = [
-            TrialRequest(stage=self.name, num_env_runners=arm.scale, seed=seed, setting=arm.setting, name=arm.name)
-            for arm in self._planned(known)
-            if arm.variant == "stock"
-            for seed in known.holdup.test_seeds.seeds[: arm.num_seeds]
-        ]
-        if any(each.evidence.get("lost") for each in known.decisions):
-            return Outcome()
-        return Outcome(requests=[structs.replace(request, variant="stock") for request in asked])
 
-
-STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Baselines(), Confirm())}
+STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Confirm())}
 """By name, in their order."""
 
 
@@ -369,13 +268,13 @@ def phases(holdup: HoldUpSpec) -> list[tuple[Stage, str]]:
 def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
     """Return how many trials of a scale and variant a study runs at the most; which settings is not known before."""
     holdup, racing = holdup_of(spec), holdup_of(spec).race.num_settings
-    at_target = 1 + (len(holdup.baselines) + NUM_SCALED) * BASELINE_SEEDS
+    at_target = 1
     for block in holdup.race.blocks:
         at_target += racing * block
         racing = math.ceil(racing / 2)
     found = Counter[tuple[int, Variant]]({(holdup.target_scale, "study"): at_target})
     found.update((scale, "study") for scale in scales_searched(holdup, spec.scales))
-    for arm in planned_arms(holdup, {}, {"lr": 1.0}, {str(number): {} for number in range(NUM_CONFIRMED)}):
+    for arm in planned_arms(spec, {}, {"lr": 1.0}, {name: {} for name in rival_names(holdup)}):
         found[arm.scale, arm.variant] += arm.num_seeds
     return +found
 

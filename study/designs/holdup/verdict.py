@@ -1,20 +1,21 @@
-"""Whether the winner holds up: the rules of the protocol, applied to plain numbers. Pure.
+"""Whether the winner holds up, and whether it was worth its search: rules applied to plain numbers. Pure.
 
 The unit is the run on a test seed. A run that failed, or whose score is not a number, scores 0, is not solved and
 never reaches the target: it is counted and never left out.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from study.designs.holdup.arms import NAIVE_GROWTH
 from study.records.ledger import TrialRow
+from study.records.records import Evaluation
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, WINNER
+from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
 from study.space.spec import StudySpec
 from study.statistics import (
     BoolArray,
@@ -27,16 +28,16 @@ from study.statistics import (
     ratio_of_restricted_means,
 )
 
-LEVEL_HALF, LEVEL = 0.999, 0.951
-"""Levels after the first half of the confirmation, and at its end. An arm that the winner is compared with stops after
-its first half only where what it is there for is shown at the first level; the verdict holds at the second one. So both
-errors together are at most 5 % for rule 1, for rule 3, and for the comparison with all baselines (Bonferroni), as far
-as each method has its level: Welch's bound for normal scores, a permutation test exactly."""
+LEVEL = 0.95
+"""Of the bounds of the rules, each one-sided where it judges one side."""
+NUM_JUDGED = 3
+"""Last evaluations at each of which the share of solved runs must be enough: one alone may be a lucky one."""
 NUM_PERMUTATIONS = 9_999
 """Permutations of a comparison: the least p-value is then 1 in 10,000."""
 ROUNDING = 1e-9
 """Tolerance for the error of floats before a comparison or `ceil`: 0.55 * 20 is a little more than 11."""
-STOPPED_EARLY = "stopped early because clearly worse: the difference is overstated"
+OURS, RLLIBS = (WINNER, BEST_SMALL), (WINNER_RLLIB, BEST_SMALL_RLLIB)
+"""The chosen setting and the small scale's best, under the study's engine and under RLlib's own."""
 
 
 # --- what runs came to -----------------------------------------------------------------------------------------------
@@ -49,8 +50,8 @@ class Run:
     seed: int
     score: float | None
     """As the space scales it; None, or not a number, where the run failed."""
-    solved: bool
-    """Whether `final_return` reached the target."""
+    solved_at: tuple[bool, ...]
+    """Whether the mean return was at the target, at each of the last `NUM_JUDGED` evaluations."""
     env_steps: float | None = None
     """Environment steps trained on; None where the run failed before the first."""
     env_steps_to_target: float | None = None
@@ -65,26 +66,23 @@ class Run:
         return self.score is None or not math.isfinite(self.score)
 
 
-def run_of(spec: StudySpec, row: TrialRow, before: float | None = None) -> Run:
-    """Return what a trial that has ended came to, as its summary says; `before` is `Run.env_steps_before_target`."""
-    final, summary = row.summary.get("final_return"), row.summary
+def run_of(spec: StudySpec, row: TrialRow, evaluations: Sequence[Evaluation]) -> Run:
+    """Return what a trial came to, by its summary and the evaluations of its last attempt.
+
+    An evaluation at the target that is the last of all says nothing of when: another one would have confirmed it.
+    """
+    means, hit = [sum(each.returns) / len(each.returns) for each in evaluations], row.summary.get("env_steps_to_target")
+    before = [each.env_steps for each in evaluations if hit is None or each.env_steps < hit]
+    if hit is None and means and means[-1] >= spec.target:
+        before.pop()
     return Run(
         seed=row.seed,
-        score=summary.get("score") if row.status == "finished" else None,
-        solved=final is not None and final >= spec.target,
-        env_steps=summary.get("env_steps"),
-        env_steps_to_target=summary.get("env_steps_to_target"),
-        env_steps_before_target=before,
+        score=row.summary.get("score") if row.status == "finished" else None,
+        solved_at=tuple(mean >= spec.target for mean in means[-NUM_JUDGED:]),
+        env_steps=row.summary.get("env_steps"),
+        env_steps_to_target=hit,
+        env_steps_before_target=before[-1] if before else 0.0,
     )
-
-
-def run_at_half(spec: StudySpec, row: TrialRow) -> Run:
-    """Return what a trial came to; its steps to the target are known to two evaluations, which is never too well."""
-    run, between = run_of(spec, row), math.inf
-    if spec.budget.env_steps is not None:
-        between = spec.budget.env_steps / spec.evaluation.num_evaluations + row.setting["train_batch_size"]
-    end = run.env_steps_to_target or run.env_steps or 0.0
-    return replace(run, env_steps_before_target=max(end - 2 * between, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +108,16 @@ class Arm:
         return sum(run.failed for run in self.runs)
 
     @property
+    def solved_at(self) -> list[int]:
+        """Runs at the target at each of the last evaluations that all of them had, the last one last."""
+        ended = [run.solved_at for run in self.runs if not run.failed]
+        length = min((len(each) for each in ended), default=1)
+        return [sum(each[-length:][place] for each in ended) for place in range(length)]
+
+    @property
     def num_solved(self) -> int:
-        """Runs that ended at or above the target."""
-        return sum(run.solved and not run.failed for run in self.runs)
+        """The fewest of them."""
+        return min(self.solved_at, default=0)
 
 
 Arms = Mapping[tuple[str, int], Arm]
@@ -158,25 +163,16 @@ class Verdict:
     sentence: str
 
 
-def _judged(arms: Arms, holdup: HoldUpSpec) -> list[Arm]:
-    return [arms[WINNER, scale] for scale in (holdup.target_scale, *sorted(holdup.unseen_scales))]
-
-
-def _references(arms: Arms, holdup: HoldUpSpec) -> list[Arm]:
-    """Return the arms at the small scale: its best setting and the winner, or the one of them that is an arm."""
-    return [arms[name, holdup.small_scale] for name in (BEST_SMALL, WINNER) if (name, holdup.small_scale) in arms]
-
-
-def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, level: float) -> Iterator[Check]:
+def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
     """Rule 1: the winner's mean score is hardly below that of the better arm at the small scale, at every scale.
 
     The better arm is so in truth, it is not the one that looks better: the rule is kept where it is kept against each
     of them, which needs no correction (an intersection-union test: Berger, "Multiparameter hypothesis testing and
     acceptance sampling", Technometrics 24, 1982). The check is the one where the bound is lowest.
     """
-    for winner in _judged(arms, holdup):
-        references = _references(arms, holdup)
-        found = [difference_of_means(winner.scores, small.scores, level=level, side="lower") for small in references]
+    references = [arms[name, holdup.small_scale] for name in names[::-1] if (name, holdup.small_scale) in arms]
+    for winner in _judged(arms, holdup, names):
+        found = [difference_of_means(winner.scores, small.scores, level=LEVEL, side="lower") for small in references]
         value, small = min(zip(found, references, strict=True), key=lambda pair: pair[0].low)
         notes = [f"against {small.name}, where the bound is lowest"] if len(found) > 1 else []
         if max(np.ptp(winner.scores), np.ptp(small.scores)) == 0:
@@ -184,8 +180,8 @@ def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, level: flo
         notes += [] if value.has_interval else ["too few runs for a bound"]
         yield Check(
             name=f"score_kept@{winner.scale}",
-            law=f"lower {100 * level:g}% bound of mean score(winner at {winner.scale}) - mean score(best at "
-            f"{small.scale}) > -{holdup.tolerance:g}",
+            law=f"lower {100 * LEVEL:g}% bound of mean score(winner at {winner.scale}) - mean score(best at "
+            f"{holdup.small_scale}) > -{holdup.tolerance:g}",
             value=value,
             passed=value.low > -holdup.tolerance,
             note="; ".join(notes),
@@ -197,59 +193,101 @@ def num_solved_needed(num_runs: int, solved_share: float) -> int:
     return math.ceil(solved_share * num_runs - ROUNDING)
 
 
-def solved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, level: float) -> Iterator[Check]:
-    """Rule 2: enough of all runs are solved, at every scale; not decided where it depends on runs to come."""
-    for winner in _judged(arms, holdup):
-        num_seeds, missed = holdup.confirm.num_seeds, len(winner.runs) - winner.num_solved
-        needed = num_solved_needed(num_seeds, holdup.solved_share)
-        lost = missed > num_seeds - needed
+def solved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
+    """Rule 2: enough of all runs are solved at each of the last evaluations, at every scale."""
+    for winner in _judged(arms, holdup, names):
+        number = len(winner.runs)
+        needed = num_solved_needed(number, holdup.solved_share)
         yield Check(
             name=f"solved@{winner.scale}",
-            law=f"at least {needed} of {num_seeds} test seeds solved at {winner.scale}",
-            value=rate_interval(winner.num_solved, len(winner.runs), level=level),
-            passed=False if lost else True if winner.num_solved >= needed else None,
-            note=f"{missed} of the first {len(winner.runs)} missed" if lost and len(winner.runs) < num_seeds else "",
+            law=f"at least {needed} of {number} test seeds solved at {winner.scale}, at each of the last evaluations",
+            value=rate_interval(winner.num_solved, number),
+            passed=winner.num_solved >= needed,
+            note=f"{', '.join(map(str, winner.solved_at))} of {number}, the last evaluation last",
         )
 
 
-def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, level: float) -> Iterator[Check]:
+def _judged(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> list[Arm]:
+    scales = (holdup.target_scale, *sorted(holdup.unseen_scales))
+    return [arms[names[0], scale] for scale in scales if (names[0], scale) in arms]
+
+
+def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
     """Rule 3: naive growth needs more steps to the target, at the target scale; not required where it is no arm.
 
     The target is looked for in evaluations: the interval holds all the steps since the one before, so that the rule is
     kept wherever in between the runs got there.
     """
     target = holdup.target_scale
-    winner, naive = arms[WINNER, target], arms.get((NAIVE_GROWTH, target))
+    winner, naive = arms[names[0], target], arms.get((NAIVE_GROWTH, target))
     check = Check(
         name=f"steps_saved@{target}",
         law=f"env_steps_to_target, naive growth over winner at {target}: the interval lies above 1",
         value=None,
         passed=None,
-        note="naive_growth is no arm of this study",
+        note="naive_growth is the chosen setting",
     )
     if naive is None:
         yield check
         return
-    horizon = horizon_of((winner, naive), env_steps)
-    if not horizon:
+    value, gap = steps_ratio(naive, winner, env_steps)
+    if value is None:
         yield replace(check, passed=False, note="no run of either arm has ended well")
         return
-    (first, one), (second, two) = (censored(arm, horizon) for arm in (naive, winner))
-    since = [_since(arm, ends) for arm, ends in ((naive, first), (winner, second))]
-    exact = bool((since[0] == first).all() and (since[1] == second).all())
-    between: dict[str, Any] = {} if exact else {"first_since": since[0], "second_since": since[1]}
-    value = ratio_of_restricted_means(first, one, second, two, horizon=horizon, level=level, **between)
     note = ""
-    if gap := float(np.concatenate([(first - since[0])[one], (second - since[1])[two]]).max(initial=0.0)):
+    if gap:
         note = f"evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
         if math.isfinite(value.low) and not math.isfinite(value.high):
             note = f"at least {value.low:.2f}: {note}"
     yield replace(check, value=value, passed=value.low > 1, note=note)
 
 
+RULES: tuple[Callable[[Arms, HoldUpSpec, int | None, tuple[str, str]], Iterator[Check]], ...]
 RULES = (score_kept, solved, steps_saved)
 """What it is to hold up. A rule takes the arms, the section `holdup`, the budget of a trial in environment steps (None
-where something else ends it) and a level, and yields a check for every scale that it is about."""
+where something else ends it), and the names of the chosen setting and of the small scale's best under the engine that
+is judged; it yields a check for every scale that it is about."""
+
+
+def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
+    """Return the verdict about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
+    return _verdict(check for rule in RULES for check in rule(arms, holdup, env_steps, OURS))
+
+
+def judge_rllib(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict | None:
+    """Return the verdict about RLlib's own runners and learner, at the target scale; None where they were not run.
+
+    Rules 1 and 2: no naive growth runs under RLlib's own parts.
+    """
+    if (WINNER_RLLIB, holdup.target_scale) not in arms:
+        return None
+    return _verdict(check for rule in (score_kept, solved) for check in rule(arms, holdup, env_steps, RLLIBS))
+
+
+def _verdict(checks: Iterable[Check]) -> Verdict:
+    every = tuple(checks)
+    learning = all(check.passed is not False for check in every)
+    return Verdict(checks=every, learning=learning, sentence="holds up" if learning else "does not hold up")
+
+
+# --- steps to the target ---------------------------------------------------------------------------------------------
+
+
+def steps_ratio(
+    first: Arm, second: Arm, env_steps: int | None, *, level: float = LEVEL
+) -> tuple[Estimate | None, float]:
+    """Return the mean steps to the target of one arm over those of another, and how far evaluations are apart.
+
+    None where no run of either has ended well.
+    """
+    if not (horizon := horizon_of((first, second), env_steps)):
+        return None, 0.0
+    (ends, one), (others, two) = (censored(arm, horizon) for arm in (first, second))
+    since = [_since(arm, each) for arm, each in ((first, ends), (second, others))]
+    exact = bool((since[0] == ends).all() and (since[1] == others).all())
+    between: dict[str, Any] = {} if exact else {"first_since": since[0], "second_since": since[1]}
+    value = ratio_of_restricted_means(ends, one, others, two, horizon=horizon, level=level, **between)
+    return value, float(np.concatenate([(ends - since[0])[one], (others - since[1])[two]]).max(initial=0.0))
 
 
 def horizon_of(arms: Iterable[Arm], env_steps: int | None) -> float | None:
@@ -272,112 +310,93 @@ def _since(arm: Arm, ends: FloatArray) -> FloatArray:
     return np.array([end if before is None else min(before, end) for before, end in pairs], dtype=np.float64)
 
 
-def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
-    """Return the verdict.
+# --- whether the search at the target scale paid ---------------------------------------------------------------------
 
-    Where the winner has fewer runs than `holdup.confirm.num_seeds`, the confirmation stopped at half: rule 2 is then
-    broken where more runs missed the target than it allows of them, and nothing else is judged.
-
-    How often a setting holds up, by simulation, is in `evidence.md` beside this file.
-    """
-    checks = [check for rule in RULES for check in rule(arms, holdup, env_steps, LEVEL)]
-    if any(len(arm.runs) < holdup.confirm.num_seeds for arm in _judged(arms, holdup)):
-        note = "stopped at half"
-        checks = [
-            each if _is_lost(each) else replace(each, passed=None, note="; ".join(filter(None, (note, each.note))))
-            for each in checks
-        ]
-    learning = all(check.passed is not False for check in checks)
-    return Verdict(checks=tuple(checks), learning=learning, sentence="holds up" if learning else "does not hold up")
+Standing = Literal["better", "as good", "open"]
+"""Of the winner against a rival: better than it; the rival does as well; or neither is shown."""
 
 
-def _is_lost(check: Check) -> bool:
-    return check.name.startswith("solved@") and check.passed is False
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The winner against one rival at the target scale, by the score, the steps to the target, and the share solved."""
 
-
-# --- after the first half --------------------------------------------------------------------------------------------
-
-
-def halfway(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, *, seed: int) -> set[tuple[str, int]] | None:
-    """Return name and scale of the arms that run no more, at `LEVEL_HALF`; None where rule 2 cannot be kept any more.
-
-    The winner runs on at every judged scale: only all runs together can refuse a setting that fails in one run of
-    twenty. The arms that it is compared with stop where all that they are there for is shown: the references at the
-    small scale where rule 1 is kept at every scale by Welch's bound, a baseline where the winner's score is better.
-    Naive growth stops where steps are saved besides, by a permutation test of the earliest steps that its evaluations
-    allow against the recorded ones of the winner: a bootstrap of five runs has no tail of 0.1 %. The test is exact
-    where all assignments are tried; of 10 runs and 5 the least p-value is 1 in 3,003.
-
-    Args:
-        arms: The runs of the first half.
-        holdup: The section of the space.
-        env_steps: Budget of a trial.
-        seed: Of the permutations where there are too many assignments to try all.
-    """
-    if any(map(_is_lost, solved(arms, holdup, env_steps, LEVEL_HALF))):
-        return None
-    target, small = holdup.target_scale, holdup.small_scale
-    baselines = [arm for (name, _), arm in arms.items() if name not in (WINNER, BEST_SMALL)]
-    rng = np.random.default_rng([seed, 3])
-    compared = compare(arms[WINNER, target], baselines, rng=rng, level=LEVEL_HALF)
-    stopped = {(name, target) for name, row in compared["rows"].items() if row["better"]}
-    if (NAIVE_GROWTH, target) in stopped:
-        winner, naive, p_value = arms[WINNER, target], arms[NAIVE_GROWTH, target], 1.0
-        if horizon := horizon_of((winner, naive), env_steps):
-            earliest = _since(naive, censored(naive, horizon)[0])
-            rng, recorded = np.random.default_rng([seed, 4]), censored(winner, horizon)[0]
-            p_value = better_with_permutation(earliest, recorded, rng=rng, num_resamples=NUM_PERMUTATIONS)
-        if p_value > 1 - LEVEL_HALF + ROUNDING:
-            stopped.remove((NAIVE_GROWTH, target))
-    if all(check.passed for check in score_kept(arms, holdup, env_steps, LEVEL_HALF)):
-        stopped |= {(arm.name, small) for arm in _references(arms, holdup)}
-    return stopped
-
-
-# --- the baselines ---------------------------------------------------------------------------------------------------
+    rival: str
+    difference: Estimate
+    """Mean score of the winner less the rival's, with a two-sided interval that is not corrected."""
+    p_value: float | None
+    """One-sided, of a studentised permutation test that the winner scores better; None with fewer than two runs."""
+    p_adjusted: float | None
+    """Corrected for the number of rivals, by Holm."""
+    steps_ratio: Estimate | None
+    """Steps to the target, the rival's over the winner's, with an interval corrected for the number of rivals."""
+    solved: tuple[int, int]
+    """Runs solved of the winner and of the rival, as many of each."""
+    standing: Standing
 
 
 def compare(
     winner: Arm,
-    baselines: Sequence[Arm],
+    rivals: Sequence[Arm],
     *,
     rng: np.random.Generator,
-    level: float = LEVEL,
-    stopped: Collection[str] = (),
-) -> dict[str, Any]:
-    """Return the winner's score against each baseline's at the target scale: information, no part of the verdict.
+    tolerance: float,
+    env_steps: int | None = None,
+) -> list[Comparison]:
+    """Return the winner against each rival at the target scale: no part of the verdict, and what the search is worth.
 
-    `rows` has for each baseline the `difference` of mean scores with a two-sided interval, not corrected; the `p_value`
-    of a one-sided permutation test, None with fewer than two runs; `p_adjusted`, corrected by Holm; whether it says
-    `better`. The test asks whether the runs come from one distribution, not whether means of unequal spread are equal.
+    The winner is better where its score is, or where it takes fewer steps to the target and its score is no more than
+    the tolerance lower; each at 2.5 % over all rivals, together 5 %. A rival does as well where its score is no more
+    than the tolerance lower (upper 95 % bound) and it is not shown to need more steps.
 
     Args:
-        winner: At the target scale, as the baselines are.
-        baselines: Which it is compared with.
+        winner: At the target scale, as the rivals are.
+        rivals: What needs no search there.
         rng: Source of the permutations.
-        level: Of the intervals, and one less the error rate of all comparisons together.
-        stopped: Names of the baselines that stopped after their first half.
+        tolerance: Difference of scores that counts as none: that of rule 1.
+        env_steps: Budget of a trial.
     """
-    if not baselines:
-        return {"rows": {}, "sentence": "no baseline was run"}
+    half = (1 - LEVEL) / 2
     p_values = [
         better_with_permutation(winner.scores, arm.scores, rng=rng, num_resamples=NUM_PERMUTATIONS)
         if min(len(winner.runs), len(arm.runs)) > 1
         else None
-        for arm in baselines
+        for arm in rivals
     ]
-    adjusted, rows = holm([1.0 if p_value is None else p_value for p_value in p_values]), dict[str, dict[str, Any]]()
-    for arm, p_value, corrected in zip(baselines, p_values, adjusted, strict=True):
-        rows[arm.name] = {
-            "baseline": arm.name,
-            "difference": difference_of_means(winner.scores, arm.scores, level=level),
-            "p_value": p_value,
-            "p_adjusted": None if p_value is None else float(corrected),
-            "better": p_value is not None and bool(corrected <= 1 - level + ROUNDING),
-        } | ({"note": STOPPED_EARLY} if arm.name in stopped else {})
-    won, open_ = ([name for name, row in rows.items() if row["better"] is better] for better in (True, False))
-    sentence = "not shown to be better than any baseline that was confirmed"
-    if won:
-        both = f"better than {', '.join(won)}; not shown to be better than {', '.join(open_)}"
-        sentence = both if open_ else "better than each baseline that was confirmed"
-    return {"rows": rows, "sentence": sentence}
+    corrected = holm([1.0 if p_value is None else p_value for p_value in p_values]) if rivals else ()
+    rows = list[Comparison]()
+    for arm, p_value, p_adjusted in zip(rivals, p_values, corrected, strict=True):
+        bounds = difference_of_means(winner.scores, arm.scores, level=2 * LEVEL - 1)  # one-sided at LEVEL, each end
+        ratio, _ = steps_ratio(arm, winner, env_steps, level=1 - half / len(rivals))
+        higher = p_value is not None and bool(p_adjusted <= half + ROUNDING)
+        sooner = ratio is not None and ratio.low > 1
+        standing: Standing = "open"
+        if higher or (sooner and bounds.low > -tolerance):
+            standing = "better"
+        elif bounds.has_interval and bounds.high < tolerance and not sooner:
+            standing = "as good"
+        rows.append(
+            Comparison(
+                rival=arm.name,
+                difference=difference_of_means(winner.scores, arm.scores, level=LEVEL),
+                p_value=p_value,
+                p_adjusted=None if p_value is None else float(p_adjusted),
+                steps_ratio=ratio,
+                solved=(winner.num_solved, arm.num_solved),
+                standing=standing,
+            )
+        )
+    return rows
+
+
+def search_paid(comparisons: Sequence[Comparison]) -> tuple[Literal["paid", "not paid", "open"], str | None]:
+    """Return whether the search at the target scale paid, and the rival that decides it.
+
+    Not where a rival does as well: of several the one of the best score. It paid where the winner is better than each:
+    the closest one is named. None where there is no rival: each of them is the winner.
+    """
+    closest = sorted(comparisons, key=lambda each: (each.difference.value, each.rival))
+    if not comparisons or (equal := [each for each in closest if each.standing == "as good"]):
+        return "not paid", equal[0].rival if comparisons else None
+    if all(each.standing == "better" for each in comparisons):
+        return "paid", closest[0].rival
+    return "open", next(each.rival for each in closest if each.standing == "open")
