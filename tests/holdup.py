@@ -243,9 +243,14 @@ def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name:
         spec=spec.to_json(),
         digest=spec.digest(),
     )
-    folder.write(identity, json.dumps(identity.spec))
+    folder.write(identity, written_space(identity.spec))
     write_records(folder, records)
     return folder
+
+
+def written_space(content: Mapping[str, Any]) -> str:
+    """Return the space file of a spec; YAML reads JSON."""
+    return json.dumps({name: each for name, each in content.items() if name != "script"})
 
 
 def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:

@@ -172,7 +172,7 @@ NUM_SEARCH_SEEDS = 8
 """Seeds that the trials of a hold-up study's search take in turn."""
 SEEDS_OF_A_STUDY = 1_000
 """Seeds that belong to one hold-up study: those from this many times `holdup.seed` on."""
-MOST_STUDIES = 1_000_000
+MOST_STUDIES = 100_000
 """Numbers that `holdup.seed` is drawn from."""
 MOST_SEEDS = 100
 """Seeds of a hold-up study's race."""

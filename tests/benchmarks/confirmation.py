@@ -3,19 +3,18 @@
     python -m tests.benchmarks.confirmation                 # the tables of the protocol's page on its evidence
 
 Invented runs: 20 seeds at the target scale and at two unseen ones, and at the small scale, with two references: its
-best setting and the winner. Their second half runs only where it is needed. A sound run scores 1 with the given
-standard deviation and is solved; a failed one scores 0 and is not. The references are sound. Brackets are 95 %
-intervals of the simulation (Wilson's).
+best setting and the winner. A sound run scores 1 with the given standard deviation and is solved at each of three
+evaluations; a failed one scores 0 and is not. The references are sound. Then the winner against five rivals: how often
+the search is said to have paid. Brackets are 95 % intervals of the simulation (Wilson's).
 """
 
 import argparse
 import math
-from dataclasses import replace
+from collections import Counter
 
 import numpy as np
 
-from study.designs.holdup.arms import ArmPlan
-from study.designs.holdup.verdict import Arm, Run, halfway, judge
+from study.designs.holdup.verdict import Arm, Run, compare, judge, search_paid
 from study.space.sections import HoldUpSpec
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
@@ -38,7 +37,9 @@ def study(rng, spread, *, loss=0.0, misses=0.0, fails=0.0, bad_scales=3, seeds=S
         failed, missed = rng.random(seeds) < fails * bad, rng.random(seeds) < misses * bad
         runs = [
             Run(
-                seed=seed, score=None if failed[seed] else float(score[seed]), solved=not (failed[seed] or missed[seed])
+                seed=seed,
+                score=None if failed[seed] else float(score[seed]),
+                solved_at=(not (failed[seed] or missed[seed]),) * 3,
             )
             for seed in range(seeds)
         ]
@@ -50,26 +51,48 @@ def study(rng, spread, *, loss=0.0, misses=0.0, fails=0.0, bad_scales=3, seeds=S
 
 
 def confirmed(arms):
-    """Return whether the setting holds up, and the runs that it took: half of them where it is given up by then."""
-    seeds = len(arms["winner", SCALES[0]].runs)
-    first_half = ArmPlan(name="", setting={}, scale=SMALL, num_seeds=seeds).first_half
-    half = {place: replace(arm, runs=arm.runs[:first_half]) for place, arm in arms.items()}
+    """Return whether the setting holds up."""
     holdup = HoldUpSpec(
         target_scale=SCALES[0],
         small_scale=SMALL,
         unseen_scales=[scale for name, scale in arms if name == "winner" and scale not in (SCALES[0], SMALL)],
-        confirm={"num_seeds": seeds},
+        confirm={"num_seeds": len(arms["winner", SCALES[0]].runs)},
     )
-    stopped = halfway(half, holdup, None, seed=0)
-    last = half if stopped is None else {**arms, **{place: half[place] for place in stopped}}
-    return judge(last, holdup, None).learning, sum(len(arm.runs) for arm in last.values())
+    return judge(arms, holdup, None).learning
 
 
 def simulated(spread, studies, *, seed=(0,), **case):
-    """Return how many studies hold up and their mean number of runs."""
+    """Return how many studies hold up."""
     rng = np.random.default_rng([*seed, round(1000 * spread)])
-    held, runs = np.sum([confirmed(study(rng, spread, **case)) for _ in range(studies)], axis=0)
-    return int(held), runs / studies
+    return sum(confirmed(study(rng, spread, **case)) for _ in range(studies))
+
+
+RIVALS = {
+    "as good, the other four 0.1 worse": (0.0, 0.1, 0.1, 0.1, 0.1),
+    "all five as good": (0.0,) * 5,
+    "0.05 worse, the other four 0.1": (0.05, 0.1, 0.1, 0.1, 0.1),
+    "all five 0.1 worse": (0.1,) * 5,
+}
+"""The best rival of a winner, and what each scores less."""
+
+
+def paid(spread, studies, losses, *, seed=0):
+    """Return how often the search is said to have paid, not to have paid, and to be open."""
+    rng, found = np.random.default_rng([seed, round(1000 * spread)]), Counter()
+    for _ in range(studies):
+        every = [
+            Arm(
+                name=str(place),
+                scale=SCALES[0],
+                runs=tuple(
+                    Run(seed=number, score=float(score), solved_at=(True,))
+                    for number, score in enumerate(rng.normal(1 - loss, spread, SEEDS))
+                ),
+            )
+            for place, loss in enumerate((0.0, *losses))
+        ]
+        found[search_paid(compare(every[0], every[1:], rng=rng, tolerance=0.05))[0]] += 1
+    return found
 
 
 def share(count, total):
@@ -85,22 +108,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=400, help="Invented studies of each cell.")
     studies = parser.parse_args().studies
-    table = {
-        (case, spread): simulated(spread, studies, seed=(0, place), **CASES[case])
+    print("Share of studies that hold up, in %, by the standard deviation between seeds:\n")
+    rows = {
+        case: [share(simulated(spread, studies, seed=(0, place), **CASES[case]), studies) for spread in SPREADS]
         for place, case in enumerate(CASES)
-        for spread in SPREADS
     }
-    shown = {
-        "Share of studies that hold up, in %": lambda cell: share(cell[0], studies),
-        "Mean number of runs": lambda cell: f"{cell[1]:.0f}",
+    written("setting", rows)
+    print("Share of studies that say that the search paid / that it did not, in %, the rest that it is open:\n")
+    words = {
+        case: [" / ".join(share(found[word], studies) for word in ("paid", "not paid")) for found in every]
+        for case, losses in RIVALS.items()
+        if (every := [paid(spread, studies, losses) for spread in SPREADS])
     }
-    for title, text in shown.items():
-        print(f"{title}, by the standard deviation between seeds:\n")
-        print("| setting | " + " | ".join(map(str, SPREADS)) + " |")
-        print("| --- |" + " ---: |" * len(SPREADS))
-        for case in CASES:
-            print(f"| {case} | " + " | ".join(text(table[case, spread]) for spread in SPREADS) + " |")
-        print()
+    written("the best rival is", words)
+
+
+def written(first, rows):
+    """Print a table, one column for each spread."""
+    print(f"| {first} | " + " | ".join(map(str, SPREADS)) + " |")
+    print("| --- |" + " ---: |" * len(SPREADS))
+    for name, cells in rows.items():
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    print()
 
 
 if __name__ == "__main__":

@@ -33,13 +33,11 @@ budget: {env_steps: 600}
 holdup:
   target_scale: 3
   small_scale: 1
-  baselines: [naive_growth]
   naive_steps_per_env_runner: 100
   num_settings: 4
   race: {num_settings: 2, blocks: [1, 1]}
-  confirm: {num_seeds: 5, num_seeds_others: 5, num_seeds_stock: 0}
-  rank_seeds: {first: 101, count: 2}
-  test_seeds: {first: 1001, count: 5}
+  confirm: {num_seeds: 5, num_seeds_rllib: 0}
+  seed: 4
 """
 """What a small hold-up study of up to three runners runs; the unseen scales follow."""
 

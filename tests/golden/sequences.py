@@ -222,8 +222,8 @@ holdup:
   unseen_scales: [3]
   num_settings: 8
   race: {num_settings: 3, blocks: [1, 1]}
-  rank_seeds: {first: 101, count: 4}
-  confirm: {num_seeds: 6, num_seeds_others: 5, num_seeds_stock: 2}
+  seed: 5
+  confirm: {num_seeds: 6, num_seeds_rllib: 2}
 """
 
 

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.adopted.loading import load_space
-from study.designs.holdup.arms import default_setting, fixed_rivals, scaled_rivals
+from study.designs.holdup.arms import RLLIB_DEFAULTS, default_setting, rivals_of, scaled_rivals
 from study.designs.registry import make_plan
 from study.errors import ClusterError
 from study.options import all_overrides
+from study.space.sections import MOST_STUDIES
 from study.space.settings import overlay, resolve, rounded, runnable
 from tests.spaces import cluster, spec
 from tests.unit.test_stages import space
@@ -72,7 +73,7 @@ def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
     """A rule of the space does not apply to a baseline that has none: its rate would be scaled behind its back."""
     wanted = space()
     wanted = wanted.model_copy(update={"parameters": wanted.parameters.model_copy(update={"lr_scaling_exponent": 0.5})})
-    for setting in (*fixed_rivals(wanted.holdup).values(), *scaled_rivals(default_setting(wanted), 2).values()):
+    for setting in rivals_of(wanted.holdup, {"lr": 1.0}, default_setting(wanted)).values():
         assert runnable(wanted, {**setting, "num_env_runners": 8}, written=tuple(setting)) == resolve(setting, 8)
 
 
@@ -86,10 +87,33 @@ def test_baselines_carry_the_small_scale_up_as_published_and_naive_growth_the_ba
     assert (hilton["train_batch_size"], hilton["minibatch_size"]) == (800, 800)
     assert hilton["lr"] == pytest.approx(2e-3 * 2)  # four times the minibatch, twice the rate
     assert resolve(scaled_rivals(base, 2)["best_small_minibatch_grown"], 2)["lr"] == pytest.approx(2e-3)
-    fixed = fixed_rivals(space().holdup)
-    plain, naive = (resolve(fixed[name], 46) for name in ("rllib_defaults", "naive_growth"))
+    naive = resolve(rivals_of(space().holdup, {"lr": 1.0}, base)["naive_growth"], 46)
+    plain = resolve(RLLIB_DEFAULTS, 46)
     assert {name for name in plain if plain[name] != naive[name]} == {"train_batch_size"}
     assert naive["train_batch_size"] == 400 * 46
+
+
+def test_what_has_the_winners_numbers_or_anothers_is_no_rival():
+    base = {**default_setting(space()), **RULE, "steps_per_env_runner": 100, "minibatch_size": 200}
+    every = rivals_of(space().holdup, {"lr": 1.0}, base)
+    assert list(every) == [
+        *("best_small_unchanged", "best_small_batch_grown", "best_small_minibatch_grown"),
+        "naive_growth",
+    ]
+    grown = scaled_rivals(base, 2)["best_small_batch_grown"]
+    assert list(rivals_of(space().holdup, grown, base)) == [name for name in every if name != "best_small_batch_grown"]
+    published = space(holdup={"published": {"lr": 1e-3}}).holdup
+    assert list(rivals_of(published, {"lr": 1.0}, base))[3:] == ["published", "naive_growth"]
+
+
+def test_two_studies_of_different_numbers_share_no_seed():
+    def seeds(number):
+        asked = space(holdup={"race": {"num_settings": 4, "blocks": [50, 50]}, "confirm": {"num_seeds": 500}})
+        section = asked.with_seed(number).holdup
+        return [*section.search_seeds, *section.race_seeds, *section.test_seeds]
+
+    every = [seed for number in (1, 2, 3, MOST_STUDIES) for seed in seeds(number)]
+    assert len(set(every)) == len(every) and max(every) < 2**30
 
 
 def test_rules_become_numbers_at_a_scale():

@@ -29,14 +29,7 @@ HELD_UP: dict[str, Any] = {
     "budget": {"env_steps": 10_000},
     "search": {"sampler": "random"},
     "execution": "emulated",
-    "holdup": {
-        "target_scale": 8,
-        "small_scale": 2,
-        "tune_seeds": {"first": 1, "count": 8},
-        "rank_seeds": {"first": 101, "count": 7},
-        "test_seeds": {"first": 1001, "count": 20},
-        "confirm": {"num_seeds_stock": 0},
-    },
+    "holdup": {"target_scale": 8, "small_scale": 2, "seed": 9},
 }
 A2C = {**spaces.BASE, "algorithm": "A2C", "parameters": {"num_env_runners": [1, 2], "train_batch_size": 400}}
 IMPALA = {**spaces.BASE, "algorithm": "IMPALA", "parameters": {"num_env_runners": [1, 2]}}
@@ -161,18 +154,15 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (HELD_UP, "evaluation.stochastic: true", "", "true"),
     (HELD_UP, "runner: stock", "", "stock"),
     (HELD_UP, "parameters.lr: 0.1, parameters.steps_per_env_runner: 100", "parameters", ""),
-    (HELD_UP, "holdup.rank_seeds: {first: 8, count: 8}", "", "8"),
-    (HELD_UP, "holdup.test_seeds: {first: 100, count: 20}", "", "101 to 107"),
-    (HELD_UP, "holdup.rank_seeds.count: 6", "holdup.rank_seeds", "6"),
-    (HELD_UP, "holdup.test_seeds.count: 19", "holdup.test_seeds", "19"),
+    (HELD_UP, "holdup.race.blocks: [60, 41]", "", "[60, 41]"),
+    (HELD_UP, "evaluation.seed: 8", "", "8"),
+    (HELD_UP, "search.sampler_seed: 8", "", "8"),
     (HELD_UP, "holdup.target_scale: 46", "", "46"),
     (HELD_UP, "holdup.target_scale: 2", "holdup.small_scale", "2"),
     (HELD_UP, "holdup.small_scale: 3", "", "3"),
     (HELD_UP, "holdup.small_scale: 6", "", "6"),
     (HELD_UP, "holdup.unseen_scales: [6, 12]", "", "[6, 12]"),
     (HELD_UP, "holdup.num_settings: 7", "", "7"),
-    (HELD_UP, "holdup.published: {lr: 0.0001}", "", ""),
-    (HELD_UP, "holdup.baselines: [published]", "holdup.published", ""),
 ]  # fmt: skip
 
 BROKEN_BY_NEW_STUDIES: list[tuple[Mapping[str, Any], str, str, str]] = [
@@ -181,8 +171,7 @@ BROKEN_BY_NEW_STUDIES: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "budget.env_steps: 799", "", "799 steps and a batch of 800 of 4 runners"),
     (HELD_UP, "holdup.unseen_scales: [64]", "budget.env_steps", "a batch of 12,800 of 64 runners"),
     (HELD_UP, "holdup.naive_steps_per_env_runner: 1251", "budget.env_steps", "a batch of 10,008 of naive_growth"),
-    (HELD_UP, "holdup.baselines: [published], holdup.published: {train_batch_size: 10001}",
-     "budget.env_steps", "a batch of 10,001 of published"),
+    (HELD_UP, "holdup.published: {train_batch_size: 10001}", "budget.env_steps", "a batch of 10,001 of published"),
 ]  # fmt: skip
 
 KEPT: list[tuple[Mapping[str, Any], str]] = [
@@ -208,7 +197,8 @@ KEPT: list[tuple[Mapping[str, Any], str]] = [
     (IMPALA, "parameters.lr_end_fraction: 1.0, budget: {iterations: 5}"),
     (OF_TWO, "evaluation.agent: '1'"),
     (TIMED, "throughput.grids.most: {num_env_runners: [400]}"),
-    (HELD_UP, "holdup.rank_seeds: {first: 9, count: 7}"),
+    (HELD_UP, "holdup.race.blocks: [60, 40]"),
+    (HELD_UP, "evaluation.seed: 9, search.sampler_seed: 9"),  # as study.json has them
     (HELD_UP, "holdup.num_settings: 8"),
     (HELD_UP, "holdup.unseen_scales: [50]"),
     (HELD_UP, "holdup.naive_steps_per_env_runner: 1250"),
