@@ -20,10 +20,9 @@ from analysis.answers.search import candidates, titles
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.load.study_data import StudyData
-from analysis.tables.learning import rule_in_words
+from analysis.tables.learning import rule_in_words, with_names
 from analysis.tables.numbers import in_words, percent
 from analysis.tables.table import Table, TableColumn, table_of
-from study.designs.holdup.page import paid_in_words
 from study.engine import OWN
 from study.space.parameters import SCALE
 from study.space.settings import WINNER, WINNER_RLLIB
@@ -90,7 +89,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
     text = f"{'Broken: ' if broken else ''}{'; '.join(said)}{more}."
     yield Fact(role="support", text=text, quantity="score_difference", **place)
-    paid = paid_in_words(content, lambda name: arm_in_words(name, small))
+    paid = with_names(content["search"]["sentence"], small)
     yield Fact(role="support", text=paid, quantity="score_lead", **place)
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
         text = f"Its mean score under {OWN} less that under {engine}: {in_words(difference)}."

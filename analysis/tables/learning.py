@@ -18,7 +18,6 @@ from analysis.tables.numbers import in_words
 from analysis.tables.pivot import pivot, table_of_pivot, told
 from analysis.tables.scaling import INTERVAL, MEASURED, nothing
 from analysis.tables.table import Table, TableColumn, without_rows
-from study.designs.holdup.page import paid_in_words
 from study.engine import OWN
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import WINNER, WINNER_RLLIB
@@ -194,15 +193,14 @@ def _notes(content: Mapping[str, Any], small: int) -> Iterator[str]:
         for check in verdict["checks"].values() if verdict is not None else ():
             note = f"; {with_names(check['note'], small)}" if check["note"] and check["value"] is not None else ""
             yield f"{engine}, {PASSED[check['passed']]}: {rule_in_words(content, check, engine)}{note}."
-    yield paid_in_words(content, lambda name: arm_in_words(name, small))
+    yield with_names(content["search"]["sentence"], small)
     yield from content["signs"]
 
 
 def with_names(said: str, small: int) -> str:
     """Return a sentence of the certificate with the settings by their names in words."""
     for name in sorted(ARMS, key=len, reverse=True):
-        if "_" in name:
-            said = re.sub(rf"`?\b{name}\b`?", arm_in_words(name, small), said)
+        said = re.sub(rf"`{name}`" + (rf"|\b{name}\b" if "_" in name else ""), arm_in_words(name, small), said)
     return said
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 import analysis
 from study.designs.holdup.certificate import make_certificate, verify, write_certificate
 from study.designs.holdup.figures import signs
-from study.designs.holdup.page import page, paid_in_words
+from study.designs.holdup.page import page
 from study.designs.holdup.verdict import LEVEL
 from study.errors import RecordError
 from study.records.folder import StudyFolder
@@ -157,9 +157,7 @@ def test_what_the_search_is_worth_rests_on_every_rival(records: list[Record], ce
         for each in records
     )
     assert found["cpu_hours"]["small"] == pytest.approx(small * 36 / 3600)
-    assert paid_in_words(certificate).startswith(
-        f"Searching with 6 runners paid: better than each of {len(found['rivals'])}"
-    )
+    assert found["sentence"].startswith(f"Searching with 6 runners paid: better than each of {len(found['rivals'])}")
 
 
 def test_a_rival_that_does_as_well_says_how_to_do_without_the_search(tmp_path: Path) -> None:

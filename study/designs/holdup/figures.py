@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 import orjson
 
-from study.designs.holdup.arms import holdup_of
+from study.designs.holdup.arms import BATCH_GROWN, MINIBATCH_GROWN, UNCHANGED, holdup_of
 from study.designs.holdup.stages import PROTOCOL, STAGES
 from study.designs.holdup.verdict import (
-    LEVEL,
     RLLIBS,
     Arm,
     Arms,
@@ -31,6 +30,7 @@ from study.designs.holdup.verdict import (
     horizon_of,
     judge,
     judge_rllib,
+    lead,
     run_of,
     search_paid,
 )
@@ -39,14 +39,21 @@ from study.engine import OWN, engine_of_space
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Line, StudyOpened, TrialStarted
+from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
-from study.statistics import Estimate, difference_of_means, iqm_interval, mean_interval, rate_interval, restricted_mean
+from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
 
 FORMAT = 6
 """Version of the certificate's content."""
 MACHINE = ("time", "git", "versions", "platform", "cpu_model", "physical_cpus", "usable_cpus", "memory_mb", "scheduler")
 """What the certificate takes of a session's provenance; the command line and the environment hold paths."""
+GROWN: Mapping[str, str] = {
+    UNCHANGED: "keep the numbers",
+    BATCH_GROWN: "grow the batch",
+    MINIBATCH_GROWN: "grow batch, minibatch and learning rate",
+}
+"""Rival that is made of the small scale's best -> what to do there."""
 FRAGILE = (0.2, 0.8)
 """Shares of runs solved, both ends included, at which the seed decides."""
 
@@ -171,7 +178,7 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
         "solved": arm.num_solved,
         "solved_at": arm.solved_at,
         "solve_rate": rate_interval(arm.num_solved, len(rows)),
-        "score": mean_interval(arm.scores),
+        "score": mean_interval(arm.scores, solved=arm.learnt),
         "iqm_final_return": iqm_interval(
             [final if final is not None and math.isfinite(final) else spec.floor for final in finals]
         ),
@@ -199,7 +206,7 @@ def _sentence(engine: str, verdict: Verdict, rllib: Verdict | None) -> str:
 
 def _engines(arms: Arms, target: int) -> Estimate:
     """Return the winner's mean score at the target scale under RLlib's own engine less that under the study's."""
-    return difference_of_means(arms[RLLIBS[0], target].scores, arms[WINNER, target].scores, level=LEVEL)
+    return lead(arms[RLLIBS[0], target], arms[WINNER, target])
 
 
 def _search(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms) -> dict[str, Any]:
@@ -218,12 +225,54 @@ def _search(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms
     paid, rival = search_paid(rows)
     found_by = [row for row in ledger.rows.values() if row.stage in ("search", "race")]
     small = [row for row in found_by if row.stage == "search" and row.num_env_runners == holdup.small_scale]
+    hours = {"all": _hours(found_by), "small": _hours(small)}
+    row = next((each for each in rows if each.rival == rival), None)
     return {
         "paid": paid,
         "rival": rival,
-        "rivals": {row.rival: row for row in rows},
-        "cpu_hours": {"all": _hours(found_by), "small": _hours(small)},
+        "sentence": _paid_in_words(paid, row, rows, holdup, hours),
+        "rivals": {each.rival: each for each in rows},
+        "cpu_hours": hours,
     }
+
+
+def _paid_in_words(
+    paid: str, row: Comparison | None, rows: Sequence[Comparison], holdup: HoldUpSpec, hours: Mapping[str, float]
+) -> str:
+    """Return whether the search at the target scale paid, against which rival, and what each way costs."""
+    target, small = holdup.target_scale, holdup.small_scale
+    cost = (
+        f"The search took {hours['all']:.2f} CPU-hours, its trials with {small} runners {hours['small']:.2f} of them."
+    )
+    if row is None:
+        return f"Searching with {target} runners did not pay: what it chose needs no such search. {cost}"
+    name, by = f"`{row.rival}`", f"score {_in_words(row.difference, 3, signed=True)}"
+    if paid == "not paid":
+        advice = (
+            f"Tune with {small} runners and {GROWN[row.rival]}" if row.rival in GROWN else "It needs no search at all"
+        )
+        return (
+            f"Searching with {target} runners did not pay: {name} does as well (the chosen setting less it: {by}). "
+            f"{advice}. {cost}"
+        )
+    if row.steps_ratio is not None:
+        by += f"; {_in_words(row.steps_ratio, 2)} times the steps to the target"
+    if paid == "paid":
+        every = f"each of {len(rows)} rivals that need" if len(rows) > 1 else "the one rival that needs"
+        return (
+            f"Searching with {target} runners paid: better than {every} no search there, the closest being {name} "
+            f"({by}). {cost}"
+        )
+    return (
+        f"Whether searching with {target} runners paid is open: it is not shown to be better than {name} ({by}), nor "
+        f"that this one does as well. {cost}"
+    )
+
+
+def _in_words(found: Estimate, digits: int, *, signed: bool = False) -> str:
+    sign = "+" if signed else ""
+    ends = [f"{end:{sign}.{digits}f}" if math.isfinite(end) else "∞" for end in (found.low, found.high)]
+    return f"{found.value:{sign}.{digits}f} " + (f"[{', '.join(ends)}]" if found.has_interval else "(no interval)")
 
 
 # --- the study -------------------------------------------------------------------------------------------------------

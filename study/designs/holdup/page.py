@@ -1,6 +1,6 @@
 """The certificate as one Markdown page. Arranges and rounds its figures; computes none."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from study.engine import OWN
@@ -19,48 +19,6 @@ def page(content: Content) -> str:
     return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
 
 
-def paid_in_words(content: Content, called: Callable[[str], str] = lambda name: f"`{name}`") -> str:
-    """Return whether the search at the target scale paid, against what, and what each way cost, as sentences.
-
-    Args:
-        content: The certificate.
-        called: Returns what a rival is called.
-    """
-    found, target, small = content["search"], content["scales"]["target"], content["scales"]["small"]
-    hours = found["cpu_hours"]
-    cost = (
-        f"The search took {hours['all']:.2f} CPU-hours, its trials with {small} runners {hours['small']:.2f} of them."
-    )
-    row = found["rivals"].get(found["rival"])
-    if row is None:
-        return (
-            f"Searching with {target} runners did not pay: what it chose is a setting that needs no such search. {cost}"
-        )
-    by = f"score {_signed(row['difference'], 3)}"
-    if (ratio := row["steps_ratio"]) is not None:
-        by += f", {estimate(ratio, 2, n=False)} times the steps to the target"
-    name = called(found["rival"])
-    if found["paid"] == "not paid":
-        if found["rival"].startswith("best_small"):
-            grow = {"best_small_unchanged": "keep its numbers", "best_small_batch_grown": "grow the batch"}
-            advice = (
-                f"Tune with {small} runners and {grow.get(found['rival'], 'grow batch, minibatch and learning rate')}"
-            )
-        else:
-            advice = "It needs no search at all"
-        less = f"the chosen setting less it: score {_signed(row['difference'], 3)}"
-        return f"Searching with {target} runners did not pay: {name} does as well ({less}). {advice}. {cost}"
-    if found["paid"] == "paid":
-        number = len(found["rivals"])
-        every = "the one rival that needs" if number == 1 else f"each of {number} rivals that need"
-        better = f"better than {every} no search there, the closest {name} ({by})"
-        return f"Searching with {target} runners paid: {better}. {cost}"
-    return (
-        f"Whether searching with {target} runners paid is open: it is not shown to be better than {name} ({by}), nor "
-        f"that this one does as well. {cost}"
-    )
-
-
 def _verdict(content: Content) -> Iterator[str]:
     study, scales, winner = content["study"], content["scales"], content["winner"]
     yield f"# {study['name']}: {content['sentence']}"
@@ -71,7 +29,7 @@ def _verdict(content: Content) -> Iterator[str]:
         f"{_listed(scales['unseen'])}."
     )
     yield ""
-    yield paid_in_words(content)
+    yield content["search"]["sentence"]
     yield ""
     yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
     yield ""

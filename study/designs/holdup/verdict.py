@@ -21,6 +21,7 @@ from study.statistics import (
     BoolArray,
     Estimate,
     FloatArray,
+    Side,
     better_with_permutation,
     difference_of_means,
     holm,
@@ -115,9 +116,20 @@ class Arm:
         return [sum(each[-length:][place] for each in ended) for place in range(length)]
 
     @property
+    def learnt(self) -> BoolArray:
+        """Which runs were at the target at each of their last evaluations, shape (runs,)."""
+        return np.array([bool(run.solved_at) and all(run.solved_at) and not run.failed for run in self.runs])
+
+    @property
     def num_solved(self) -> int:
         """The fewest of them."""
         return min(self.solved_at, default=0)
+
+
+def lead(first: Arm, second: Arm, *, level: float = LEVEL, side: Side = "both") -> Estimate:
+    """Return the mean score of one arm less that of another."""
+    solved = {"first_solved": first.learnt, "second_solved": second.learnt}
+    return difference_of_means(first.scores, second.scores, level=level, side=side, **solved)
 
 
 Arms = Mapping[tuple[str, int], Arm]
@@ -172,7 +184,7 @@ def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tup
     """
     references = [arms[name, holdup.small_scale] for name in names[::-1] if (name, holdup.small_scale) in arms]
     for winner in _judged(arms, holdup, names):
-        found = [difference_of_means(winner.scores, small.scores, level=LEVEL, side="lower") for small in references]
+        found = [lead(winner, small, side="lower") for small in references]
         value, small = min(zip(found, references, strict=True), key=lambda pair: pair[0].low)
         notes = [f"against {small.name}, where the bound is lowest"] if len(found) > 1 else []
         if max(np.ptp(winner.scores), np.ptp(small.scores)) == 0:
@@ -365,7 +377,7 @@ def compare(
     corrected = holm([1.0 if p_value is None else p_value for p_value in p_values]) if rivals else ()
     rows = list[Comparison]()
     for arm, p_value, p_adjusted in zip(rivals, p_values, corrected, strict=True):
-        bounds = difference_of_means(winner.scores, arm.scores, level=2 * LEVEL - 1)  # one-sided at LEVEL, each end
+        bounds = lead(winner, arm, level=2 * LEVEL - 1)  # one-sided at LEVEL, each end
         ratio, _ = steps_ratio(arm, winner, env_steps, level=1 - half / len(rivals))
         higher = p_value is not None and bool(p_adjusted <= half + ROUNDING)
         sooner = ratio is not None and ratio.low > 1
@@ -377,7 +389,7 @@ def compare(
         rows.append(
             Comparison(
                 rival=arm.name,
-                difference=difference_of_means(winner.scores, arm.scores, level=LEVEL),
+                difference=lead(winner, arm),
                 p_value=p_value,
                 p_adjusted=None if p_value is None else float(p_adjusted),
                 steps_ratio=ratio,
