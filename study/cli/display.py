@@ -71,7 +71,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
     headings += ("trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
     rows = []
     for kind in plan.kinds:
-        words = [f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} ({kind.variant})"]
+        words = [f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)"]
         if (cell := kind.cell) is not None:
             words += [str(cell.setting[at]) for at in varying.values()]
             words += [str(cell.num_learners)] if learners else []

@@ -1,0 +1,136 @@
+"""The figures of a hold-up study's answer, made from its raw records by code that shares nothing with `study`.
+
+    python -m tests.recompute analysis/example_study        # prints them beside those of the certificate
+
+Means, bounds and tests are SciPy's. Random numbers are others than the certificate's: what rests on them (p-values by
+permutation) is compared with a tolerance.
+"""
+
+import json
+import lzma
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+
+def read(folder):
+    """Return the space, and (arm, scale) -> the runs of the confirmation by seed: score, return, solved, steps."""
+    folder = Path(folder)
+    space, packed = json.loads((folder / "study.json").read_text())["spec"], folder / "records.jsonl.xz"
+    raw = lzma.open(packed, "rt") if packed.exists() else (folder / "records.jsonl").open()
+    started, seen, status, spent = {}, defaultdict(list), {}, defaultdict(float)
+    with raw as lines:
+        for record in map(json.loads, lines):
+            if record["kind"] == "trial_started":
+                started[record["trial"]], seen[record["trial"]] = record, []
+            elif record["kind"] == "evaluation":
+                seen[record["trial"]].append(record)
+            elif record["kind"] == "trial_ended":
+                status[record["trial"]] = record["status"]
+                spent[record["trial"]] += record["summary"]["cpu_s_spent"] or 0.0
+    floor, reference, target = (space["environment"][name] for name in ("floor", "reference", "target"))
+    arms = defaultdict(dict)
+    for trial, start in started.items():
+        if start["stage"] != "confirm":
+            continue
+        means = [np.mean(each["returns"]) for each in seen[trial]]
+        final = np.mean([mean for mean, each in zip(means, seen[trial], strict=True) if each["progress"] > 0.9 - 1e-9])
+        good = [mean >= target for mean in means]
+        pairs = [place for place in range(len(good) - 1) if good[place] and good[place + 1]]
+        ok = status[trial] == "finished"
+        arms[start["anchor"], start["setting"]["num_env_runners"]][start["seed"]] = {
+            "score": float(np.clip((final - floor) / (reference - floor), 0, 1.2)) if ok else 0.0,
+            "final_return": float(final) if ok else floor,
+            "solved": [ok and each for each in good[-3:]],
+            "steps": seen[trial][pairs[0]]["env_steps"] if ok and pairs else space["budget"]["env_steps"],
+            "never": not (ok and pairs),
+        }
+    hours = {
+        "all": sum(spent[trial] for trial, each in started.items() if each["stage"] in ("search", "race")) / 3600,
+        "small": sum(
+            spent[trial]
+            for trial, each in started.items()
+            if each["stage"] == "search" and each["setting"]["num_env_runners"] == space["holdup"]["small_scale"]
+        )
+        / 3600,
+    }
+    return space, arms, hours
+
+
+def column(runs, name):
+    """Return one number of every run, by seed."""
+    return np.array([runs[seed][name] for seed in sorted(runs)])
+
+
+def figures(folder):
+    """Return place in the certificate -> the figure, of every figure that an answer prints; and the hours."""
+    space, arms, hours = read(folder)
+    holdup, found = space["holdup"], {}
+    small, target = holdup["small_scale"], holdup["target_scale"]
+    for (name, scale), runs in arms.items():
+        score, place, n = column(runs, "score"), f"arms.{name}@{scale}", len(runs)
+        half = stats.t.ppf(0.975, n - 1) * score.std(ddof=1) / n**0.5
+        found[f"{place}.n"] = n
+        found[f"{place}.score.value"], found[f"{place}.score.low"] = score.mean(), score.mean() - half
+        found[f"{place}.iqm_final_return.value"] = stats.trim_mean(column(runs, "final_return"), 0.25)
+        found[f"{place}.env_steps_to_target"] = column(runs, "steps").mean()
+        found[f"{place}.n_censored"] = int(column(runs, "never").sum())
+        for last, count in enumerate(column(runs, "solved").sum(axis=0)):
+            found[f"{place}.solved_at.{last}"] = int(count)
+    pairs = {"verdict": ("winner", ("best_small", "winner")), "rllib": ("winner_rllib", ("best_small_rllib",))}
+    for verdict, (winner, references) in pairs.items():
+        for scale in sorted({scale for name, scale in arms if name == winner and scale != small}):
+            here, place = column(arms[winner, scale], "score"), f"{verdict}.checks.%s@{scale}"
+            against = [column(arms[name, small], "score") for name in references if (name, small) in arms]
+            lows = [_welch(here, each, 0.9)[0] for each in against]
+            solved = column(arms[winner, scale], "solved").sum(axis=0).min()
+            found[f"{place % 'score_kept'}.value.low"] = min(lows)
+            found[f"{place % 'score_kept'}.passed"] = min(lows) > -holdup["tolerance"]
+            found[f"{place % 'solved'}.passed"] = solved >= holdup["solved_share"] * len(here) - 1e-9
+    winner = arms["winner", target]
+    for name, scale in arms:
+        if scale == target and name not in ("winner", "winner_rllib", "best_small"):
+            rival, place = arms[name, scale], f"search.rivals.{name}"
+            low, high = _welch(column(winner, "score"), column(rival, "score"), 0.95)
+            found[f"{place}.difference.value"] = column(winner, "score").mean() - column(rival, "score").mean()
+            found[f"{place}.difference.low"], found[f"{place}.difference.high"] = low, high
+            found[f"{place}.steps_ratio.value"] = column(rival, "steps").mean() / column(winner, "steps").mean()
+            found[f"{place}.p_value"] = _permuted(column(winner, "score"), column(rival, "score"))
+    return found | {f"search.cpu_hours.{name}": value for name, value in hours.items()}
+
+
+def _welch(one, two, level):
+    interval = stats.ttest_ind(one, two, equal_var=False).confidence_interval(level)
+    return interval.low, interval.high
+
+
+def _permuted(one, two):
+    method = stats.PermutationMethod(n_resamples=9_999, rng=np.random.default_rng(0))
+    return stats.ttest_ind(one, two, equal_var=False, alternative="greater", method=method).pvalue
+
+
+def differing(folder):
+    """Return the places whose figure in the certificate is another one, with both."""
+    certificate, wrong = json.loads((Path(folder) / "certificate.json").read_text()), {}
+    for place, value in figures(folder).items():
+        written = certificate
+        for part in _parts(place):
+            written = written[int(part)] if isinstance(written, list) else written[part]
+        tolerance = 0.02 if place.endswith("p_value") else 1e-6 * max(abs(value), 1)
+        if not abs(float(written) - float(value)) <= tolerance:
+            wrong[place] = written, value
+    return wrong
+
+
+def _parts(place):
+    """Split at dots; `score_kept@46` holds none."""
+    return place.split(".")
+
+
+if __name__ == "__main__":
+    for place, value in figures(sys.argv[1]).items():
+        print(f"{place:60} {value:.6g}")
+    print(differing(sys.argv[1]) or "every figure is that of the certificate")
