@@ -92,7 +92,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     paid = with_names(content["search"]["sentence"], small)
     yield Fact(role="support", text=paid, quantity="score_lead", **place)
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
-        text = f"Its mean score under {OWN} less that under {engine}: {in_words(difference)}."
+        text = f"Its mean score under {OWN} engine less that under {engine}: {in_words(difference)}."
         yield Fact(role="support", text=text, **place)
     if not verdict["learning"] and content["signs"]:
         yield Fact(role="support", text=" ".join(content["signs"]), **place)
@@ -124,7 +124,7 @@ def _solved(content: Mapping[str, Any], judged: str, target: int) -> str:
     arms, engine = content["arms"], content["engine"]
     said = []
     if judged != engine and (arm := arms.get(f"{WINNER_RLLIB}@{target}")) is not None:
-        said.append(f"{arm['solved']} of {arm['n']} test runs were solved under {OWN}")
+        said.append(f"{arm['solved']} of {arm['n']} test runs were solved under {OWN} engine")
     arm = arms[f"{WINNER}@{target}"]
     said.append(f"{arm['solved']} of {arm['n']} {'' if said else 'test runs were solved '}under {engine}")
     unseen = [(scale, arms.get(f"{WINNER}@{scale}")) for scale in content["scales"]["unseen"]]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import optuna
 import pytest
@@ -77,7 +78,16 @@ def test_a_hold_up_study_from_search_to_export(driver):
 
     script = run(study("export", folder, "--scale", "3"), place)
     assert script.returncode == 0, script.stderr
-    compile(script.stdout, "exported.py", "exec")
+    (place / "exported.py").write_text(script.stdout)
+    seed = next(record.seed for record in stock if record.anchor == "winner_rllib")
+    trained = run([sys.executable, "exported.py", seed], place)
+    assert trained.returncode == 0, trained.stderr
+    lines = [line.split("\t") for line in trained.stdout.splitlines() if line[0].isdigit()]
+    number = next(each.trial for each in stock if (each.anchor, each.seed) == ("winner_rllib", seed))
+    recorded = [each for each in found if each.kind == "iteration" and each.trial == number]
+    assert [(int(one), int(steps)) for one, steps, _ in lines] == [
+        (each.iteration, each.env_steps) for each in recorded
+    ]
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
     assert "train_batch_size" in table.stdout
 

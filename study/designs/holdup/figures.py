@@ -198,10 +198,12 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
 def _sentence(engine: str, verdict: Verdict, rllib: Verdict | None) -> str:
     """Return the verdict in words, that about RLlib's own engine first."""
     if rllib is None:
-        return f"{verdict.sentence} under {engine}" + ("" if engine == OWN else f"; not tried under {OWN}")
+        if engine == OWN:
+            return f"{verdict.sentence} under {OWN} engine"
+        return f"{verdict.sentence} under {engine}; not tried under {OWN} engine"
     if rllib.learning == verdict.learning:
-        return f"{rllib.sentence} under {OWN}, and under {engine}"
-    return f"{rllib.sentence} under {OWN}; under {engine} it {'does' if verdict.learning else 'does not'}"
+        return f"{rllib.sentence} under {OWN} engine, and under {engine}"
+    return f"{rllib.sentence} under {OWN} engine; under {engine} it {'does' if verdict.learning else 'does not'}"
 
 
 def _engines(arms: Arms, target: int) -> Estimate:
