@@ -62,7 +62,7 @@ def pack(
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.designs.holdup.certificate import write_certificate
-    from study.records.packing import pack as pack_study
+    from study.records.derived import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target)

@@ -14,7 +14,6 @@ from study.adopted.loading import Adopted
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
 from study.machine.shape import Speeds
-from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
@@ -24,8 +23,9 @@ from study.mirrors.tracking_uri import (
     check_tracking_uri,
 )
 from study.planning.guess import product_seconds
+from study.records.derived import cut_records
 from study.records.files import check_own
-from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, cut_records
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
@@ -243,8 +243,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    num_mirrored = MlflowMirror(folder, folder.identity().tracking_uri).state.seq
-    if (cut := cut_records(folder, ledger, num_mirrored=num_mirrored)) is not None:
+    if (cut := cut_records(folder, ledger)) is not None:
         raise cut
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})

@@ -45,9 +45,8 @@ from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.lock import held
-from study.records.log import RecordLog
 from study.records.provenance import provenance
-from study.records.records import StudyClosed, TrialStarted, read_lines
+from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.sections import LEARNERS

@@ -11,7 +11,7 @@ from study.errors import ClusterError
 from study.machine.shape import LOCAL, ClusterShape
 from study.planning.guess import Guess, evaluation_seconds, guess_trial
 from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
-from study.records.request import TrialRequest
+from study.records.records import TrialRequest
 from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
