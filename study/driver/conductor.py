@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -443,3 +444,6 @@ class Display(Protocol):
 
     def update(self) -> None:
         """Show what has changed since the last call; called after every record."""
+
+    def answer(self, folder: Path) -> str:
+        """Return what an ended study says, as Markdown for the places that show it; empty where that is not known."""

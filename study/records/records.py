@@ -386,6 +386,8 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
     """
     if not path.exists():
         return
+    if not path.is_file():  # but for instance a pipe, which somebody would have to fill
+        raise RecordError(where=str(path), rule="must be a file", got="something else", fix=RESTORE)
     try:
         with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
             file.seek(offset)
