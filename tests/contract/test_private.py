@@ -24,6 +24,7 @@ RAY = Path(find_spec("ray").origin).parent
 HOMES = (
     "study/ray_private.py",
     "study/jax_private.py",
+    "study/trial/engine/extensions.py",  # of which an exported script holds the text, without any import of ours
 )
 
 GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
@@ -140,6 +141,11 @@ REPLACED = [
         "ray.rllib.algorithms.impala:IMPALA",
     ),
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
+    ("study.trial.engine.extensions:Extended._make_module", LEARNER),
+    (
+        "study.trial.engine.extensions:Extended._set_optimizer_lr",
+        "ray.rllib.core.learner.torch.torch_learner:TorchLearner",
+    ),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER_OF_SEVERAL),
 ]
