@@ -20,9 +20,8 @@ def read(folder):
     """Return the space, and (arm, scale) -> the runs of the confirmation by seed: score, return, solved, steps."""
     folder = Path(folder)
     space, packed = json.loads((folder / "study.json").read_text())["spec"], folder / "records.jsonl.xz"
-    raw = lzma.open(packed, "rt") if packed.exists() else (folder / "records.jsonl").open()
     started, seen, status, spent = {}, defaultdict(list), {}, defaultdict(float)
-    with raw as lines:
+    with lzma.open(packed, "rt") if packed.exists() else (folder / "records.jsonl").open() as lines:
         for record in map(json.loads, lines):
             if record["kind"] == "trial_started":
                 started[record["trial"]], seen[record["trial"]] = record, []
@@ -132,5 +131,5 @@ def _parts(place):
 
 if __name__ == "__main__":
     for place, value in figures(sys.argv[1]).items():
-        print(f"{place:60} {value:.6g}")
-    print(differing(sys.argv[1]) or "every figure is that of the certificate")
+        sys.stdout.write(f"{place:60} {value:.6g}\n")
+    sys.stdout.write(f"{differing(sys.argv[1]) or 'every figure is that of the certificate'}\n")
