@@ -14,6 +14,7 @@ from study.errors import Fault, SpaceError
 from study.space.domains import Range, inner_model
 from study.space.faults import ALIKE, explained, fault, meant_by, unknown
 from study.space.parameters import ALGORITHMS, SCALE
+from study.space.published import with_published
 from study.space.rules import ASKED, COMMON, SEARCH, Rule
 from study.space.script import ScriptFacts
 from study.space.space_file import MAX_FAULTS, Source
@@ -39,9 +40,10 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     Raises:
         SpaceError: With every fault found.
     """
-    faults, reported = [], set() if scored else {*_SCORING}
+    content, faults = with_published(source.content)
+    source, reported = replace(source, content=content), set() if scored else {*_SCORING}
     if "script" in source.lines:
-        faults = [fault("script", "is found in the script, and not written", "", "Remove it; `config` names it.")]
+        faults.append(fault("script", "is found in the script, and not written", "", "Remove it; `config` names it."))
     spec: StudySpec | None = None
     try:
         spec = StudySpec.model_validate(source.content)

@@ -33,7 +33,7 @@ from study.space.parameters import (
     attribute,
 )
 from study.space.sections import MAX_LEVELS, TRAINING_LEVELS, EnvironmentSpec, is_procgen
-from study.space.settings import batch_domain, batch_unit, minibatch_bounds
+from study.space.settings import PARTNERS, batch_domain, batch_unit, beyond_space, minibatch_bounds
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -357,21 +357,26 @@ def baselines(s: StudySpec) -> Faults:
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
     for index, baseline in enumerate(s.search.baselines):
         place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        wrong = [*_wrong_values(s, place, given)]
+        free = beyond_space(s, given) is not None
+        wrong = [*_wrong_values(s, place, given, free=free)]
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
+            values = {**dict.fromkeys({PARTNERS[name] for name in given if name in PARTNERS}), **given}
             own: Any = s.parameters
-            fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
+            fixed = own.model_copy(update={attribute(name): value for name, value in values.items()})
             for each in batches(s.model_copy(update={"parameters": fixed})):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")
     if s.holdup is not None:
-        yield from _wrong_values(s, "holdup.published", s.holdup.published)
+        yield from _wrong_values(s, "holdup.published", s.holdup.published, free=True)
 
 
-def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    """Yield the values of a named setting that a parameter may not have; of a baseline those outside the space too."""
-    is_published, replaced = place == "holdup.published", [REPLACED.get(rule) for rule in s.rules]
+def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value], *, free: bool) -> Faults:
+    """Yield the values of a named setting that a parameter may not have; unless it is `free`, those outside the space.
+
+    A baseline that gives every tuned parameter a value is free: the sampler has no part in it.
+    """
+    replaced = [REPLACED.get(rule) for rule in s.rules]
     for name, value in given.items():
         where = f"{place}.{name}"
         if name not in NAMES:
@@ -382,12 +387,15 @@ def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Fault
         except PydanticCustomError as error:
             yield fault(where, **(error.context or {}))
             continue
-        if is_published and (name == SCALE or name not in s.traits.names):
+        if name not in s.traits.names or (name == SCALE and place == "holdup.published"):
             yield fault(where, "no such parameter here", "", _REMOVE)
-        elif not is_published and (name in replaced or name not in {*s.parameter_names, *s.rules}):
-            yield fault(where, "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
-        elif not is_published and not contains(s.domain(name), value):
-            fix = f"Widen parameters.{name} or change the baseline."
+        elif free and name != SCALE:
+            continue
+        elif name in replaced or name not in {*s.parameter_names, *s.rules}:
+            fix = f"Use one of: {', '.join([SCALE, *s.tuned])}; or give each of them a value."
+            yield fault(where, "is not varied here", "", fix)
+        elif not contains(s.domain(name), value):
+            fix = f"Widen parameters.{name}, change the baseline, or give a value to each of {', '.join(s.tuned)}."
             yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
 
 

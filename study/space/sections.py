@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, create_model, field_validator, model_validator
 
 from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
@@ -120,6 +120,8 @@ class NetworkSpec(Section):
     """Units of each hidden layer; the plan reckons with the memory that they take."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
+    free_log_std: bool = False
+    """Whether the standard deviations of continuous actions are parameters of their own, not of the observation."""
     vf_share_layers: bool = False
     """Whether policy and value function share the hidden layers; for images the convolutions."""
     conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
@@ -144,10 +146,16 @@ class BudgetSpec(Section):
 class BaselineSpec(Section):
     """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
 
+    model_config = ConfigDict(json_schema_extra={"required": []})
+
+    published: str | None = None
+    """Source of a published setting of the environment, `rl_zoo3`, `cleanrl` or `slm_lab`, which gives name and \
+parameters; `parameters` may change some. Its batch stays as published in any number of environments."""
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: Values = Field(min_length=1)
-    """Values of tuned parameters. Without `num_env_runners` the baseline is run at every scale."""
+    """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
+parameter a value may leave the space; the sampler then does not learn from it."""
 
 
 class SearchSpec(Section):
@@ -274,8 +282,9 @@ class HoldUpSpec(Section):
     baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: Values = Field({})
-    """Parameters of a published setting; the rest is as RLlib ships it."""
+    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})
+    """A published setting: its source, `rl_zoo3`, `cleanrl` or `slm_lab`, or its parameters; the rest is as RLlib \
+ships it. Its batch stays as published in any number of environments."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)
     """Batch per runner of `naive_growth`."""
     tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)

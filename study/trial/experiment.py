@@ -251,7 +251,10 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
     hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
     if len(spaces.observation_space.shape) == 1:
         flat = DefaultModelConfig(
-            fcnet_hiddens=hiddens, fcnet_activation=activation, vf_share_layers=spec.vf_share_layers
+            fcnet_hiddens=hiddens,
+            fcnet_activation=activation,
+            free_log_std=spec.free_log_std,
+            vf_share_layers=spec.vf_share_layers,
         )
         return dataclasses.asdict(flat)
     # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
@@ -259,6 +262,7 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
         conv_filters=[list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters,
         head_fcnet_hiddens=hiddens,
         head_fcnet_activation=activation,
+        free_log_std=spec.free_log_std,
         vf_share_layers=spec.vf_share_layers,
     )
     return dataclasses.asdict(images)
