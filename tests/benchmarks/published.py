@@ -5,7 +5,8 @@
     python -m tests.benchmarks.published --list
 
 Each published setting (`study/space/published`) is a study by the real command, at the published budget: `fused`, the
-batched runner and the fused learner; `hosted`, RLlib's own runners in one process and RLlib's own learner. A return is
+batched runner and the fused learner; `hosted`, RLlib's own runners in one process and RLlib's own learner, but for the
+environments of EnvPool. A return is
 taken as the source takes it: greedy episodes of the trained policy, or the last episodes of the training. Studies stay
 in the folder `--keep`; a second call goes on where the first was stopped, and runs nothing twice.
 
@@ -65,13 +66,19 @@ def main() -> None:
     for environment, entry in chosen:
         if entry.lacks:
             print(f"{_name(entry, environment)}: not run{_lacks(entry)}", flush=True)
-        for engine in (options.engine or ENGINES) if not entry.lacks else ():
+        for engine in [engine for engine in engines_of(entry) if engine in (options.engine or ENGINES)]:
             folder = _run(environment, entry, engine, options.seeds, options.keep.resolve())
             rows.append(_row(environment, entry, engine, folder))
             print("\n".join(_table(rows[-1:])), flush=True)
     print("\n".join(_table(rows)))
     record = {"benchmark": "published", "rows": rows, "cpu_hours": sum(row["cpu_hours"] for row in rows)}
     print(json.dumps({**record, **machine(), "versions": versions(["ray", "torch", "jax", "gymnasium", "envpool"])}))
+
+
+def engines_of(entry: Published) -> list[str]:
+    """Return the engines that can run a published setting: RLlib's own runners have no EnvPool."""
+    compiled = entry.environment.get("backend") == "envpool"
+    return [engine for engine in ENGINES if not entry.lacks and not (compiled and engine == "hosted")]
 
 
 def _name(entry: Published, environment: str) -> str:

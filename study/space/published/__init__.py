@@ -96,7 +96,7 @@ def with_published(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fau
 
 def _written_out(baseline: Any, index: int, environment: str, faults: list[Fault]) -> Any:
     """Return a baseline with the parameters of the published setting that it names, and its changes of them."""
-    if not isinstance(baseline, dict) or "published" not in baseline:
+    if not isinstance(baseline, dict) or baseline.get("published") is None:
         return baseline
     name, place = baseline["published"], f"search.baselines.{index}.published"
     setting, changes = _setting(name, place, environment, faults), baseline.get("parameters", {})
