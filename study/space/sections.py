@@ -80,9 +80,6 @@ which is tried before the first trial."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""
-    step_cpu_ms: float = Field(0.0, ge=0)
-    """Every training step of an environment computes for so many milliseconds more, as a heavy simulator does; not in \
-evaluation, and not when emulated."""
     action_repeat: Whole = Field(1, ge=1)
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
     frame_stack: Whole = Field(1, ge=1, le=64)
@@ -192,8 +189,6 @@ class EvaluationSpec(Section):
     kwargs: Arguments = Field({})
     """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
 that follow those of training, where nothing else is said."""
-    agent: str | None = Field(None, min_length=1)
-    """Agent of a script with several whose return counts; without it their sum does."""
 
 
 def _share(gpus: float) -> float:

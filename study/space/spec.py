@@ -113,9 +113,6 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
-    exclusive: bool = False
-    """Trials whose clock is `measured` run alone: no other trial beside them, and whatever else Ray runs on their \
-nodes meanwhile counts as foreign load. Trials of a throughput study always run one after another."""
     rllib: dict[str, Arguments] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
@@ -341,7 +338,8 @@ _CHOSE_NOTHING = (
 )
 """Keys of earlier versions without which trials run as before."""
 _CHOSE_TRIALS = (
-    *("environment.normalize_observations", "standardization", "throughput.allocation"),
+    *("environment.normalize_observations", "environment.step_cpu_ms", "evaluation.agent", "exclusive"),
+    *("standardization", "throughput.allocation"),
     *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
 )
 """Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
