@@ -5,14 +5,11 @@ Most are a row of one of three tables, a condition and a message. A rule that ne
 runs them.
 """
 
-import ast
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -25,14 +22,13 @@ from study.space.parameters import (
     FRAGMENT,
     MAX_TRIALS,
     NAMES,
-    PARAMETERS,
     REPLACED,
     RULES,
     SCALE,
     Value,
     attribute,
 )
-from study.space.sections import MAX_LEVELS, TRAINING_LEVELS, EnvironmentSpec, is_procgen
+from study.space.sections import EnvironmentSpec, has_levels, is_procgen
 from study.space.settings import PARTNERS, batch_domain, batch_unit, beyond_space, minibatch_bounds
 from study.space.spec import StudySpec
 from study.text import listed
@@ -114,6 +110,9 @@ MUST: tuple[Row, ...] = (
      "Set floor to what a policy gets that learnt nothing, and reference to what a good one gets."),
     ("environment.target", lambda s: not _above(s.environment.floor, s.environment.target),
      "must be above the floor, {s.environment.floor}", "Set target to a return worth reaching."),
+    *((f"{section}.kwargs", lambda s, of=section: is_procgen(s.environment.id) and not has_levels(getattr(s, of).kwargs),
+       "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000",
+       "Change the value.") for section in ("environment", "evaluation")),
     ("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",
      "Procgen needs backend: envpool", _REMOVE),
     ("environment.backend", lambda s: s.runner == "stock" and s.environment.backend == "envpool",
@@ -187,63 +186,6 @@ def of_algorithm(s: StudySpec) -> Faults:
             if rule in names and parameter in names:
                 must = f"takes the place of {parameter}, so that only one may be given"
                 yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
-
-
-def procgen_levels(s: StudySpec) -> Faults:
-    """Yield the arguments of a Procgen game that EnvPool would take for something else."""
-    sections = {"environment": s.environment.kwargs, "evaluation": s.evaluation.kwargs}
-    for section, kwargs in sections.items() if is_procgen(s.environment.id) else ():
-        if (mode := kwargs.get("distribution_mode", "easy")) not in TRAINING_LEVELS:
-            yield fault(f"{section}.kwargs.distribution_mode", "must be easy or hard", mode, "Change the value.")
-        for name in ("num_levels", "start_level"):
-            if type(value := kwargs.get(name, 0)) is not int or not 0 <= value <= MAX_LEVELS:
-                rule = f"must be a whole number from 0 to {MAX_LEVELS}"
-                yield fault(f"{section}.kwargs.{name}", rule, value, "Change the value.")
-
-
-_OURS = (
-    *(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
-    *("env", "env_config", "observation_space", "action_space", "num_env_runners", "num_envs_per_env_runner"),
-    *("num_cpus_per_env_runner", "num_gpus_per_env_runner", "custom_resources_per_env_runner", "env_runner_cls"),
-    *("rollout_fragment_length", "gym_env_vectorize_mode", "sample_timeout_s", "learner_class", "num_learners"),
-    *("num_cpus_per_learner", "num_gpus_per_learner", "custom_resources_per_learner", "train_batch_size"),
-    *("train_batch_size_per_learner", "minibatch_size", "use_kl_loss", "model", "model_config", "seed"),
-    *("num_cpus_for_main_process", "placement_strategy", "algorithm_config_overrides_per_module"),
-    *("clip_rewards", "observation_filter", "compress_observations"),  # which RLlib's new API stack ignores
-)
-"""What `rllib:` may not set: the recorded spec could disagree with what ran."""
-
-
-_RLLIB = ("algorithm_config.py", "ppo/ppo.py", "impala/impala.py", "appo/appo.py")
-"""Files of Ray's that say which methods RLlib's configurations have: to read them takes a moment, to import seconds."""
-
-
-@functools.cache
-def _rllib_methods() -> dict[str, set[str]]:
-    """Return method of RLlib's configurations -> its arguments; empty where Ray lies elsewhere."""
-    ray, found = find_spec("ray"), dict[str, set[str]]()
-    folder = Path(ray.origin or "" if ray else "").parent / "rllib" / "algorithms"
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for name in _RLLIB if (file := folder / name).is_file()]
-    classes = [each for tree in trees for each in tree.body if isinstance(each, ast.ClassDef)]
-    for method in (each for found_in in classes if found_in.name.endswith("Config") for each in found_in.body):
-        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-            arguments = (argument.arg for argument in (*method.args.args, *method.args.kwonlyargs))
-            found.setdefault(method.name, set()).update({*arguments} - {"self"})
-    return found
-
-
-def of_rllib(s: StudySpec) -> Faults:
-    """Yield the options of `rllib:` that RLlib has not, or that the study sets itself."""
-    methods = _rllib_methods() if s.rllib else {}
-    for method, arguments in s.rllib.items() if methods else ():
-        if method not in methods:
-            yield unknown(f"rllib.{method}", sorted(methods))
-        for name in arguments if method in methods else ():
-            place, fix = f"rllib.{method}.{name}", "Remove it, and use the keys of the space."
-            if name in _OURS:
-                yield fault(place, "cannot be set: the study sets it itself", "", fix)
-            elif name not in methods[method]:
-                yield unknown(place, sorted(methods[method]))
 
 
 def of_script(s: StudySpec) -> Faults:
@@ -438,7 +380,7 @@ def worth_starting(s: StudySpec) -> Faults:
         yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
 
 
-COMMON: tuple[Rule, ...] = (tables, of_algorithm, procgen_levels, of_rllib, of_script)
+COMMON: tuple[Rule, ...] = (tables, of_algorithm, of_script)
 """For every kind of study."""
 SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines, holdup_seeds)
 ASKED: tuple[Rule, ...] = (worth_starting,)

@@ -33,13 +33,18 @@ PREFIX = "procgen:"
 TRAINING_LEVELS = {"easy": 200, "hard": 500}
 NUM_TEST_LEVELS = 100_000
 """Levels to be tested on, which follow those of training; the paper tests on all there are."""
-MAX_LEVELS = 10**9
-"""Of `num_levels` and of `start_level`: with the levels to be tested on, their sum stays within 32 bits."""
 
 
 def is_procgen(env_id: str) -> bool:
     """Return whether an id names a Procgen game: `procgen:coinrun`."""
     return env_id.startswith(PREFIX)
+
+
+def has_levels(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the arguments of a Procgen game name levels that there are; their sums stay within 32 bits."""
+    numbers = [kwargs.get(name, 0) for name in ("num_levels", "start_level")]
+    known = kwargs.get("distribution_mode", "easy") in TRAINING_LEVELS
+    return known and all(type(number) is int and 0 <= number <= 10**9 for number in numbers)
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
