@@ -110,7 +110,7 @@ MUST: tuple[Row, ...] = (
      "Set floor to what a policy gets that learnt nothing, and reference to what a good one gets."),
     ("environment.target", lambda s: not _above(s.environment.floor, s.environment.target),
      "must be above the floor, {s.environment.floor}", "Set target to a return worth reaching."),
-    *((f"{section}.kwargs", lambda s, of=section: is_procgen(s.environment.id) and not has_levels(getattr(s, of).kwargs),
+    *((f"{section}.kwargs", lambda s, of=section: not has_levels(s.environment.id, getattr(s, of).kwargs),
        "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000",
        "Change the value.") for section in ("environment", "evaluation")),
     ("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",

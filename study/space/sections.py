@@ -40,8 +40,10 @@ def is_procgen(env_id: str) -> bool:
     return env_id.startswith(PREFIX)
 
 
-def has_levels(kwargs: Mapping[str, Any]) -> bool:
+def has_levels(env_id: str, kwargs: Mapping[str, Any]) -> bool:
     """Return whether the arguments of a Procgen game name levels that there are; their sums stay within 32 bits."""
+    if not is_procgen(env_id):
+        return True
     numbers = [kwargs.get(name, 0) for name in ("num_levels", "start_level")]
     known = kwargs.get("distribution_mode", "easy") in TRAINING_LEVELS
     return known and all(type(number) is int and 0 <= number <= 10**9 for number in numbers)
