@@ -1,6 +1,5 @@
 """What a space is made of: closed models that report broken rules, and what it may say about one parameter. Pure."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -12,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    JsonValue,
     Tag,
     create_model,
     model_serializer,
@@ -70,15 +70,7 @@ Distinct = AfterValidator(_distinct)
 """For lists that name nothing twice."""
 
 
-def _finite(content: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(content, allow_nan=False)
-    except ValueError as error:
-        raise broken(rule="must hold finite numbers", got=str(content), fix="Write finite numbers.") from error
-    return content
-
-
-Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
+Arguments = dict[str, JsonValue]
 """Arguments of somebody else's function. What a trial is sent is JSON, without infinity and NaN."""
 
 

@@ -25,7 +25,7 @@ RULES: dict[str, tuple[Rule, ...]] = {"search": SEARCH, "throughput": (*COMMON, 
 """Kind of study -> its rules between sections."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
 """Returns that give a score its meaning."""
-_FORMS = frozenset({"value", "choices", "range", "list", "int", "float"})
+_FORMS = frozenset({"value", "choices", "range", "list", "dict", "int", "float"})
 """Parts of a pydantic location that name a form of a value, not a key."""
 
 

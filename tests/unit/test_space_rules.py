@@ -76,7 +76,7 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "environment.backend: envpool, runner: stock", "", "envpool"),
     (SEARCH, "environment.backend: envpool, environment.frame_stack: 2", "environment.frame_stack", "2"),
     (SEARCH, "environment.normalize_rewards: true, resources.num_learners: 2", "", "true"),
-    (SEARCH, "environment.kwargs: {a: [{b: .inf}]}", "", "inf"),
+    (SEARCH, "environment.kwargs: {a: [{b: .inf}]}", "environment.kwargs.a.0.b", "inf"),
     (SEARCH, "environment.frame_stack: 65", "", "65"),
     (SEARCH, f"model.fcnet_hiddens: {[9] * 65}", "", ""),
     (SEARCH, "search.objective: time_to_target_s, execution: emulated", "", "time_to_target_s"),
