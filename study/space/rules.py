@@ -10,13 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
-
-from pydantic_core import PydanticCustomError
 
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, checked, contains, largest, smallest, values
-from study.space.faults import as_yaml, fault, unknown
+from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
+from study.space.faults import as_yaml, fault
 from study.space.parameters import (
     END_FRACTION,
     FRAGMENT,
@@ -26,10 +23,9 @@ from study.space.parameters import (
     RULES,
     SCALE,
     Value,
-    attribute,
 )
 from study.space.sections import EnvironmentSpec, has_levels, is_procgen
-from study.space.settings import PARTNERS, batch_domain, batch_unit, beyond_space, minibatch_bounds
+from study.space.settings import batch_domain, batch_unit, beyond_space, minibatch_bounds, overlay
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -161,7 +157,9 @@ def tables(s: StudySpec) -> Faults:
             for where in places.split() if when(s) else ():
                 *above, name = where.split(".")
                 section = functools.reduce(getattr, above, s)
-                value, default = getattr(section, name), type(section).model_fields[name].get_default()
+                value, default = section.get(name) if above == ["parameters"] else getattr(section, name), None
+                if above != ["parameters"]:
+                    default = type(section).model_fields[name].get_default()
                 if table is MUST or (value != default if table is LEFT_OUT else value is None):
                     plain = isinstance(value, (str, int, float, list, tuple))
                     yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix)
@@ -297,10 +295,7 @@ def baselines(s: StudySpec) -> Faults:
         wrong = [*_wrong_values(s, place, given, free=free)]
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
-            values = {**dict.fromkeys({PARTNERS[name] for name in given if name in PARTNERS}), **given}
-            own: Any = s.parameters
-            fixed = own.model_copy(update={attribute(name): value for name, value in values.items()})
-            for each in batches(s.model_copy(update={"parameters": fixed})):
+            for each in batches(s.model_copy(update={"parameters": overlay(s.parameters, given)})):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")
     if s.holdup is not None:
@@ -315,14 +310,6 @@ def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value], *, free:
     replaced = [REPLACED.get(rule) for rule in s.rules]
     for name, value in given.items():
         where = f"{place}.{name}"
-        if name not in NAMES:
-            yield unknown(where, s.traits.names)
-            continue
-        try:
-            checked(NAMES[name], value)
-        except PydanticCustomError as error:
-            yield fault(where, **(error.context or {}))
-            continue
         if name not in s.traits.names or (name == SCALE and place == "holdup.published"):
             yield fault(where, "no such parameter here", "", _REMOVE)
         elif free and name != SCALE:

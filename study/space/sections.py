@@ -8,11 +8,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, create_model, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
+from study.space.domains import Arguments, Distinct, Section, Values, Whole, broken, domain_of, mapping_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
 
 Sampler = Literal["tpe", "random", "grid"]
@@ -157,7 +157,7 @@ class BaselineSpec(Section):
 parameters; `parameters` may change some. Its batch stays as published in any number of environments."""
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: Values = Field(min_length=1)
+    parameters: Values  # type: ignore[valid-type]
     """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
 parameter a value may leave the space; the sampler then does not learn from it."""
 
@@ -284,7 +284,7 @@ class HoldUpSpec(Section):
     baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})
+    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})  # type: ignore[valid-type]
     """A published setting: its source, `rl_zoo3`, `cleanrl` or `slm_lab`, or its parameters; the rest is as RLlib \
 ships it. Its batch stays as published in any number of environments."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)
@@ -319,15 +319,10 @@ AXES = {
 }
 """What a grid can vary: what an iteration's time depends on, in the order of the tables."""
 
-GridSpec: type[Domains] = create_model(
-    "GridSpec",
-    __base__=Domains,
-    __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
-    **{
-        name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
-        for name, parameter in AXES.items()
-    },
-)  # type: ignore[call-overload]
+GridSpec = mapping_of(
+    "GridSpec", {name: NotRequired[domain_of(parameter, sampled=False)] for name, parameter in AXES.items()}
+)
+"""A cross product: axis -> a value, a list, or a range that stands for one."""
 
 
 class ThroughputSpec(Section):
@@ -339,13 +334,13 @@ class ThroughputSpec(Section):
     """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
 at its beginning and at its end. The number of the block is the seed of its trials."""
     grids: dict[str, GridSpec] = Field(min_length=1)  # type: ignore[valid-type]
-    """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
+    """Name -> what is varied around the base cell (`parameters`): `num_env_runners`, `num_envs_per_env_runner`, \
+`train_batch_size`, `steps_per_env_runner`, `minibatch_size`, `num_minibatches`, `num_epochs`, `num_learners`. A cell \
+of several grids runs once a block."""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
         """Return grid -> axis -> its values, of those that the grid varies."""
-        found: dict[str, dict[str, list[int]]] = {}
-        for name, grid in self.grids.items():
-            said = {axis: getattr(grid, axis) for axis in AXES}
-            given = {axis: domain for axis, domain in said.items() if domain is not None}
-            found[name] = {axis: [int(value) for value in values(domain)] for axis, domain in given.items()}
-        return found
+        return {
+            name: {axis: [int(value) for value in values(domain)] for axis, domain in grid.items()}  # type: ignore[attr-defined]
+            for name, grid in self.grids.items()
+        }
