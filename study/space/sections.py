@@ -157,7 +157,7 @@ class BaselineSpec(Section):
 parameters; `parameters` may change some. Its batch stays as published in any number of environments."""
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: Values  # type: ignore[valid-type]
+    parameters: Values
     """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
 parameter a value may leave the space; the sampler then does not learn from it."""
 
@@ -284,7 +284,7 @@ class HoldUpSpec(Section):
     baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})  # type: ignore[valid-type]
+    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})
     """A published setting: its source, `rl_zoo3`, `cleanrl` or `slm_lab`, or its parameters; the rest is as RLlib \
 ships it. Its batch stays as published in any number of environments."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)

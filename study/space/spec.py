@@ -87,7 +87,7 @@ Every trial runs this configuration; the study sets what `parameters` says, seed
     algorithm: AlgorithmName = "PPO"
     """RLlib's PPO, APPO or IMPALA, on its new API stack, or A2C as the special case of PPO that it is. Each has \
 parameters of its own. With `config` it is the script's, any of RLlib's new API stack."""
-    parameters: ParametersSpec  # type: ignore[valid-type]
+    parameters: ParametersSpec
     """The scale axis, the tuned and the fixed parameters: each is a value (fixed), a list (choices), or \
 `{low, high, log}` (a range). See the next table."""
     model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
