@@ -309,7 +309,8 @@ _FIXED = (
     | SET_BY_STUDY
     | names(
         "action_space algorithm_config_overrides_per_module clip_rewards compress_observations env_config",
-        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter observation_space",
+        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter",
+        "observation_space",
         "enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework_str create_env_on_local_worker",
         "batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace learner_class",
         "train_batch_size train_batch_size_per_learner",

@@ -66,7 +66,7 @@ def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     setting = {
         name: traits.defaults.get(name, PARAMETERS[name].default)
         for name in traits.parameters
-        if spec.algorithm not in PARAMETERS[name].optional
+        if algorithm not in PARAMETERS[name].optional
     }
     setting |= {SCALE: 2} | {name: value for name, value in traits.given.items() if name in PARAMETERS}
     if algorithm == "APPO":
