@@ -51,7 +51,7 @@ NODE_TIMEOUT_S = 70.0
 """How long an agent may take to end a node of Ray."""
 READ_TIMEOUT_S = 5.0
 """How long the last lines of a remote shell may take after its end, which a process that it left may hold open."""
-TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
+TOKEN_FILE = "ray.token"
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
 
@@ -103,15 +103,13 @@ class Agent:
             assert self._process.stdin is not None
             self._process.stdin.close()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether it has ended by then; after that its remote shell is killed."""
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end; after so long kill its remote shell."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):  # oarsh belongs to another user
                 os.killpg(self._process.pid, signal.SIGKILL)  # srun has a process of its own below
-            return False
-        return True
 
     def _await_end(self) -> None:
         code = self._process.wait()
@@ -197,7 +195,7 @@ class Supervisor:
         """
         head, *workers = self._hosts
         deadline = time.monotonic() + self._job.wait_s
-        # Token and address are for people who want to look inside; no program reads them.
+        # For people who want to look inside; no program reads it.
         write_atomically(self._folder / TOKEN_FILE, self._environment["RAY_AUTH_TOKEN"])
         self._start_node(head, peer=workers[0].name if workers else "")
         if not self._await_started(deadline):
@@ -208,9 +206,6 @@ class Supervisor:
             self._start_node(host, peer=about["ip"], address=about["address"])
         if not self._await_started(deadline):
             return False
-        nodes = [{"host": each.host, **each.started} for each in self._nodes]
-        content = {"address": about["address"], "token_file": str(self._folder / TOKEN_FILE), "hosts": nodes}
-        write_atomically(self._folder / ADDRESS_FILE, json.dumps(content, indent=1) + "\n")
         num_cpus = sum(each.started["num_cpus"] for each in self._nodes)
         note(f"Ray is up: {len(self._nodes)} node{'s' if workers else ''} with {num_cpus} CPUs.")
         return True
@@ -218,13 +213,11 @@ class Supervisor:
     def _start_node(self, host: Host, *, peer: str, address: str = "") -> None:
         job = self._job
         # A scheduler may count hyper-threads: then the host counts its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.scheduler is None else None)
+        num_cpus = job.cpus_per_node or (host.num_cpus if job.launcher == "ssh" else None)
         if not (address or job.use_head or len(self._hosts) == 1):
             num_cpus = 0
-        named = {name: getattr(job, name) for name in ("interface", "port_base")}
-        self._nodes.append(
-            self._agent(host, address=address, num_cpus=num_cpus, granted=host.num_cpus, peer=peer, **named)
-        )
+        task = {"address": address, "num_cpus": num_cpus, "granted": host.num_cpus, "peer": peer}
+        self._nodes.append(self._agent(host, interface=job.interface, **task))
 
     def _agent(self, host: Host, **task: Any) -> Agent:
         job = self._job
@@ -264,10 +257,8 @@ class Supervisor:
             for agent in group:
                 agent.stop()
             for agent in group:
-                if not agent.wait(NODE_TIMEOUT_S):
-                    note(f"{agent.host}: its agent did not end within {NODE_TIMEOUT_S:.0f} s and is left alone.")
-        for name in (TOKEN_FILE, ADDRESS_FILE):
-            (self._folder / name).unlink(missing_ok=True)
+                agent.wait(NODE_TIMEOUT_S)
+        (self._folder / TOKEN_FILE).unlink(missing_ok=True)
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -333,13 +324,16 @@ class Supervisor:
     # --- the end -----------------------------------------------------------------------------------------------
 
     def end(self, code: int, ended_before: int) -> int:
-        """Return the code to exit with; resubmit first where the study is not complete.
+        """Return the code to exit with; resubmit first where the study is not complete, and another job can help.
+
+        It can after a preemption; and where a trial ended in this one, after the walltime or the loss of a node. A
+        driver that stopped for a reason of its own, such as a full disk, would do so again.
 
         Args:
             code: Of the study.
             ended_before: Trials that had ended when the job began.
         """
-        if code != ExitCode.STOPPED or not self._job.resubmit:
+        if code != ExitCode.STOPPED or not self._job.may_resubmit:
             return code
         while not self.inbox.empty():  # a signal may come while Ray is taken down
             agent, said = self.inbox.get()
@@ -347,23 +341,16 @@ class Supervisor:
                 self._signals.append(str(said))
         if not all(map(self._launcher.may_resume, self._signals)):
             note("The job was cancelled; the study can be resumed by launching it again.")
-            return code
-        has_ended_some = self.progress()[0] > ended_before
-        # A signal near the end of the walltime announces it; another one is a preemption.
-        is_near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
-        if (is_near if self._signals else self._out_of_time) and not has_ended_some:
-            raise LaunchError(
-                where=self._job.study,
-                rule="a job must be long enough for one trial",
-                got="one in which no trial ended, so that it is not submitted again",
-                fix="Raise --walltime, or lower the space's budget.",
-            )
-        if self._signals or self._out_of_time or (self._is_broken and has_ended_some):
-            note("The study is not complete; the job is submitted again.")
-            return self._launcher.resubmit(self._started_at)
-        if self._is_broken:
-            note("No trial ended in this job, so that it is not submitted again; launch it to resume the study.")
-        return code  # or the driver stopped for a reason of its own, such as a full disk, and would do so again
+        elif self._signals or self._out_of_time or self._is_broken:
+            # A signal near the end of the walltime announces it; another one is a preemption.
+            is_near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
+            if (self._signals and not is_near) or self.progress()[0] > ended_before:
+                note("The study is not complete; the job is submitted again.")
+                return self._launcher.resubmit(self._started_at)
+            rule = "a trial must end in a job, so that it is submitted again"
+            fix = "Raise --walltime, or lower the space's budget; the same launch resumes the study."
+            raise LaunchError(where=self._job.study, rule=rule, got="none", fix=fix)
+        return code
 
     def progress(self) -> tuple[int, str]:
         """Return the trials that have ended so far, and why the latest session closed, empty if it did not.
@@ -371,13 +358,11 @@ class Supervisor:
         By the study's records, as far as they can be read from here: with ssh they lie on another machine.
         """
         num_ended, reason = 0, ""
-        records = StudyFolder(Path(self._job.study)).records
-        if not self._job.space_text and records.exists():
-            with contextlib.suppress(StudyError, OSError):
-                for record in (line.record for line in read_lines(records)):
-                    num_ended += isinstance(record, TrialEnded) and record.status != "interrupted"
-                    if isinstance(record, StudyOpened | StudyClosed):
-                        reason = record.reason if isinstance(record, StudyClosed) else ""
+        with contextlib.suppress(StudyError, OSError):  # there are none yet
+            for record in (line.record for line in read_lines(StudyFolder(Path(self._job.study)).records)):
+                num_ended += isinstance(record, TrialEnded) and record.status != "interrupted"
+                if isinstance(record, StudyOpened | StudyClosed):
+                    reason = record.reason if isinstance(record, StudyClosed) else ""
         return num_ended, reason
 
 
