@@ -11,7 +11,6 @@ import hashlib
 import logging
 import os
 import re
-import resource
 import secrets
 import shutil
 import socket
@@ -220,7 +219,6 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
     ):
         import ray
 
-        _check_loopback()
         shape = ClusterShape(nodes=(this_node(num_cpus),))
         folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
         _remove_dead_sessions(folder)
@@ -236,10 +234,8 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                 )
             _quieten(verbose)
         except Exception as error:
-            rule, fix = (
-                "a private Ray must start on this machine",
-                f"Check {_narrow_limits() or 'free memory'}; {folder}.",
-            )
+            rule = "a private Ray must start on this machine"
+            fix = f"Check free memory, /dev/shm, `ulimit -v` and `ulimit -f`, and that 127.0.0.1 answers; {folder}."
             raise ClusterError(where="ray", rule=rule, got=_last_line(error), fix=fix) from error
         session = folder / ray.get_runtime_context().get_session_name()
         try:
@@ -247,29 +243,6 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         finally:
             ray.shutdown()
             shutil.rmtree(session, ignore_errors=True)
-
-
-def _check_loopback() -> None:
-    """Refuse a machine that does not reach itself: Ray would try for minutes.
-
-    Raises:
-        ClusterError: 127.0.0.1 does not answer.
-    """
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        rule, fix = "the loopback interface must be up", "Run `ip link set lo up`, or ask who runs this machine."
-        raise ClusterError(where="127.0.0.1", rule=rule, got=str(error), fix=fix) from error
-
-
-def _narrow_limits() -> str:
-    """Return in words which limits of this process or machine keep Ray from starting; empty where none is seen."""
-    limits = {"RLIMIT_AS": "`ulimit -v` (address space)", "RLIMIT_FSIZE": "`ulimit -f` (size of files)"}
-    narrow = [words for name, words in limits.items() if resource.getrlimit(getattr(resource, name))[0] >= 0]
-    if not os.access("/dev/shm", os.W_OK):
-        narrow.append("/dev/shm, which is missing or cannot be written")
-    return ", ".join(narrow)
 
 
 def _logging(verbose: bool) -> dict[str, Any]:
@@ -373,30 +346,42 @@ def joined_ray(
             ray.shutdown()
 
 
-def _read_shape() -> ClusterShape:
+def ask_nodes(question: Callable[..., Any], *, timeout_s: float, **arguments: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Ask every living node of the Ray that was joined, by a task that reserves nothing there.
+
+    Returns:
+        For each node what Ray knows of its shape, and its answer, or a text that says why there is none.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    ask = ray.remote(num_cpus=0, max_retries=0)(question)
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    ask = ray.remote(num_cpus=0)(this_node)
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    try:
-        answers = ray.get([ask.options(scheduling_strategy=place).remote() for place in places], timeout=120)
-    except Exception as error:
-        rule = "every node must be able to run this project"
-        fix = "Install it on each node, in the same environment that runs Ray there."
-        raise ClusterError(where="cluster", rule=rule, got=_last_line(error), fix=fix) from error
-    return ClusterShape(
-        nodes=tuple(
-            replace(
-                here,
-                address=node["NodeManagerAddress"],
-                num_cpus=int(node["Resources"].get("CPU", 0)),
-                num_gpus=node["Resources"].get("GPU", 0),
-            )
-            for node, here in zip(nodes, answers, strict=True)
-        )
-    )
+    asked = [ask.options(scheduling_strategy=place).remote(**arguments) for place in places]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    answers: list[tuple[dict[str, Any], Any]] = []
+    for node, question_there in zip(nodes, asked, strict=True):
+        try:
+            answer = ray.get(question_there) if question_there in ready else f"no answer within {timeout_s:.0f} s"
+        except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
+            answer = _last_line(error)[:200]
+        if question_there not in ready:
+            ray.cancel(question_there, force=True)
+        cpus, gpus = int(node["Resources"].get("CPU", 0)), node["Resources"].get("GPU", 0)
+        answers.append(({"address": node["NodeManagerAddress"], "num_cpus": cpus, "num_gpus": gpus}, answer))
+    return answers
+
+
+def _read_shape() -> ClusterShape:
+    nodes = []
+    for shape, answer in ask_nodes(this_node, timeout_s=120):
+        if isinstance(answer, str):
+            rule = "every node must be able to run this project"
+            fix = "Install it on each node, in the same environment that runs Ray there."
+            raise ClusterError(where=shape["address"], rule=rule, got=answer, fix=fix)
+        nodes.append(replace(answer, **shape))
+    return ClusterShape(nodes=tuple(nodes))
 
 
 def servers_of_ray() -> dict[str, str]:

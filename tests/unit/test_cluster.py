@@ -103,15 +103,6 @@ def test_what_a_killed_driver_left_is_ended_and_removed(tmp_path):
             sleeper.wait()
 
 
-def test_limits_under_which_ray_cannot_start_are_named():
-    program = (
-        "import resource; from study.machine.cluster import _narrow_limits; print(_narrow_limits());"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); print(_narrow_limits())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["", "`ulimit -f` (size of files)"]
-
-
 def test_variables_are_set_and_unset_for_a_while(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
