@@ -23,10 +23,9 @@ import psutil
 from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
-from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, this_node, usable_cpus
+from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, open_ports, this_node, usable_cpus
 from study.machine.jobs import granted_cpus
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
-from study.machine.processes import open_ports
 from study.machine.shape import ClusterShape, NodeShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri

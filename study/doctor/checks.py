@@ -3,11 +3,9 @@
 A check that crashes or hangs becomes a finding that says so.
 """
 
-import fcntl
 import os
 import shlex
 import socket
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -221,21 +219,14 @@ def other_work_on(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
 """Free space: records, checkpoints and the database of a small study, and of a large one."""
-TRIED_BYTES = 256 * 1024
 
 
 def check_storage(around: Surroundings) -> Iterator[Finding]:
-    """Whether a study's folder can be made, written and locked, outlives a job, and has room.
-
-    On network file systems the permissions do not tell, and a quota shows only in a write: one is tried, in a hidden
-    folder that is removed at once.
-    """
+    """Whether a study's folder can be made, outlives a job, and has room."""
     place = _nearest(around.out)
     where = str(place) if place == around.out.absolute() else f"{place} (where {around.out} would be made)"
-    try:
-        _try(place)
-    except OSError as error:
-        found = f"{where} cannot be written: {error.strerror}"
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        found = f"{where} is no folder that can be written"
         yield Finding("fail", found, "Choose another folder with --out, or repair this one.")
         return
     mount, job = mount_of(place), current_job()
@@ -251,7 +242,7 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
         yield Finding("fail", found, "Free some space: a study whose records cannot be written stops.")
     elif free_mb < ENOUGH_MB:
         yield Finding("warn", found, "Free some space, or choose another --out.")
-    yield Finding("ok", f"{where} can be written and locked; {found}")
+    yield Finding("ok", f"{where} can be written; {found}")
 
 
 def _nearest(folder: Path) -> Path:
@@ -260,26 +251,6 @@ def _nearest(folder: Path) -> Path:
     while not os.path.exists(place):  # noqa: PTH110 (Path's own raises where a folder above is closed)
         place = place.parent
     return place
-
-
-def _try(place: Path) -> None:
-    """Write a file below a folder and lock it as a study's driver does, and remove both.
-
-    Raises:
-        OSError: That cannot be done. Some network file systems cannot lock, or do nothing.
-    """
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place, ignore_cleanup_errors=True) as tried:
-        file = Path(tried) / "file"
-        with file.open("wb") as mine, file.open("rb") as another:
-            mine.write(os.urandom(TRIED_BYTES))
-            mine.flush()
-            os.fsync(mine.fileno())
-            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-    raise OSError(0, "locks do not lock there, so that two drivers could corrupt one study")
 
 
 def check_mlflow(around: Surroundings) -> Iterator[Finding]:

@@ -33,8 +33,7 @@ import psutil
 
 from study.errors import ExitCode, LaunchError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.machine.host import num_cores
-from study.machine.processes import with_word
+from study.machine.host import num_cores, with_word
 
 UP = "@ray-is-up "
 """How the line begins that says where a node of Ray listens, as JSON."""

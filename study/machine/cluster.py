@@ -27,8 +27,7 @@ from typing import Any
 import psutil
 
 from study.errors import ClusterError
-from study.machine.host import short_temporary_folder, this_node
-from study.machine.processes import own_raylets, with_word
+from study.machine.host import own_raylets, short_temporary_folder, this_node, with_word
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -134,11 +133,8 @@ def check_address(address: str, source: str = "--address") -> None:
         ClusterError: It does not; says what to check.
     """
     where = f"{source} {address}"
-    if address.startswith("ray://"):
-        rule, fix = "must be the address of the cluster's head", "Run on a node of the cluster with --address auto."
-        raise ClusterError(where=where, rule=rule, got="a Ray Client address", fix=fix)
     if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
-        fix = "Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one."
+        fix = "Write it like 10.0.0.1:6379; those of a dashboard (http://…) and of Ray Client (ray://…) are others."
         raise ClusterError(where=where, rule="must be auto, local or host:port", fix=fix)
     try:
         socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=CONNECT_TIMEOUT_S).close()
@@ -165,8 +161,7 @@ def addresses_of_nodes(address: str) -> frozenset[str]:
             return frozenset(done.stdout.decode().rstrip().rpartition("\n")[2].split())
     except subprocess.TimeoutExpired as timeout:
         said = timeout.stderr or b""
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    raise _refused(address, lines[-1][:300] if lines else "no answer")
+    raise _refused(address, (said.decode(errors="replace").strip() or "no answer").splitlines()[-1][:300])
 
 
 def _refused(address: str, reason: str) -> ClusterError:
@@ -192,12 +187,9 @@ def _find_running() -> str:
     }
     if len(found) == 1:
         return found.pop()
-    if found:
-        rule, got = "one Ray must run on this machine", f"{len(found)} ({', '.join(sorted(found))})"
-        raise ClusterError(where="--address auto", rule=rule, got=got, fix="Give --address with one of these.")
-    rule = "no Ray of yours runs on this machine"
-    fix = "Start one with `ray start --head`, give --address host:port, or leave --address out for a private one."
-    raise ClusterError(where="--address auto", rule=rule, fix=fix)
+    rule, got = "one Ray of yours must run on this machine", ", ".join(sorted(found)) or "none"
+    fix = "Give --address host:port, or leave it out for a private Ray."
+    raise ClusterError(where="--address auto", rule=rule, got=got, fix=fix)
 
 
 # --- a private Ray ---------------------------------------------------------------------------------------------------

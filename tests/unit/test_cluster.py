@@ -23,7 +23,7 @@ UNREACHABLE = {
     ":1": "must be auto, local or host:port",
     "10.0.0.1:²": "must be auto, local or host:port",
     "http://127.0.0.1:8265": "must be auto, local or host:port",  # of a dashboard, as `ray job submit` wants it
-    "ray://127.0.0.1:10001": "must be the address of the cluster's head",
+    "ray://127.0.0.1:10001": "must be auto, local or host:port",
     ".:6379": "no answer within 3 s",
     "x" * 70 + ":1": "no answer within 3 s",
     "127.0.0.1:9": "no answer within 3 s",

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from study.machine import host, processes
+from study.machine import host
 from study.machine.cluster import session_path
-from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, this_node
+from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, open_ports, this_node
 from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
-from study.machine.processes import open_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -164,15 +163,15 @@ def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
 # Processes, and everything that a node says.
 
 
-@pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
+@pytest.mark.skipif(not host._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
 def test_the_leader_of_a_session_lets_others_go_before_all_of_it():
     code = """
-from study.machine.processes import _OWN_AUTOGROUP, set_back
+from study.machine.host import _OWN_AUTOGROUP, set_back
 for niceness in (7, 0):
     set_back(niceness)
     print(*_OWN_AUTOGROUP.read_text().split()[-1:])
 """
-    before = processes._OWN_AUTOGROUP.read_text().split()[-1:]  # empty in a session that the kernel put in no group
+    before = host._OWN_AUTOGROUP.read_text().split()[-1:]  # empty in a session that the kernel put in no group
     for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
         assert done.stdout.decode().split() == shown
