@@ -8,13 +8,10 @@ import shlex
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
@@ -91,32 +88,12 @@ def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 # --- packages --------------------------------------------------------------------------------------------------------
 
-DISTRIBUTION = "runner-scaling-study"
 RESULTS = (PROJECT, "python", "ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py")
 """Packages whose version changes results, or that refuse to work with another one."""
 
 
-def check_packages(around: Surroundings) -> Iterator[Finding]:
-    """Whether the packages here are those that this project was tested with, and the same on every node."""
-    fix = "Type `pip install -e .` in the checkout: it brings what it was tested with."
-    try:
-        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
-    except metadata.PackageNotFoundError:
-        wanted = []
-        yield Finding("warn", f"{DISTRIBUTION} runs from its sources and is not installed", fix)
-    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    broken = []
-    for each in needed:
-        version = around.here.versions.get(canonicalize_name(each.name))
-        if version is None or not each.specifier.contains(version, prereleases=True):
-            broken.append(f"{each.name} {version or 'missing'} instead of {each.specifier or 'any'}")
-    if broken:
-        yield Finding("fail", some(broken), fix)
-    yield Finding("ok", f"all {len(needed)} requirements are met")
-    yield from _on_every_node(around, _same_as_driver)
-
-
-def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
+def packages_of(node: Node, around: Surroundings) -> Iterator[Finding]:
+    """Whether a node has the packages of the driver; whether these fit together, `pip check` says."""
     here, there = around.here.versions, node.versions
     others = {name for name in {*here, *there} if here.get(name) != there.get(name)}
     if others:
@@ -125,6 +102,7 @@ def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
         found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in names])
         fix = "Install the same everywhere: this commit, this Python, and `pip install -r` what `pip freeze` says here."
         yield Finding("fail" if first else "warn", found, fix)
+    yield Finding("ok", f"{len(here)} packages, the same everywhere")
 
 
 # --- CPUs, memory, other work ----------------------------------------------------------------------------------------
@@ -293,7 +271,7 @@ def _environment(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
     "ray": check_ray,
-    "packages": check_packages,
+    "packages": lambda around: _on_every_node(around, packages_of),
     "CPUs": check_cpus,
     "memory": lambda around: _on_every_node(around, memory_of),
     "other work": lambda around: _on_every_node(around, other_work_on),
