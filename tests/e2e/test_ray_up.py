@@ -103,4 +103,3 @@ def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, lab, own_
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert watch.tokens
     assert not watch.exposed
-    assert not watch.readable
