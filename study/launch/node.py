@@ -12,10 +12,8 @@ runs: the process that holds it owns the cell, and a lock that ends with its pro
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,9 +29,9 @@ from typing import IO, Any
 import msgspec
 import psutil
 
-from study.errors import ExitCode, LaunchError
+from study.errors import ExitCode, LaunchError, StudyError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.machine.host import num_cores, with_word
+from study.machine.host import num_cores, own_folder, with_word
 
 UP = "@ray-is-up "
 """How the line begins that says where a node of Ray listens, as JSON."""
@@ -96,7 +94,7 @@ def main() -> int:
         return _run_command(task) if task.command else _run_ray(task)
     except msgspec.DecodeError as error:
         _say(f"the supervisor must be of the same version: {error}")
-    except (LaunchError, OSError) as error:
+    except (StudyError, OSError) as error:
         _say(str(error))
     return ExitCode.NO_CLUSTER
 
@@ -146,7 +144,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _run_command(task: Task) -> int:
     """Run the driver until it or the input ends; return its code, 128 and more for the signal that killed it."""
-    with own_folder(task.temp_root) if task.files else contextlib.nullcontext(Path()) as folder:
+    with own_folder(task.temp_root, "rl") if task.files else contextlib.nullcontext(Path()) as folder:
         for name, content in task.files.items():
             (folder / name).write_text(content)
         words = [word.replace("{folder}", str(folder)).replace("{python}", sys.executable) for word in task.command]
@@ -162,7 +160,7 @@ def _run_command(task: Task) -> int:
 def _run_ray(task: Task) -> int:
     """Run a node until the input ends, or it dies."""
     ended, is_up = _end_of_input(), False
-    with taken_ports(task.job) as base, own_folder(task.temp_root) as folder:
+    with taken_ports(task.job) as base, own_folder(task.temp_root, "rl") as folder:
         node = RayNode(task, base, folder)
         try:
             while not ended.wait(POLL_S):
@@ -298,33 +296,6 @@ def taken_ports(job: str) -> Iterator[int]:
             return
     rule, fix = f"{CELL} in a row must be free between {LOWEST_PORT} and {HIGHEST_PORT}", "Use another host."
     raise LaunchError(where="ports", rule=rule, got="none", fix=fix)
-
-
-@contextlib.contextmanager
-def own_folder(temp_root: str) -> Iterator[Path]:
-    """Make a folder of this process, and remove it at the end, with those that killed ones of this user here have left.
-
-    Its name tells hosts and users apart, since hosts may share the folder above it.
-
-    Raises:
-        LaunchError: It cannot be made, or something else has its name.
-    """
-    owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:4]
-    for place in Path(temp_root).glob(f"rl-{owner}-*"):
-        pid = place.name.rpartition("-")[2]
-        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
-            shutil.rmtree(place, ignore_errors=True)
-    folder = Path(temp_root, f"rl-{owner}-{os.getpid()}")
-    try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        rule, got = "must be a folder in which you can write", f"{folder} ({error.strerror})"
-        fix = "Choose a --temp-root on this host's own disk."
-        raise LaunchError(where="--temp-root", rule=rule, got=got, fix=fix) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

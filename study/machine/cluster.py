@@ -7,27 +7,21 @@ as it was found.
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import re
 import secrets
-import shutil
 import socket
-import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import psutil
-
 from study.errors import ClusterError
-from study.machine.host import own_raylets, short_temporary_folder, this_node, with_word
+from study.machine.host import own_folder, own_raylets, short_temporary_folder, this_node
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -98,7 +92,7 @@ CONNECT_TIMEOUT_S = 3.0
 """How long an address may take to accept a connection."""
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
-_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
+_PRIVATE = re.compile(r"/rs-[0-9a-f]{4}-\d+/r")
 """The folder of every private Ray, and so on the command lines of its processes."""
 _ASK = """
 import sys
@@ -208,12 +202,11 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT, "RAY_ADDRESS": None}),
         authentication_as_in_environment(),
         loopback_only(),
+        own_folder(short_temporary_folder(), "rs") as folder,
     ):
         import ray
 
         shape = ClusterShape(nodes=(this_node(num_cpus),))
-        folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
-        _remove_dead_sessions(folder)
         try:
             with own_signal_handlers():
                 ray.init(
@@ -222,19 +215,17 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                     num_gpus=shape.num_gpus,  # what the plan was made for
                     include_dashboard=False,
                     **_logging(verbose),
-                    _temp_dir=str(folder),  # private; Ray's own folder is open to everybody
+                    _temp_dir=f"{folder}/r",  # Ray opens its folder to everybody, ours around it stays closed
                 )
             _quieten(verbose)
         except Exception as error:
             rule = "a private Ray must start on this machine"
             fix = f"Check free memory, /dev/shm, `ulimit -v` and `ulimit -f`, and that 127.0.0.1 answers; {folder}."
             raise ClusterError(where="ray", rule=rule, got=_last_line(error), fix=fix) from error
-        session = folder / ray.get_runtime_context().get_session_name()
         try:
             yield shape
         finally:
             ray.shutdown()
-            shutil.rmtree(session, ignore_errors=True)
 
 
 def _logging(verbose: bool) -> dict[str, Any]:
@@ -247,53 +238,11 @@ def _quieten(verbose: bool) -> None:
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-def session_path() -> Path:
-    """Return where private Rays of this user live."""
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
-    return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
-
-
-def _session_folder() -> Path:
-    """Make the folder of this user's private Rays where it is missing.
-
-    Raises:
-        ClusterError: Somebody else has made a folder of that name.
-    """
-    folder = session_path()
-    with contextlib.suppress(FileExistsError):  # perhaps a file, or a link
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        rule = "must be a folder that only you may use"
-        fix = "Remove it, or set TMPDIR to another folder with a path of at most 20 bytes."
-        raise ClusterError(where=str(folder), rule=rule, fix=fix)
-    return folder
-
-
-def _remove_dead_sessions(folder: Path) -> None:
-    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id.
-
-    Ray's agents outlive their raylet for minutes (2.60): those of the session are ended by their ids.
-    """
-    for session in folder.glob("session_*_*"):
-        pid = session.name.rpartition("_")[2]
-        if session.is_symlink() or not pid.isdigit() or psutil.pid_exists(int(pid)):
-            continue
-        for process in with_word(str(session)):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        shutil.rmtree(session, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def tune_storage() -> Iterator[str]:
-    """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
-    folder = _session_folder() / "r" / f"session_tune_{os.getpid()}"
-    _remove_dead_sessions(folder.parent)
-    try:
+    """Yield a folder for what Tune writes; nothing is ever read back."""
+    with own_folder(short_temporary_folder(), "rt") as folder:
         yield str(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- a live Ray ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ affinity nor version 2 cpusets, and counts hyper-threads as CPUs.
 
 import contextlib
 import gc
+import hashlib
 import os
 import platform
 import re
 import resource
+import shutil
 import socket
 import tempfile
 import time
@@ -20,6 +22,7 @@ from types import MappingProxyType
 
 import psutil
 
+from study.errors import ClusterError
 from study.machine.shape import LOCAL, NodeShape
 
 _MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -257,6 +260,40 @@ def short_temporary_folder() -> str:
     """Return where a private Ray keeps its files: TMPDIR, or /tmp where that is too long for the paths of sockets."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
+
+
+@contextlib.contextmanager
+def own_folder(root: str, kind: str) -> Iterator[Path]:
+    """Make a folder of this process, for it alone to use, and remove it at the end.
+
+    With it go those that killed processes of this user and host have left, and what still runs in them: Ray's agents
+    outlive their raylet for minutes (2.60).
+
+    Args:
+        root: The folder above it, which hosts and users may share: its name tells them apart.
+        kind: How its name begins. A process has at most one of a kind.
+
+    Raises:
+        ClusterError: It cannot be made, or something else has its name.
+    """
+    owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:4]
+    folder = Path(root, f"{kind}-{owner}-{os.getpid()}")
+    for place in Path(root).glob(f"{kind}-{owner}-*"):
+        pid = place.name.rpartition("-")[2]
+        if pid.isdecimal() and (place == folder or not psutil.pid_exists(int(pid))):
+            for process in with_word(f"{place}/"):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            shutil.rmtree(place, ignore_errors=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        rule, fix = "must be a folder that can be made", "Choose another folder: TMPDIR, or --temp-root of a launch."
+        raise ClusterError(where=str(folder), rule=rule, got=error.strerror or "", fix=fix) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The program on a host: a real process that is told what to do; the ports, CPUs and folder of a node of Ray."""
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -14,9 +13,9 @@ import msgspec
 import psutil
 import pytest
 
-from study.errors import LaunchError
 from study.launch import node
 from study.launch.node import CELL, LONGEST_TEMP_ROOT, LOWEST_PORT, Task, taken_ports
+from study.machine.host import own_folder
 from tests.e2e.commands import ROOT, environment
 
 
@@ -89,7 +88,7 @@ def test_a_killed_agent_leaves_no_child_and_a_killed_child_is_told_by_the_code(a
         ('{"job": "1", "command": ["true"], "extra": 1}', "must be of the same version"),
         (Task(job="1", command=("no-such-command-here",)), "no-such-command-here"),
         (Task(job="1", num_cpus=1, interface="none0"), "--interface none0: must have an IPv4 address here"),
-        (Task(job="1", num_cpus=1, temp_root="/proc"), "Fix: Choose a --temp-root"),
+        (Task(job="1", num_cpus=1, temp_root="/proc"), "Fix: Choose another folder: TMPDIR, or --temp-root"),
     ],
 )
 def test_what_cannot_start_says_why(agent, task, said):
@@ -98,40 +97,13 @@ def test_what_cannot_start_says_why(agent, task, said):
     assert agent.wait(5) == 69
 
 
-# --- the folder of a node ---------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_nodes_of_this_host_left(tmp_path, monkeypatch):
-    with node.own_folder(str(tmp_path)) as folder:
-        owner, _, pid = folder.name.rpartition("-")
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    left = [tmp_path / f"{owner}-{number}" for number in (dead.pid, pid)]
-    stays = [tmp_path / name for name in (f"{owner}-{os.getppid()}", f"{owner}-x", f"rl-abcd-{dead.pid}", "rl-env")]
-    for each in (*left, *stays):
-        each.mkdir()
-        (each / "start.log").touch()
-    with node.own_folder(str(tmp_path)) as folder:
-        assert set(tmp_path.iterdir()) == {folder, *stays}
-        assert not list(folder.iterdir())
-        with monkeypatch.context() as patch:
-            patch.setattr(socket, "gethostname", lambda: "n2")  # a living process of another host may have this number
-            with node.own_folder(str(tmp_path)) as elsewhere:
-                assert elsewhere != folder
-        assert folder.exists()
-    folder.symlink_to(stays[0])
-    with pytest.raises(LaunchError, match="must be a folder in which you can write"), node.own_folder(str(tmp_path)):
-        pass
-    assert (stays[0] / "start.log").exists()
-
-
 def test_the_longest_path_of_a_socket_fits():
     """Source of the session's name and of the sockets': ray/_private/node.py, _init_temp and _prepare_socket_file."""
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
         root = Path(base, "x" * (LONGEST_TEMP_ROOT - len(base) - 1))
         root.mkdir()
         session = f"session_2026-11-22_21-30-32_123456_{4_194_304}"  # Linux' pid_max on 64 bits
-        with node.own_folder(str(root)) as folder:
+        with own_folder(str(root), "rl") as folder:
             longest = folder.with_name(f"{folder.name.rpartition('-')[0]}-{4_194_304}")
             assert len(f"{longest}/r/{session}/sockets/plasma_store") <= 107
 

@@ -1,6 +1,7 @@
 """What `study.machine` reads of a host: from files that a test wrote, and for real."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,20 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from study.errors import ClusterError
 from study.machine import host
-from study.machine.cluster import session_path
-from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, open_ports, this_node
+from study.machine.host import (
+    Mount,
+    control_groups,
+    cores_of,
+    count_gpus,
+    cpu_quota,
+    mount_of,
+    open_ports,
+    own_folder,
+    short_temporary_folder,
+    this_node,
+)
 from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,4 +210,31 @@ def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
     assert len(str(tmp_path)) > 20
     for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
         monkeypatch.setattr("tempfile.tempdir", folder)
-        assert str(session_path().parent) == expected
+        assert short_temporary_folder() == expected
+
+
+def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_this_host_left(tmp_path, monkeypatch):
+    with own_folder(str(tmp_path), "rl") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        owner, _, pid = folder.name.rpartition("-")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = [tmp_path / f"{owner}-{number}" for number in (dead.pid, pid)]
+    stays = [tmp_path / name for name in (f"{owner}-{os.getppid()}", f"{owner}-x", f"rl-abcd-{dead.pid}", "rl-env")]
+    for each in (*left, *stays):
+        each.mkdir()
+        (each / "start.log").touch()
+    outlived = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={left[0]}/session"])
+    with own_folder(str(tmp_path), "rl") as folder:
+        assert outlived.wait(10) == -signal.SIGKILL
+        assert set(tmp_path.iterdir()) == {folder, *stays}
+        assert not list(folder.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(host.socket, "gethostname", lambda: "n2")  # a living process there may have this number
+            with own_folder(str(tmp_path), "rl") as elsewhere:
+                assert elsewhere != folder
+        assert folder.exists()
+    folder.symlink_to(stays[0])
+    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder(str(tmp_path), "rl"):
+        pass
+    assert (stays[0] / "start.log").exists()
