@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.answers import Answer, Fact
+    from analysis.exports import Format
     from analysis.figures import Figure
     from analysis.tables.table import Table
 
@@ -146,6 +147,29 @@ class Study:
         from analysis.report import make_report, write
 
         return write(make_report(self), Path(out))[0]
+
+    def export(self, path: str | Path, form: "Format") -> Path:
+        """Write the runs of every setting, seed by seed, for another tool's statistics, and return the path.
+
+        Args:
+            path: File of JSON; an older one is replaced.
+            form: `rliable` or `marl-eval`; `analysis.exports.exported` has their shapes.
+
+        Raises:
+            AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
+        """
+        from analysis.exports import exported, write
+
+        spec = self.data.spec
+        content = exported(
+            self.settings if self.kind != "throughput" else (),
+            self.evaluations,
+            form,
+            environment=str((self.data.sheet.get("environment") or {}).get("id") or "unknown"),
+            scored=spec.is_scored if spec else bool(self.data.runs["score"].notna().any()),
+            floor=spec.environment.floor if spec else None,
+        )
+        return write(content, Path(path))
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 

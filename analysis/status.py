@@ -21,10 +21,11 @@ from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.planning.guess import is_evaluating
-from study.records.folder import StudyFolder, StudyIdentity, cut_records
+from study.records.derived import cut_records
+from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
-from study.records.records import Line, StudyOpened, Timing, read_lines, torn_bytes
+from study.records.records import Line, StudyOpened, Timing, read_lines
 from study.text import count
 
 Driver = Literal["working", "ended", "gone", "packed"]
@@ -171,11 +172,7 @@ class StatusReader:
         Raises:
             RecordError: Not one record can be read, for instance because a newer version wrote them.
         """
-        damage, file = self._take_in(), self.folder.records
-        driver = self._driver()
-        # While a driver works, an incomplete last line is being written.
-        if not damage and driver == "gone" and file.exists() and (torn := torn_bytes(file, self._end)):
-            damage = (f"{file}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",)
+        damage, driver = self._take_in(), self._driver()
         if not damage and driver in ("gone", "ended") and (cut := cut_records(self.folder, self.ledger)) is not None:
             damage = (str(cut),)
         status = self._status(driver, time.time() if moment is None else moment, damage)

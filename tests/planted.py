@@ -21,8 +21,7 @@ import pandas as pd
 
 from study.metrics import WARMUP_ITERATIONS
 from study.records.folder import StudyFolder
-from study.records.log import RecordLog
-from study.records.records import Record, StudyOpened, TrialEnded
+from study.records.records import Record, RecordLog, StudyOpened, TrialEnded
 from study.space.spec import StudySpec
 from tests import synthetic
 from tests.spaces import spec

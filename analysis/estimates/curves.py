@@ -18,7 +18,11 @@ COLUMNS = ("arm", "num_env_runners", "at", "value", "low", "high", "level", "n",
 
 
 def learning_curves(
-    settings: Iterable[Setting], evaluations: pd.DataFrame, *, floor: float | None = None
+    settings: Iterable[Setting],
+    evaluations: pd.DataFrame,
+    *,
+    floor: float | None = None,
+    target: float | None = None,
 ) -> pd.DataFrame:
     """Return the curve of each setting: one row per setting and env step, the columns of `COLUMNS`.
 
@@ -26,6 +30,7 @@ def learning_curves(
         settings: Settings with their runs.
         evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
         floor: Return that a failed run counts with from its end on; None where it is not known.
+        target: Return of a solved run: below five runs a curve has no interval where some are solved and others not.
     """
     rows: list[tuple[object, ...]] = []
     known = evaluations.dropna(subset=["eval_return", "env_steps"])
@@ -43,7 +48,7 @@ def learning_curves(
             if at.size:
                 tracks.append((at, values))
         for place, values in _along(tracks):
-            found = iqm_interval(values)
+            found = iqm_interval(values, solved=None if target is None else values >= target)
             ends = [end if np.isfinite(end) else None for end in (found.low, found.high)]
             numbers = (found.value, *ends, found.level, found.n, len(failed), found.method)
             rows.append((setting.name, setting.num_env_runners, place, *numbers))

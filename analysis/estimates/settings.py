@@ -253,20 +253,26 @@ class Judged:
         """Return a column of the runs, shape (runs,), NaN where there is nothing."""
         return self.setting.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
 
+    @property
+    def solved(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Which runs end at the target, shape (runs,); without a target, which did not fail."""
+        reached = self.target is None or self.numbers("final_return") >= self.target
+        return np.asarray(~self.failed & reached)
+
 
 @quantity("setting", "return", "return")
 def final_return(at: Judged) -> Estimate | None:
     """Interquartile mean of the runs' final greedy evaluation returns; a failed run has the environment's floor."""
     finals = np.where(at.failed, np.nan if at.floor is None else at.floor, at.numbers("final_return"))
-    finals = finals[np.isfinite(finals)]
-    return iqm_interval(finals) if finals.size else None
+    known = np.isfinite(finals)
+    return iqm_interval(finals[known], solved=at.solved[known]) if known.any() else None
 
 
 @quantity("setting", "1", "score")
 def score(at: Judged) -> Estimate | None:
     """Mean score of the runs, 0 = floor, 1 = reference; a failed run is 0."""
     scores = np.where(at.failed, 0.0, at.numbers("score"))
-    return mean_interval(scores) if at.scored and np.isfinite(scores).all() else None
+    return mean_interval(scores, solved=at.solved) if at.scored and np.isfinite(scores).all() else None
 
 
 @quantity("setting", "1", "solved")
@@ -275,7 +281,7 @@ def solved_share(at: Judged) -> Estimate | None:
     returns = at.numbers("final_return")
     if at.target is None or not (np.isfinite(returns) | at.failed).any():
         return None
-    return rate_interval(int((~at.failed & (returns >= at.target)).sum()), returns.size)
+    return rate_interval(int(at.solved.sum()), returns.size)
 
 
 @quantity("setting", "CPU s", "CPU time")

@@ -97,7 +97,8 @@ def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str
     if means.empty:
         return absent(key, title, NO_LEARNING)
     failed = count(sum(int(each.failed.sum()) for each in chosen), "failed run")
-    reading = f"Large dots: {marks}. Bars: 95 % intervals; one run has none. Pale dots: single runs"
+    none = "one run has none, and fewer than five of which some are solved"
+    reading = f"Large dots: {marks}. Bars: 95 % intervals; {none}. Pale dots: single runs"
     return Figure(
         key=key,
         title=title,
@@ -141,7 +142,7 @@ def return_steps(study: "Study", title: str) -> Figure:
     if spec is not None and spec.holdup is not None:  # of the chosen setting the other scales stand beside its score
         chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == spec.holdup.target_scale]
     floor, goal = (spec.environment.floor, spec.environment.target) if spec is not None else (None, None)
-    frame = learning_curves(chosen, evaluations, floor=floor)
+    frame = learning_curves(chosen, evaluations, floor=floor, target=goal)
     if frame.empty:
         why = "No run of a known scale with its whole budget has an evaluation yet. Fix: wait for the first one."
         return absent(key, title, why)
@@ -157,7 +158,7 @@ def return_steps(study: "Study", title: str) -> Figure:
     reading = (
         "Lines: interquartile mean of the greedy evaluation return over the runs of a setting; bands: 95 % intervals, "
     )
-    reading += "one run has none"
+    reading += "one run has none, and fewer than five of which some are at the target"
     dotted = "" if goal is None else f"Dotted: the target, {goal:g}"
     return Figure(
         key=key,

@@ -1,4 +1,1 @@
-"""Three models of throughput against runners: the iteration-time model, Amdahl's law and the USL.
-
-What a model says of cells that nobody ran is a prediction, and tables label it so.
-"""
+"""The iteration-time model of throughput against runners. What it says of cells that nobody ran is a prediction."""

@@ -1,11 +1,11 @@
-"""What the models say of one study: unknowns of the laws, throughput at other numbers of runners, the limit.
+"""What the iteration-time model says of one study: throughput at other numbers of runners, the limit.
 
 Models are fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs per
 runner), it is the one that ran at most scales. Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 
@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
-from analysis.models.laws import Law, LawFit, amdahl, fit_law, usl
 from analysis.models.runs import CELL, SETTING, column, from_runs
-from analysis.quantity import Basis, Row, declare, quantity, row
+from analysis.quantity import Basis, Row, quantity, row
 from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import Names, engine_in
 from study.errors import AnalysisError
@@ -84,12 +83,6 @@ class Models:
             )
         return self.fit
 
-    def law(self, law: Law) -> LawFit:
-        """Return Amdahl's law or the universal scalability law, fitted to the setting."""
-        runs = self.setting
-        rates = column(runs, "train_batch_size") / column(runs, "iteration_time_s")
-        return fit_law(law, column(runs, "num_env_runners"), rates, runs["block"].tolist())
-
 
 # --- rows of the long frame ---------------------------------------------------------------------------------------
 
@@ -117,16 +110,6 @@ def prediction_error(found: Models) -> Estimate | None:
         errors.append(np.abs(predicted / column(held, "iteration_time_s") - 1))
     value, n = float(np.median(np.concatenate(errors))), mine["block"].nunique()
     return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
-
-
-LAWS: Mapping[str, tuple[Law, int, str, str]] = {
-    "amdahl_serial_fraction": (amdahl, 0, "serial fraction", "Share that no runner shortens, by Amdahl's law."),
-    "usl_contention": (usl, 0, "contention", "a of the universal scalability law."),
-    "usl_coherency": (usl, 1, "coherency", "b of the universal scalability law."),
-}
-"""Quantity -> the law, the place of the unknown in it, what people call it, and what it is."""
-for _name, _law in LAWS.items():
-    declare("law", _name, "1", *_law[2:])
 
 
 class _Place:
@@ -170,10 +153,6 @@ def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[
     """
     with suppress(AnalysisError):
         place = _Place(found, measured, names)
-        for name, (law, number, *_) in LAWS.items():
-            with suppress(AnalysisError):
-                unknown = found.law(law).unknown(number, most=1.0 if law is amdahl else np.inf)
-                yield row(name, unknown, place.at(max(place.scales), "predicted"))
         most = MOST_EXTRAPOLATED * max(place.scales)
         asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
         yield from _predicted(found, place, asked)

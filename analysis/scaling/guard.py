@@ -9,7 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any, Literal
 
 import orjson
@@ -294,11 +294,11 @@ def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
 
 
 def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
-    """Return the corners of the widest complete n x batch square of each family of workloads.
+    """Return the corners of one complete n x batch square of each family of workloads, where there is one.
 
-    A family differs in nothing but the batch. Its square goes from the smallest batch at its smallest scale to the
-    largest batch that this scale shares with the largest scale that shares two: only that is a comparison that anybody
-    would make.
+    A family differs in nothing but the batch. Of all pairs of scales that share two batches, its square is that of the
+    smallest scale, with the largest scale that it shares two with; it goes from the smallest to the largest of these
+    batches.
     """
     scales = Counter(cell.fingerprint for cell in present)
     families: dict[str, dict[int, dict[int, Cell]]] = {}
@@ -308,10 +308,9 @@ def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
             family.setdefault(cell.num_env_runners, {})[cell.train_batch_size] = cell
     found = []
     for _, family in sorted(families.items()):
-        reference, *others = sorted(family)
-        for scale in reversed(others):
-            if len(common := sorted(family[reference].keys() & family[scale].keys())) > 1:
-                found.append((family[reference][common[0]], family[scale][common[-1]]))
+        for small, large in sorted(combinations(sorted(family), 2), key=lambda pair: (pair[0], -pair[1])):
+            if len(common := sorted(family[small].keys() & family[large].keys())) > 1:
+                found.append((family[small][common[0]], family[large][common[-1]]))
                 break
     return found
 

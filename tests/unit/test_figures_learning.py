@@ -144,14 +144,18 @@ def test_every_number_of_runners_is_drawn_however_many_there_are():
 
 
 def test_scores_are_means_with_failures_as_zero():
-    runs = [run(0, score=0.9), run(1, seed=2, score=1.0), run(2, seed=3, status="failed", score=None), run(3, n=46)]
+    scores = [0.9, 1.0, 0.8, 0.95, 0.0]
+    runs = [run(seed, seed=seed, score=score) for seed, score in enumerate(scores[:4], 1)]
+    runs += [run(9, seed=9, status="failed", score=None), run(3, n=46)]
     figure = figure_of(of(runs), "score")
     means = figure.frame[figure.frame["kind"] == "estimate"].set_index("num_env_runners")
-    expected = mean_interval([0.9, 1.0, 0.0])
+    expected = mean_interval(scores)
     assert means.loc[10, ["value", "low", "high"]].tolist() == [expected.value, expected.low, expected.high]
     assert "1 failed run." in figure.caption
-    assert sorted(figure.frame.loc[figure.frame["kind"] == "run", "value"]) == [0.0, 0.9, 1.0]
+    assert sorted(figure.frame.loc[figure.frame["kind"] == "run", "value"]) == sorted(scores)
     assert means.loc[46, ["low", "high"]].isna().all()
+    few = figure_of(of(runs[1:]), "score").frame.set_index("num_env_runners")  # four runs, of which one is not solved
+    assert few.loc[10, ["low", "high"]].isna().all(axis=None)
 
 
 def test_without_a_scale_of_scores_returns_are_compared():

@@ -1,9 +1,9 @@
-"""The three models: what is planted comes back, laws agree with second implementations, nothing held out leaks."""
+"""The iteration-time model: what is planted comes back, and nothing that is held out leaks."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from analysis.models.iteration_time import (
     INDEX,
@@ -13,7 +13,6 @@ from analysis.models.iteration_time import (
     phase_times,
     straggling,
 )
-from analysis.models.laws import amdahl, fit_law, usl
 from analysis.models.runs import CELL, CLOCK_FREE, TIMES, from_runs
 from analysis.models.study import Models, prediction_error
 from study.errors import AnalysisError
@@ -222,56 +221,6 @@ def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy)
     assert exact.runner_limit(grid((1,), SETTING)).value == expected
     estimate = noisy.runner_limit(grid((1,), SETTING))
     assert estimate.low <= expected <= estimate.high
-
-
-# --- laws ---------------------------------------------------------------------------------------------------------
-
-SCALES_OF_LAWS = np.repeat([1, 2, 4, 8, 16, 32, 46], 3).astype(float)
-
-
-def disturbed(rng, values, noise=0.03):
-    return values * np.exp(rng.normal(0, noise, values.shape))
-
-
-ALONE = list(range(SCALES_OF_LAWS.size))
-"""Each run a block of its own."""
-
-
-def test_usl_of_exact_data_is_that_of_the_r_packages_test():
-    """The data sets of the R package usl 3.0: Gunther's ray tracer on an SGI Origin 2000."""
-    fit = fit_law(usl, [1, 2, 4, 6, 8, 10], [1, 1.8868, 3.0769, 3.5294, 3.5398, 3.3557], ALONE[:6])
-    assert [f"{fit.unknown(at).value:.3g}" for at in (0, 1)] == ["0.02", "0.02"]
-
-
-@pytest.mark.parametrize(("law", "theta"), [(usl, (900, 0.06, 0.0008)), (amdahl, (1000, 0.1))])
-def test_a_law_agrees_with_a_second_implementation(law, theta):
-    """Direct and logarithmic relative errors differ in second order of the noise."""
-
-    def direct(n, single, *unknowns):
-        return single * law(n, *unknowns)
-
-    observed = disturbed(np.random.default_rng(0), direct(SCALES_OF_LAWS, *theta))
-    fit, found = fit_law(law, SCALES_OF_LAWS, observed, ALONE), np.array(theta)
-    for _ in range(5):  # relative to the fitted value
-        sigma = direct(SCALES_OF_LAWS, *found)
-        found, covariance = optimize.curve_fit(direct, SCALES_OF_LAWS, observed, p0=found, sigma=sigma)
-    errors = np.sqrt(np.diag(covariance))
-    for place in range(1, len(theta)):
-        estimate = fit.unknown(place - 1)
-        assert estimate.value == pytest.approx(found[place], rel=0.02)
-        half = stats.t.ppf(0.975, SCALES_OF_LAWS.size - len(theta)) * errors[place]
-        assert estimate.high - estimate.value == pytest.approx(half, rel=0.05)
-    assert fit.single == pytest.approx(found[0], rel=0.02)
-
-
-def test_laws_never_leave_their_constraints():
-    with pytest.raises(AnalysisError, match="at least 3 different"):
-        fit_law(usl, [1, 2], [100, 180], [1, 1])
-    fit = fit_law(usl, SCALES_OF_LAWS, 100 * SCALES_OF_LAWS**1.1, ALONE)
-    assert [fit.unknown(at).value for at in (0, 1)] == pytest.approx([0, 0], abs=1e-9)
-    # 2.92x on 2 nodes: the law cannot give it, and the fit lies apart from the runs in place of a negative fraction.
-    fit = fit_law(amdahl, [1, 1, 2, 2], [100, 101, 292, 293], [1, 2, 1, 2])
-    assert fit.unknown(0, most=1.0).value == pytest.approx(0, abs=1e-9)
 
 
 # --- the error where a number of runners is held out --------------------------------------------------------------

@@ -240,6 +240,15 @@ def test_a_decomposition_by_hand():
     assert refusal.missing == () and refusal.command == ""
 
 
+def test_a_square_of_any_two_scales_is_decomposed():
+    """The smallest scale shares one batch with each of the others: only (4, 384) x (8, 768) is complete."""
+    rows = [run(n, 1.0, batch=batch) for n, batch in ((2, 384), (4, 384), (4, 768), (8, 384), (8, 768))]
+    (refusal,) = strong(made(*rows)).refusals
+    corners = refusal.first, refusal.second
+    assert [(cell.num_env_runners, cell.train_batch_size) for cell in corners] == [(4, 384), (8, 768)]
+    assert refusal.parts and refusal.missing == ()
+
+
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
     (refusal,) = strong(made(*rows)).refusals

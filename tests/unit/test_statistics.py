@@ -1,6 +1,7 @@
 """Estimators against published values and second implementations, and refusals."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -159,6 +160,29 @@ def test_below_five_runs_no_bootstrap_has_an_interval_and_its_method_says_why():
     assert five.has_interval
 
 
+@pytest.mark.parametrize("estimate", [statistics.mean_interval, statistics.iqm_interval])
+def test_below_five_runs_of_two_kinds_a_mean_has_no_interval(estimate):
+    four, some = [0.9, 1.0, 0.95, 0.0], [True, True, True, False]
+    alone = estimate(four, solved=some)
+    assert alone.value == estimate(four).value and alone.n == 4 and alone.method == statistics.MIXED
+    assert not alone.has_interval and estimate(four).has_interval
+    for solved in ([True] * 4, [False] * 4):  # runs of one kind
+        assert estimate(four, solved=solved) == estimate(four)
+    assert estimate([*four, 0.1], solved=[*some, False]) == estimate([*four, 0.1])
+    with pytest.raises(AnalysisError, match="solved: must be one boolean per run"):
+        estimate(four, solved=[True])
+
+
+def test_below_five_runs_of_two_kinds_a_difference_has_no_interval():
+    few, many, some = [0.9, 0.0, 1.0], np.linspace(0.8, 1, 20), [True, False, True]
+    for first, second, solved in ((few, many, {"first_solved": some}), (many, few, {"second_solved": some})):
+        for side in ("both", "lower"):
+            found = statistics.difference_of_means(first, second, side=side, **solved)
+            assert not found.has_interval and found.method == statistics.MIXED and found.n == 23
+            assert found.value == statistics.difference_of_means(first, second).value
+    assert statistics.difference_of_means(many, few, first_solved=many > 0.9).has_interval
+
+
 # Shares
 
 
@@ -243,10 +267,23 @@ def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_succes
 @given(st.lists(SCORES, min_size=2, max_size=5), st.lists(SCORES, min_size=2, max_size=4))
 @settings(deadline=None, max_examples=30)
 def test_permutation_counts_all_assignments(first, second):
+    def t(ours, theirs):
+        """Welch's t as a sign and an exact square; the greatest where neither sample varies."""
+        lead = Fraction(sum(ours), len(ours)) - Fraction(sum(theirs), len(theirs))
+        squared = sum(exact_variance(each) / len(each) for each in (ours, theirs))
+        sign = (lead > 0) - (lead < 0)
+        return (sign, 0) if squared == 0 else (0, sign * lead**2 / squared)
+
+    def exact_variance(sample):
+        mean = Fraction(sum(sample), len(sample))
+        return sum((each - mean) ** 2 for each in sample) / (len(sample) - 1)
+
     pool = [round(64 * score) for score in first + second]
-    assignments = list(itertools.combinations(pool, len(first)))
-    observed = sum(pool[: len(first)])
-    expected = np.mean([sum(assignment) >= observed for assignment in assignments])
+    found = []
+    for chosen in itertools.combinations(range(len(pool)), len(first)):
+        ours = [pool[at] for at in chosen]
+        found.append(t(ours, [each for at, each in enumerate(pool) if at not in chosen]))
+    expected = np.mean([each >= found[0] for each in found])
     assert statistics.better_with_permutation(first, second, rng=generator()) == pytest.approx(expected)
     # A third of these is no binary fraction: equal assignments must still be recognised.
     thirds = np.divide(first, 3) + 0.1, np.divide(second, 3) + 0.1
