@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from analysis import load
 from analysis.opened import Study
-from analysis.status import StatusReader
+from analysis.status import read_status
 from analysis.tables.learning import certificate as hold_up
 from study.cli.commands import app
 from study.cli.status import show
@@ -148,8 +148,7 @@ def recorded(path):
 
 
 def status(path):
-    reader = StatusReader(path)
-    now = reader.read()
+    now = read_status(path)
     show(Console(file=io.StringIO(), width=80), now)
     return now
 
