@@ -21,10 +21,11 @@ from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.planning.guess import is_evaluating
-from study.records.folder import StudyFolder, StudyIdentity, cut_records
+from study.records.derived import cut_records
+from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
-from study.records.records import StudyOpened, Timing, read_lines, torn_bytes
+from study.records.records import StudyOpened, Timing, read_lines
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -163,14 +164,14 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
         RecordError: There is no study, or not one record can be read, for instance because a newer version wrote them.
     """
     folder, ledger, moments = StudyFolder(Path(path)), Ledger(), list[float]()
-    identity, problems, end = folder.identity(), tuple[str, ...](), 0
+    identity, problems = folder.identity(), tuple[str, ...]()
     begun, read = 0, 0  # records before this session, and all of them
     try:
         for line in read_lines(folder.records):
             begun = read if isinstance(line.record, StudyOpened) else begun
             ledger.apply(line.record, line.time)
             moments.append(line.time)
-            end, read = line.end, line.seq + 1
+            read = line.seq + 1
     except (RecordError, *_DAMAGE) as error:
         if not isinstance(error, RecordError):
             rule, fix = f"cannot be read ({error!r})", "Restore the file from a backup."
@@ -179,11 +180,6 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
             raise error from None
         problems = (f"{error} What follows is the state after the {read:,} records before it.",)
     driver = _driver(folder, ledger)
-    # While a driver works, an incomplete last line is being written.
-    if not problems and driver == "gone" and folder.records.exists() and (torn := torn_bytes(folder.records, end)):
-        problems = (
-            f"{folder.records}: the last line is incomplete ({torn} bytes, torn by a kill); a resume cuts it off.",
-        )
     if not problems and driver in ("gone", "ended") and (cut := cut_records(folder, ledger)) is not None:
         problems = (str(cut),)
     pauses = sorted(later - earlier for earlier, later in pairwise(moments[begun:]))

@@ -20,7 +20,7 @@ _RLLIB = "RLlib"
 _OURS: Mapping[str, str] = MappingProxyType(
     {"BatchedEnvRunner": "batched", "FusedPPOLearner": "fused", "LeanPPOLearner": "lean"}  # lean: before 0.13.0
 )
-_RLLIBS = re.compile(r"Stock(MultiAgent)?EnvRunner|(Counting)?(PPO|APPO|IMPALA|DQN|SAC|TQC)(Torch)?Learner")
+_RLLIBS = re.compile(r"Stock(MultiAgent)?EnvRunner|(Counting|Extended)?(PPO|APPO|IMPALA|DQN|SAC|TQC)(Torch)?Learner")
 """Classes that do what RLlib's do, some with counters or clocks."""
 
 

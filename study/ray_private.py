@@ -32,6 +32,13 @@ def own_signal_handlers() -> Iterator[None]:
         utils.set_sigterm_handler = before
 
 
+def without_usage_tags() -> None:
+    """Keep Tune from counting callbacks for its statistics, for which it imports MLflow, W&B and Comet: two seconds."""
+    from ray.air._internal import usage
+
+    usage.tag_callbacks = lambda callbacks: False
+
+
 @contextlib.contextmanager
 def authentication_as_in_environment() -> Iterator[None]:
     """Make Ray's core read its authentication variables again, at the beginning and at the end.
@@ -189,15 +196,21 @@ def merged_connectors(algorithm: Any, *, timeout_s: float) -> dict[str, Any]:
     return {name: state[name] for name in names if name in state}
 
 
+def pieces_to_module(runner: Any) -> list[Any]:
+    """Return the connectors between the environment and the module of an env runner, which has no public name for them.
+
+    One of them may normalise observations, which our runner does by whole arrays.
+    """
+    return [*runner._env_to_module.connectors]
+
+
 def freeze_filters(runner: Any) -> None:
     """Let the filters of observations of an env runner stay as they are.
 
-    RLlib's `MeanStdFilter` goes on to collect what it sees while a policy is evaluated.
+    RLlib's `MeanStdFilter` goes on to collect what it sees while a policy is evaluated; ours has its attribute.
     """
-    from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter
-
-    for piece in runner._env_to_module.connectors:
-        if isinstance(piece, MeanStdFilter):
+    for piece in pieces_to_module(runner):
+        if hasattr(piece, "_update_stats"):
             piece._update_stats = False
 
 

@@ -20,7 +20,7 @@ from analysis.tables.writers import to_html as table_to_html
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 from study.harmless import printable
-from study.records.files import below, write_below
+from study.records.files import below
 from study.text import count
 
 if TYPE_CHECKING:
@@ -205,10 +205,11 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
         RecordError: A link is in the place of one of the files or of a folder of theirs.
     """
     try:
-        files = [
-            write_below(out, name, printable(content) if isinstance(content, str) else content)
-            for name, content in _contents(report, formats)
-        ]
+        files = list[Path]()
+        for name, content in _contents(report, formats):
+            files.append(file := below(out, name))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(printable(content).encode() if isinstance(content, str) else content)
         for name in _stale(report):
             below(out, name).unlink(missing_ok=True)
     except OSError as error:

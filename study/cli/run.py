@@ -122,7 +122,7 @@ def run(
         with with_lines(source, set_):
             _print_plan(terminal(error=config is not None), spec, address, name, source)
         return
-    from study.cli.display import answer_of, make_display, print_end
+    from study.cli.display import make_display, print_end
     from study.driver.opening import RunOptions
     from study.driver.run import run_study
     from study.driver.signals import leave
@@ -155,19 +155,9 @@ def run(
         then = f"Resume with: {resume_line}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    if result.closed.reason == "stopped":  # a signal gives ten seconds, too few for an answer
-        print_end(console, result, resume_line)
+    print_end(console, result, resume_line, display.said)
+    if result.closed.reason == "stopped":
         leave(result.exit_code)
-    with display.busy("Working out the answer"):
-        answer = answer_of(result.folder.path)
-    print_end(console, result, resume_line, answer)
-    if not isinstance(answer, str):
-        from study.cli.sync import show_answer
-        from study.mirrors.mlflow_mirror import MlflowMirror
-
-        arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
-        if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer)):
-            say(console, problem)
     raise typer.Exit(result.exit_code)
 
 

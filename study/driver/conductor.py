@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -24,13 +25,14 @@ from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
+from study.records.derived import write_table
 from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
-from study.records.log import RecordLog
 from study.records.records import (
     Evaluation,
     Iteration,
     Record,
+    RecordLog,
     Status,
     StudyClosed,
     StudyOpened,
@@ -38,7 +40,6 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.table import write_table
 from study.records.timing import Label, Reserved, disturbances, label_at_end
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
@@ -189,7 +190,7 @@ class Conductor:
         row = self.ledger.rows[trial]
         for record in records:
             if isinstance(record, Iteration):
-                rate = row.sums.env_steps_per_s_with(record.iteration, record.metrics)
+                rate = row.sums.env_steps_per_s(record)
                 record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
             elif isinstance(record, TrialBuilt):
                 label = label_at_start(
@@ -304,7 +305,7 @@ class Conductor:
             num_dropped_samples=int(row.sums.worst("num_dropped_samples")),
             num_lost_runners=row.num_lost_runners,
             num_restarts=int(row.sums.worst("num_env_runner_restarts")),
-            cpu_pressure=row.sums.mean_cpu_pressure(),
+            cpu_pressure=row.sums.weighted_mean("cpu_pressure"),
             disturbances=disturbances(row.node_loads, reserved(row, beside)),
         )
 
@@ -443,3 +444,6 @@ class Display(Protocol):
 
     def update(self) -> None:
         """Show what has changed since the last call; called after every record."""
+
+    def answer(self, folder: Path) -> str:
+        """Return what an ended study says, as Markdown for the places that show it; empty where that is not known."""

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,16 @@ from study.adopted.loading import Adopted
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
 from study.machine.shape import Speeds
-from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
-    absolute_uri,
     ask_mlflow,
     asked_uri,
     check_tracking_uri,
 )
-from study.planning.guess import product_seconds
+from study.records.derived import cut_records
 from study.records.files import check_own
-from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files, cut_records
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
@@ -157,12 +155,8 @@ def with_lasting_learner(
 
 
 def measured(spec: StudySpec, adopted: Adopted | None) -> Speeds | None:
-    """Return how fast the environment and the products of the network are here; None where the environment fails.
-
-    A script's environment was played when the script was read.
-    """
-    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
-    return speeds and replace(speeds, product_s=product_seconds(spec, speeds.observation_shape))
+    """Return how fast the environment is here, which of a script was played when that was read; None where it fails."""
+    return speeds_of(spec.environment) if adopted is None else adopted.speeds
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
@@ -217,10 +211,10 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage
-    if uri is not None and absolute_uri(uri) != identity.tracking_uri:
-        ask_mlflow(other := check_tracking_uri(uri))
+    if uri is not None and (other := check_tracking_uri(uri)) != identity.tracking_uri:
+        ask_mlflow(other)
         identity = structs.replace(identity, tracking_uri=other)
-    if storage is not None and absolute_uri(storage) != identity.optuna_storage:
+    if storage is not None:
         identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, OptunaMirror.place))
     return identity
 
@@ -243,8 +237,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    num_mirrored = MlflowMirror(folder, folder.identity().tracking_uri).state.seq
-    if (cut := cut_records(folder, ledger, num_mirrored=num_mirrored)) is not None:
+    if (cut := cut_records(folder, ledger)) is not None:
         raise cut
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})

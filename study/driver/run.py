@@ -1,6 +1,7 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
+import gc
 import json
 import shlex
 import time
@@ -39,15 +40,13 @@ from study.machine.cluster import (
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
-from study.mirrors.tracking_uri import is_uri
 from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.lock import held
-from study.records.log import RecordLog
 from study.records.provenance import provenance
-from study.records.records import StudyClosed, TrialStarted, read_lines
+from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.sections import LEARNERS
@@ -108,7 +107,11 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    return _Session(spec, options, display).open()
+    gc.disable()  # what is imported until the first trial starts is no garbage
+    try:
+        return _Session(spec, options, display).open()
+    finally:
+        gc.enable()
 
 
 def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
@@ -219,8 +222,7 @@ class _Session:
                 self._tune(conductor)
         signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = signals.close(conductor)
-        with self.display.busy("Writing the end of the study"):
-            return self._end(ledger, closed, is_broken=conductor.is_broken)
+        return self._end(ledger, closed, is_broken=conductor.is_broken)
 
     def _check_overrides(self, shape: ClusterShape | None) -> None:
         if self.spec.rllib and self.spaces is not None:
@@ -259,8 +261,13 @@ class _Session:
                 certificate = design_of(self.spec).certify(self.folder)
             except RecordError as error:  # the records do not allow one; they are whole all the same
                 self.display.note(str(error))
+        answer = ""
+        if closed.reason != "stopped":  # a signal gives ten seconds, too few for an answer
+            with self.display.busy("Working out the answer"):
+                answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        reports = self._finish_mirrors(patience)
+        with self.display.busy("Writing the end of the study"):
+            reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
         for report in reports:
             if not report.drained:
                 self.display.note(
@@ -280,10 +287,7 @@ class _Session:
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
         anything = next(read_lines(self.folder.records), None) is not None
-        self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
-
-    def _finish_mirrors(self, patience_s: float) -> tuple[MirrorReport, ...]:
-        return self.mirrors.finish(patience_s, cut=lambda: self.signals.deadline)
+        self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self) -> None:
         """Let the places outside of the folder prove that they take the study; a first start insists on it.
@@ -292,7 +296,7 @@ class _Session:
             TrackingError: At a first start, one does not answer.
         """
         for key, mirror in self.mirrors.mirrors.items():
-            if not is_uri(mirror.address):
+            if "://" not in mirror.address:
                 continue
             try:
                 with self.display.busy(f"Waiting for {mirror.name}"):
@@ -346,8 +350,13 @@ class _Session:
         from ray import tune
 
         from study.driver.searcher import StudyCallback, StudySearcher
+        from study.ray_private import without_usage_tags
         from study.trial.trainable import StudyTrial
 
+        without_usage_tags()
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
         script = None if self.adopted is None else self.adopted.pickled
         specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
 

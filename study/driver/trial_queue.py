@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
-from study.records.request import TrialRequest
+from study.records.records import TrialRequest
 from study.space.spec import Execution
 
 SLACK = 0.5

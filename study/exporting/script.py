@@ -7,6 +7,7 @@ import keyword
 import pprint
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -138,6 +139,7 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
         "limit": lambda value: 'float("inf")' if value is None else repr(value),
     }
     module, colon, name = spec.environment.id.partition(":")
+    calls = _calls(spec, setting)
     return environment.get_template("script.py.j2").render(
         algorithm=spec.algorithm,
         fast=fast,
@@ -149,7 +151,8 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
         kwargs=spec.environment.kwargs,
         max_episode_steps=spec.environment.max_episode_steps,
         step_wait_ms=spec.environment.step_wait_ms,
-        calls=_calls(spec, setting),
+        calls=calls,
+        extensions="" if fast else extensions_of(dict(calls)["training"]),
         env_steps=spec.budget.env_steps,
         iterations=iterations,
         time_s=spec.budget.time_s,
@@ -179,6 +182,17 @@ def values_set(
     if "kl_coeff" in changed and not has_kl_term:
         calls.training(use_kl_loss=changed["kl_coeff"] > 0)
     return calls.made
+
+
+def extensions_of(training: Mapping[str, Any]) -> str:
+    """Return the text that a script needs for what RLlib has no option for; empty where it asks for nothing.
+
+    It is that of the module with which a study trains, without its first lines.
+    """
+    if not training.get("learner_config_dict"):
+        return ""
+    text = (files("study.trial.engine") / "extensions.py").read_text(encoding="utf-8")
+    return text.partition('"""\n\n')[2].rstrip()
 
 
 def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:

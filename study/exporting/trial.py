@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from study.engine import OWN
 from study.errors import AnalysisError, RecordError, SpaceError
-from study.exporting.script import comment, plain_script, space_file, values_set
+from study.exporting.script import comment, extensions_of, plain_script, space_file, values_set
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
 from study.records.records import TrialBuilt, read_lines
@@ -95,6 +95,8 @@ def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
         for method, arguments in given.items()
         if arguments
     ]
+    if (extensions := "" if fast else extensions_of(given["training"])) != "":
+        calls = [extensions, "", *calls, "install(config)"]
     calls += ["import study", "config = study.fast(config)"] if fast else []
     where = f"Add to {spec.script.source.file} where its configuration is complete:"
     none = "The script has all values of the trial."

@@ -211,7 +211,7 @@ class Domains(Model):
 
 
 def _field(parameter: Parameter) -> Any:
-    required = parameter.default is None and parameter.name not in RULES
+    required = parameter.default is None and parameter.name not in RULES and not parameter.optional
     alias = parameter.name if attribute(parameter.name) != parameter.name else None
     return Field(... if required else parameter.default, description=parameter.meaning, alias=alias)
 

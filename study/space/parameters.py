@@ -16,7 +16,7 @@ Value = int | float
 SCALE = "num_env_runners"
 """The scale axis. Stratified: dealt evenly over the trials and never chosen by the sampler."""
 FRAGMENT = "rollout_fragment_length"
-END_FRACTION = "lr_end_fraction"
+END_FRACTION, CLIP_END_FRACTION = "lr_end_fraction", "clip_end_fraction"
 REFERENCE_MINIBATCH = 128
 """Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""
 MAX_PROCESSES = 100_000
@@ -49,6 +49,8 @@ class Parameter:
         defaults: Algorithm -> its default, where that is another one.
         rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
             or a space always gives it.
+        optional: Algorithms whose settings hold it only where a space says another value than the default, which is
+            RLlib's: None where RLlib has no such thing.
         set: Gives the value of the whole trial to an `AlgorithmConfig`, whose number of learners is set already; takes
             the environment steps of the training as well. None: `AlgorithmConfig.training` has an argument of the name.
         read: Returns the value that an `AlgorithmConfig` has, None where it has none. None: its attribute of the name.
@@ -64,6 +66,7 @@ class Parameter:
     algorithms: tuple[str, ...] = EVERY
     defaults: Mapping[str, Value] = field(default_factory=dict)
     rllib: Value | None = None
+    optional: tuple[str, ...] = ()
     set: Callable[[Any, Value, int | None], object] | None = None
     read: Callable[[Any], Any] | None = None
 
@@ -114,6 +117,12 @@ class Calls:
         self.num_learners, self.lr = num_learners, lr
         self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}}
 
+    @property
+    def learner_config_dict(self) -> dict[str, Any]:
+        """What a learner is told beside RLlib's own options, as far as it is set."""
+        told: dict[str, Any] = self.made["training"].get("learner_config_dict", {})
+        return told
+
     def __getattr__(self, method: str) -> Callable[..., None]:
         return lambda **arguments: self.made[method].update(arguments)
 
@@ -157,11 +166,41 @@ def _end_fraction_of(config: Any) -> float | None:
     return last / first if first else None
 
 
+def _told(config: Any, name: str, value: Any) -> None:
+    """Tell a learner what RLlib has no option for, in the dictionary that RLlib keeps for it; None: nothing."""
+    before = config.learner_config_dict
+    told = {each: said for each, said in before.items() if each != name} | ({} if value is None else {name: value})
+    if told != before:
+        config.training(learner_config_dict=told)
+
+
+def _extension(name: str, default: Value | None, meaning: str, **options: Any) -> Parameter:
+    """Return the entry of what `study.trial.engine.extensions` adds to RLlib; its default is what RLlib does."""
+    return Parameter(
+        name,
+        default,
+        meaning,
+        rllib=default,
+        **{"algorithms": _OF_PPO, "optional": EVERY, **options},
+        set=lambda config, value, _: _told(config, name, None if value == default else value),
+        read=lambda config: config.learner_config_dict.get(name, default),
+    )
+
+
+def _set_clip_end_fraction(config: Any, value: Value, env_steps: int | None) -> None:
+    _told(config, CLIP_END_FRACTION, None if value == 1 else [value, env_steps])
+
+
+def _clip_end_fraction_of(config: Any) -> Any:
+    return config.learner_config_dict.get(CLIP_END_FRACTION, [1.0])[0]
+
+
 # --- the entries ------------------------------------------------------------------------------------------------------
 
 _whole = partial(Parameter, kind=int, minimum=1)
 _positive = partial(Parameter, open_minimum=True)
-_OF_PPO, _CLIPPED = ("PPO",), ("PPO", "APPO")
+_OF_PPO, _CLIPPED, _SYNCHRONOUS = ("PPO",), ("PPO", "APPO"), ("PPO", "A2C")
+_switch = partial(_extension, kind=int, maximum=1)
 
 # Defaults of APPO and IMPALA are RLlib's own. Batches of A2C are small, as there is one update for each; its lr is that
 # of Stable-Baselines3's A2C. RLlib clips no gradient, which a norm of 1e6 does not either.
@@ -190,7 +229,8 @@ _ALL = (
               rllib=1e6),
     _positive("vf_clip_param", 10_000.0, "Largest squared error of the value function that still has a gradient "
               "(reward units squared).", algorithms=_OF_PPO, rllib=10.0),
-    Parameter("vf_loss_coeff", 0.5, "Weight of the value loss.", rllib=1.0),
+    Parameter("vf_loss_coeff", 0.5, "Weight of the value loss, the mean squared error; CleanRL's has a factor 1/2: its "
+              "0.5 is 0.25 here.", rllib=1.0),
     Parameter("kl_coeff", 0.2, "Initial weight of the KL penalty, which RLlib then adapts.", algorithms=_CLIPPED,
               defaults={"APPO": 0.0}, rllib=0.2),
     _positive("kl_target", 0.01, "KL per iteration that the adapted penalty aims at.", algorithms=_CLIPPED, rllib=0.01),
@@ -198,8 +238,30 @@ _ALL = (
            algorithms=ASYNCHRONOUS, set=_of_runners(FRAGMENT),
            read=lambda config: config.get_rollout_fragment_length()),
     # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy.
-    Parameter(END_FRACTION, 1.0, "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly. 1 "
-              "keeps it.", algorithms=ASYNCHRONOUS, maximum=1, set=_set_end_fraction, read=_end_fraction_of),
+    Parameter(END_FRACTION, 1.0, "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly, once "
+              "an iteration, by RLlib's schedule. 1 keeps it.", maximum=1, rllib=1.0, optional=_SYNCHRONOUS,
+              set=_set_end_fraction, read=_end_fraction_of),
+    # What follows RLlib has not, but for its places for extensions; each default is what RLlib does.
+    Parameter(CLIP_END_FRACTION, 1.0, "Share of `clip_param` that is left at the end of `budget.env_steps`; it falls "
+              "linearly, once an iteration, by a learner derived from RLlib's. 1 keeps it.", algorithms=_OF_PPO,
+              maximum=1, rllib=1.0, optional=EVERY, set=_set_clip_end_fraction, read=_clip_end_fraction_of),
+    _switch("normalize_observations", 0, "1: observations in units of their deviation from their mean so far, clipped "
+            "to 10, as VecNormalize has them; by a connector of the runners, whose states RLlib merges each iteration. "
+            "Evaluations do not change them.", algorithms=_SYNCHRONOUS),
+    _switch("normalize_rewards", 0, "1: the learner divides rewards by the deviation of the discounted return so far, "
+            "and clips them to 10, as VecNormalize does; by a connector. What is recorded are the environment's. "
+            "Needs at most one learner.", algorithms=_SYNCHRONOUS),
+    _switch("orthogonal_init", 0, "1: orthogonal weights of gain sqrt(2), of the last layer 0.01 for the policy and 1 "
+            "for the value function, and biases 0; made by a learner derived from RLlib's.", algorithms=_SYNCHRONOUS),
+    _extension("adam_epsilon", 1e-8, "Adam's epsilon; published settings mostly have 1e-5. By a learner derived from "
+               "RLlib's.", open_minimum=True),
+    _extension("vf_lr", None, "Learning rate of what the value function alone has; it falls as `lr` does. None: `lr`. "
+               "By a learner derived from RLlib's.", open_minimum=True, algorithms=_SYNCHRONOUS),
+    _switch("minibatch_advantages", 0, "1: advantages are standardised in each minibatch instead of over the batch. By "
+            "a learner derived from RLlib's."),
+    _extension("vf_clip_range", None, "The value loss is the larger squared error of the value and of the one that "
+               "moved at most so far in this iteration (return units), as PPO2 has it. None: of the value. By a "
+               "learner derived from RLlib's.", open_minimum=True),
 )  # fmt: skip
 
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in _ALL})

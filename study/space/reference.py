@@ -39,7 +39,7 @@ def field_reference() -> str:
 def _defaults(parameter: Parameter) -> str:
     """Return the default, and the algorithms that have another one."""
     if parameter.default is None:
-        return "none" if parameter.name in RULES else "required"
+        return "none" if parameter.name in RULES or parameter.optional else "required"
     names: dict[float, list[str]] = {}
     for name in parameter.algorithms:
         names.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)

@@ -21,6 +21,7 @@ from study.errors import Fault
 from study.space.domains import Choices, Domain, Range, checked, contains, largest, smallest, values
 from study.space.faults import as_yaml, fault, unknown
 from study.space.parameters import (
+    CLIP_END_FRACTION,
     END_FRACTION,
     FRAGMENT,
     MAX_TRIALS,
@@ -67,9 +68,7 @@ LEFT_OUT: tuple[Row, ...] = (
      "Remove it, or set execution: real."),
     ("environment.action_repeat environment.frame_stack", lambda s: s.environment.backend == "envpool",
      "needs backend: gymnasium", "Remove it; EnvPool's Atari has frame_skip and stack_num as arguments."),
-    ("environment.normalize_rewards", lambda s: s.traits.asynchronous,
-     "{s.algorithm} does not normalise", "Remove it, or set algorithm: PPO or A2C."),
-    ("environment.normalize_rewards", lambda s: s.most_learners > 1,
+    ("parameters.normalize_rewards", lambda s: s.most_learners > 1,
      "needs one learner, which sees all rewards", "Remove it, or use one learner."),
     ("config_kwargs config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
     ("config", lambda s: s.script is None, "the script must be read first",
@@ -108,8 +107,9 @@ NEEDED: tuple[Row, ...] = (
      "a hold-up study, or a search for a price of reaching it, needs it",
      "Add it: as the environment's page says, or nine tenths of the way from floor to reference."),
     ("throughput", lambda s: s.kind == "throughput", "must be given with kind: throughput", "Add throughput.grids."),
-    ("budget.env_steps", lambda s: smallest({**s.fixed, **s.tuned}.get(END_FRACTION, 1)) < 1,
-     f"must be given with parameters.{END_FRACTION}, as the learning rate falls over it", "Add it."),
+    *(("budget.env_steps", lambda s, name=name: smallest({**s.fixed, **s.tuned}.get(name, 1)) < 1,
+       f"must be given with parameters.{name}, as {what} falls over it", "Add it.")
+      for name, what in ((END_FRACTION, "the learning rate"), (CLIP_END_FRACTION, "the clip range"))),
     ("search.num_trials", lambda s: s.kind == "search" and _counts_trials(s),
      "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
 )  # fmt: skip
@@ -215,7 +215,12 @@ _OURS = (
     *("num_cpus_per_learner", "num_gpus_per_learner", "custom_resources_per_learner", "train_batch_size"),
     *("train_batch_size_per_learner", "minibatch_size", "use_kl_loss", "model", "model_config", "seed"),
     *("num_cpus_for_main_process", "placement_strategy", "algorithm_config_overrides_per_module"),
-    *("clip_rewards", "observation_filter", "compress_observations"),  # which RLlib's new API stack ignores
+    *(
+        "learner_config_dict",
+        "clip_rewards",
+        "observation_filter",
+        "compress_observations",
+    ),  # which RLlib's new API stack ignores
 )
 """What `rllib:` may not set: the recorded spec could disagree with what ran."""
 
@@ -261,7 +266,12 @@ def of_script(s: StudySpec) -> Faults:
             rule = "every module that learns has a value of its own in the script, which a study does not change"
             fix = f"Remove it, or take {name} out of the script's algorithm_config_overrides_per_module."
             yield fault(f"parameters.{name}", rule, "", fix)
-    factors = {END_FRACTION: ("lr",), "lr_scaling_exponent": ("lr", "minibatch_size")}  # what each multiplies
+    factors = {
+        END_FRACTION: ("lr",),
+        CLIP_END_FRACTION: ("clip_param",),
+        "vf_lr": ("lr",),
+        "lr_scaling_exponent": ("lr", "minibatch_size"),
+    }  # what each multiplies
     needs = {f"parameters.{name}": needed for name, needed in factors.items() if name in s.given_parameters}
     if s.holdup is not None:  # its baselines scale the two
         needs["holdup"] = ("lr", "minibatch_size", *script.overridden)

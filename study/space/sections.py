@@ -87,9 +87,6 @@ evaluation, and not when emulated."""
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
     frame_stack: Whole = Field(1, ge=1, le=64)
     """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
-    normalize_rewards: bool = False
-    """The learner divides rewards by the deviation of the discounted return so far; what is recorded are the \
-environment's. Needs PPO or A2C, and at most one learner."""
 
     @field_validator("id")
     @classmethod

@@ -63,9 +63,12 @@ def rounded(spec: StudySpec, proposed: Mapping[str, Value], *, written: Collecti
         proposed: The scale and the tuned parameters; a rule in place of a parameter, or the reverse, too.
         written: Parameters that a baseline gave: these stay as they are.
     """
-    # A complete setting stands for itself: where it has no rule, the space's own does not apply to it either.
+    # A complete setting stands for itself: where it has no rule, and nothing optional, the space's own does not apply
+    # to it either.
     given = proposed.keys() | {REPLACED[name] for name in proposed if name in REPLACED}
-    setting = dict(proposed) if {*spec.parameter_names} - {SCALE} <= given else overlay(spec.fixed, proposed)
+    needed = {name for name in spec.parameter_names if spec.algorithm not in PARAMETERS[name].optional} - {SCALE}
+    is_complete = needed <= given and not proposed.keys() <= {SCALE, *spec.tuned}
+    setting = dict(proposed) if is_complete or not spec.fixed else overlay(spec.fixed, proposed)
     scale = int(setting[SCALE])
     unit = batch_unit(spec, scale, int(setting["num_envs_per_env_runner"]), int(setting.get(FRAGMENT, 1)))
     units = {

@@ -166,7 +166,15 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
         """The parameters that the algorithm has; of a script those that it or the space gives a value to."""
         known = {*self.traits.given, *(self.traits.parameters if self.script is None else self.given_parameters)}
         known |= {REPLACED[rule] for rule in known & REPLACED.keys()}
-        return tuple(name for name in PARAMETERS if name in known)
+        return tuple(name for name in PARAMETERS if name in known - self._as_rllib)
+
+    @property
+    def _as_rllib(self) -> set[str]:
+        """The optional parameters that a space leaves as RLlib has them: no setting and no record holds them."""
+        if self.script is not None:
+            return set()
+        optional = {name: each for name, each in PARAMETERS.items() if self.algorithm in each.optional}
+        return {name for name, each in optional.items() if self.domain(name) == each.default}
 
     @property
     def given_parameters(self) -> frozenset[str]:
@@ -306,7 +314,7 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
         content = self.model_dump(mode="json", by_alias=True)
-        own = self.given_parameters if self.script is not None else {*self.traits.parameters, *RULES}
+        own = self.given_parameters if self.script is not None else {*self.traits.parameters, *RULES} - self._as_rllib
         replaced = {REPLACED[rule] for rule in REPLACED if rule in content["parameters"]}
         said = content["parameters"].items()
         return {**content, "parameters": {name: each for name, each in said if name in own and name not in replaced}}
@@ -356,6 +364,10 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     content, gone = dict(recorded), list[str]()
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
         content["learner"] = "fused"
+    if isinstance(environment := content.get("environment"), dict) and "normalize_rewards" in environment:
+        environment = dict(environment)
+        scaled = {"normalize_rewards": 1} if environment.pop("normalize_rewards") else {}
+        content |= {"environment": environment, "parameters": {**content.get("parameters", {}), **scaled}}
     if isinstance(search := content.get("search"), dict) and "anchors" in search:
         content["search"] = {"baselines": search["anchors"], **search}
     return _known(StudySpec, content, "", gone), gone

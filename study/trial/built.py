@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.core.learner.learner import Learner
 from torch import nn
 
 from study.errors import TrialError
-from study.ray_private import connector_pieces
+from study.ray_private import connector_pieces, pieces_to_module
 from study.records.records import TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.space.settings import differences, to_be_built
 from study.space.spec import StudySpec
+from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, Extended, NormalizedObservations
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.experiment import Experiment
@@ -85,6 +87,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
     learner = algorithm.ask_learners(_learner_values)[0]
     learners = max(config.num_learners, 1)
     lanes = Counter(runner for report in reports for runner, _ in report.lanes)
+    pieces = () if config.is_multi_agent else pieces_to_module(algorithm.env_runner_group.local_env_runner)
     return {
         "num_env_runners": len(lanes),
         "num_envs_per_env_runner": _one_or_all(list(lanes.values())),
@@ -93,6 +96,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         "minibatch_size": config.minibatch_size * learners if config.minibatch_size else config.total_train_batch_size,
         "num_epochs": config.num_epochs,
         **learner,
+        **dict.fromkeys(OF_RUNNERS, int(any(isinstance(piece, NormalizedObservations) for piece in pieces))),
         **({"differs_from_script": config.differences} if config.script else {}),
         "seed": config.seed,
         "num_sampling_processes": len(reports),
@@ -168,10 +172,16 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     optimizers = learner.get_optimizers_for_module(module_id)
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
-    if isinstance(config, IMPALAConfig) and (fraction := PARAMETERS[END_FRACTION].value_in(config)) is not None:
+    values |= {name: PARAMETERS[name].default for name in OF_LEARNER}  # RLlib's own
+    if isinstance(learner, Extended):
+        values |= learner.in_use(module_id)
+    if (
+        isinstance(config, (IMPALAConfig, PPOConfig))
+        and (fraction := PARAMETERS[END_FRACTION].value_in(config)) is not None
+    ):
         values[END_FRACTION] = fraction
     return {
-        **{name: value if math.isfinite(value) else None for name, value in values.items()},
+        **{name: value if value is None or math.isfinite(value) else None for name, value in values.items()},
         "grad_clip_by": config.grad_clip_by,
         "optimizer": ", ".join(type(optimizer).__name__ for _, optimizer in optimizers),
         # A heuristic has none, and need not be torch's.

@@ -4,7 +4,6 @@ The batched runner and the fused learner are put in where they can serve the res
 cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. Imports RLlib.
 """
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from ray.rllib.algorithms.ppo import PPO
 from study.errors import Fault, SpaceError, StudyError
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
 from study.space.spec import Execution, StudySpec
-from study.trial.engine.learning.batches import ScaledRewards
+from study.trial.engine import extensions
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.experiment import Experiment, alone_in_its_process, with_spaces
 from study.trial.failures import described
@@ -33,7 +32,6 @@ def apply(
     - `lane_layout`: The lanes of the trial and the processes that step them.
     - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
     - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `normalize_rewards`: Whether the learner divides rewards by the deviation of the discounted returns.
     - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
     - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
@@ -68,7 +66,6 @@ def _applied(
         config.env = alone_in_its_process(str(config.env))
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
-    config.normalize_rewards = spec.environment.normalize_rewards
     _set_processes(config, spec, layout, execution=execution, seed=seed)
     batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
     if not batched and spec.environment.backend != "gymnasium":
@@ -77,6 +74,7 @@ def _applied(
     _set_sampling(config, spec, batched=batched)
     _set_parameters(config, experiment, spec, setting)
     _set_learner(config, experiment, spec)
+    extensions.install(config)
     config.algo_class = measured_class(config.algo_class, type(config))
     config.differences = {
         name: [_shown(before[name]), _shown(value)]
@@ -197,7 +195,5 @@ def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpe
             config.learners(learner_class=known.learner_class)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
         _refuse([("algorithm", "`A2C` ")], f"needs the fused learner, and {obstacle}")
-    fused = obstacle is None
-    config.standardization = spec.standardization_in_use if fused or spec.algorithm != "PPO" else "rllib"
-    if not fused and spec.environment.normalize_rewards:
-        config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))
+    ours = obstacle is None or spec.algorithm != "PPO"
+    config.standardization = spec.standardization_in_use if ours else "rllib"

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from gymnasium.wrappers import TransformReward
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.env_runner import EnvRunner
@@ -39,6 +40,7 @@ from study.errors import StudyError, TrialError
 from study.ray_private import forward_of, freeze_filters
 from study.space.spec import StudySpec
 from study.trial.deadline import within
+from study.trial.engine import extensions
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
@@ -114,7 +116,7 @@ def evaluate(
             envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(number)]
             lanes = [_Lane(env, episodes, finite=judged is not None or module is not None) for env in envs]
             space, seed = lanes[0].action_space, spec.evaluation.seed
-            choose = RandomActions(seed) if module is None else _policy(module, space, config, spec)
+            choose = RandomActions(seed) if module is None else _policy(module, state or {}, space, config, spec)
             active = [lane for lane in lanes if lane.begin()]
             while active:
                 actions = choose(active)
@@ -317,9 +319,13 @@ def has_ended(*flags: Any) -> bool:
 
 
 def _policy(
-    module: RLModule, space: gymnasium.Space, config: AlgorithmConfig, spec: StudySpec
+    module: RLModule, state: State, space: gymnasium.Space, config: AlgorithmConfig, spec: StudySpec
 ) -> Callable[[Sequence[_Lane]], Any]:
-    """Return what chooses the actions of lanes by a network; they are ready for the environment."""
+    """Return what chooses the actions of lanes by a network; they are ready for the environment.
+
+    Observations are normalised as in the training, by the statistics of the moment of `state`.
+    """
+    moments = extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {}))
     rule, draws, seed = action_rule(space), spec.evaluation.stochastic, spec.evaluation.seed
     scale = scaling_for_environment(
         space, normalize_actions=bool(config.normalize_actions), clip_actions=bool(config.clip_actions)
@@ -330,7 +336,8 @@ def _policy(
     def inputs_of(lanes: Sequence[_Lane]) -> Any:
         # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
         # network takes.
-        hidden = torch.from_numpy(np.stack([lane.seen for lane in lanes], dtype=np.float32, casting="unsafe"))
+        rows = np.stack([lane.seen for lane in lanes], dtype=np.float32, casting="unsafe")
+        hidden = torch.from_numpy(rows if moments is None else extensions.scaled_by(rows, *moments))
         with torch.inference_mode():
             if layers is None:
                 return forward_of(module)({Columns.OBS: hidden})[Columns.ACTION_DIST_INPUTS].numpy()
@@ -392,6 +399,8 @@ class RandomActions:
 
 def _play_by_runner(config: AlgorithmConfig, state: State, spec: StudySpec, episodes: _Episodes, most: int) -> None:
     explore = spec.evaluation.stochastic
+    if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
+        config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
     with runner_of(config, num_envs=min(most, len(episodes.all)), explore=explore) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped

@@ -11,6 +11,7 @@ from ray.rllib.algorithms.ppo import PPO
 
 from study.errors import SpaceError
 from study.jax_private import jax_obstacle
+from study.trial.engine import extensions
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.experiment import with_spaces
@@ -45,6 +46,7 @@ def fast(config: AlgorithmConfig) -> AlgorithmConfig:
         quick.evaluation(evaluation_config=_evaluated_by_rllib(config))
     if own_learner is None:
         quick.learners(learner_class=FusedPPOLearner)
+    extensions.install(quick)
     for part, obstacle in (("runner", own_runner), ("learner", own_learner)):
         if obstacle:
             _LOGGER.warning("RLlib's own %s stays: %s.", part, obstacle)

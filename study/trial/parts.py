@@ -23,6 +23,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.jax_private import jax_obstacle
 from study.ray_private import maker_of, option
+from study.trial.engine import extensions
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
@@ -41,9 +42,7 @@ def names(*lines: str) -> frozenset[str]:
     return frozenset(name for line in lines for name in line.split())
 
 
-ADDED = names(
-    "env_id script lane_layout hosted_runner_cls standardization normalize_rewards optimizer fallbacks differences"
-)
+ADDED = names("env_id script lane_layout hosted_runner_cls standardization optimizer fallbacks differences")
 """Attributes that a study adds to a configuration; see `study.trial.configuration.apply`."""
 
 _ANYWHERE = names(
@@ -157,6 +156,8 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
     known = _ANYWHERE | others | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
+        if name == "learner_config_dict" and value.keys() <= {*extensions.OF_LEARNER, *extensions.OF_RUNNERS}:
+            continue
         if name not in known and not same(value, defaults.get(name, _ABSENT)):
             yield f"{name.lstrip('_')} is not RLlib's default"
     yield from _of_module(config)

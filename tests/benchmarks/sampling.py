@@ -99,7 +99,9 @@ def _runner(environment: str, lanes: int, runner: str, backend: str) -> Callable
         parameters__num_envs_per_env_runner=lanes,
         parameters__train_batch_size=STEPS[lanes],
     )
-    setting = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters} | {
+    setting = {
+        name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional
+    } | {
         "num_env_runners": 1,
         "num_envs_per_env_runner": lanes,
         "train_batch_size": STEPS[lanes],

@@ -16,7 +16,9 @@ OF_EACH = [(algorithm, name) for algorithm in CONFIGS for name in ALGORITHMS[alg
 
 def other_value(name: str) -> Value:
     """Return a value that is no default, ours or RLlib's."""
-    return 0.37 if PARAMETERS[name].kind is float else 24
+    if PARAMETERS[name].kind is float:
+        return 0.37
+    return 24 if PARAMETERS[name].allows(24) else 1
 
 
 @pytest.mark.parametrize("learners", [0, 2])

@@ -24,6 +24,7 @@ RAY = Path(find_spec("ray").origin).parent
 HOMES = (
     "study/ray_private.py",
     "study/jax_private.py",
+    "study/trial/engine/extensions.py",  # of which an exported script holds the text, without any import of ours
 )
 
 GROUP = "ray.rllib.env.env_runner_group:EnvRunnerGroup"
@@ -54,6 +55,7 @@ def parameters_of(function):
     ("path", "parameters"),
     [
         ("ray._private.utils:set_sigterm_handler", "sigterm_handler"),  # own_signal_handlers
+        ("ray.air._internal.usage:tag_callbacks", "callbacks"),  # without_usage_tags
         ("ray._raylet:Config.initialize", None),  # authentication_as_in_environment
         ("ray._raylet:AuthenticationTokenLoader.instance", None),
         ("ray._raylet:AuthenticationTokenLoader.reset_cache", None),
@@ -139,6 +141,11 @@ REPLACED = [
         "ray.rllib.algorithms.impala:IMPALA",
     ),
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
+    ("study.trial.engine.extensions:Extended._make_module", LEARNER),
+    (
+        "study.trial.engine.extensions:Extended._set_optimizer_lr",
+        "ray.rllib.core.learner.torch.torch_learner:TorchLearner",
+    ),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER_OF_SEVERAL),
 ]
@@ -183,6 +190,7 @@ def classes_of_ours():
     ("file", "words"),
     [
         ("_private/worker.py", "ray._private.utils.set_sigterm_handler(sigterm_handler)"),  # own_signal_handlers
+        ("tune/tune.py", "air_usage.tag_callbacks(callbacks)"),  # without_usage_tags
         ("_private/services.py", "ENABLE_RAY_CLUSTER"),  # loopback_only
         ("_private/worker.py", '"_temp_dir"'),  # private_ray
         ("_private/auto_init_hook.py", "auto_init_ray()"),  # refuse_auto_init

@@ -23,9 +23,9 @@ from study.cli import commands as command_line
 from study.machine import cluster as machine_cluster
 from study.machine.shape import ClusterShape, NodeShape
 from study.mirrors import process
+from study.records.derived import write_table
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.records.table import write_table
 from study.trial.engine.envs import probing
 
 Node = tuple[str, int, int, int, float]

@@ -129,7 +129,7 @@ def test_images_are_learnt_from() -> None:
 @pytest.mark.parametrize("parts", [{}, {"runner": "stock", "learner": "rllib"}], ids=["ours", "rllib"])
 def test_what_is_recorded_are_the_environments_rewards_also_where_they_are_normalised(parts: dict[str, Any]) -> None:
     changes = {"environment__id": "Acrobot-v1", "iterations": 1, **parts}
-    plain, scaled = (play("emulated", 1, environment__normalize_rewards=each, **changes) for each in (False, True))
+    plain, scaled = (play("emulated", 1, parameters__normalize_rewards=each, **changes) for each in (0, 1))
     first, second = (of_kind(played, "iteration")[0].metrics for played in (plain, scaled))
     for name in ("episode_return_sum", "num_episodes", "train_batch_size_actual"):
         assert first[name] == second[name]

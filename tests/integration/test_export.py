@@ -63,7 +63,11 @@ def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     given = {} if algorithm == "PPO" else {"parameters__minibatch_size": None}
     space = spec(algorithm=algorithm, budget__env_steps=8000, **given)
     traits = ALGORITHMS[algorithm]
-    setting = {name: traits.defaults.get(name, PARAMETERS[name].default) for name in traits.parameters}
+    setting = {
+        name: traits.defaults.get(name, PARAMETERS[name].default)
+        for name in traits.parameters
+        if algorithm not in PARAMETERS[name].optional
+    }
     setting |= {SCALE: 2} | {name: value for name, value in traits.given.items() if name in PARAMETERS}
     if algorithm == "APPO":
         setting |= {"kl_coeff": 0.5, "lr_end_fraction": 0.1}

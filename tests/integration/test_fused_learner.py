@@ -6,7 +6,6 @@ import logging
 import math
 import pickle
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -30,8 +29,9 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from study.errors import TrialError
 from study.trial import parts
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, install
 from study.trial.engine.learning import fused_learner, fused_program
-from study.trial.engine.learning.batches import ScaledRewards, gather_fragments, minibatch_indices
+from study.trial.engine.learning.batches import gather_fragments, minibatch_indices
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle
 from study.trial.parts import set_learner
 
@@ -68,7 +68,7 @@ def configured(
     *,
     observations: Any = NUMBERS,
     model: dict[str, Any] | None = None,
-    normalize_rewards: bool = False,
+    told: dict[str, Any] | None = None,
     standardization: str = "steps",
     optimizer: str | None = None,
     seed: int | None = 3,
@@ -77,9 +77,9 @@ def configured(
     config = PPOConfig().environment(observation_space=observations, action_space=actions)
     config.learners(learner_class=kind).training(**{"lr": 1e-2, **training}).debugging(seed=seed)
     config.rl_module(model_config=DefaultModelConfig(**{"fcnet_hiddens": [16, 16], **(model or {})}))
-    config.standardization, config.normalize_rewards = standardization, normalize_rewards
-    if normalize_rewards and kind is PPOTorchLearner:
-        config.learners(learner_connector=partial(ScaledRewards, gamma=config.gamma))
+    config.training(learner_config_dict=told or {})
+    config.standardization = standardization
+    install(config)
     if optimizer is not None:
         config.optimizer = optimizer
     return config
@@ -183,7 +183,30 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"fcnet_activation": "ReLU", "head_fcnet_hiddens": [8], "head_fcnet_activation": "silu"}
     },
     "linear": {"model": {"fcnet_activation": "linear"}},
-    "normalised rewards": {"normalize_rewards": True},
+    "normalised rewards": {"told": {"normalize_rewards": 1}},
+    "orthogonal weights": {"told": {"orthogonal_init": 1}, "model": UNSHARED},
+    "Adam's epsilon": {"told": {"adam_epsilon": 1e-3}},
+    "a learning rate of the value function": {"told": {"vf_lr": 3e-3}, "model": UNSHARED},
+    "both learning rates fall": {"told": {"vf_lr": 3e-3}, "model": UNSHARED, "lr": [[0, 1e-2], [100, 1e-3]]},
+    "advantages of each minibatch": {"told": {"minibatch_advantages": 1}},
+    "values clipped": {"told": {"vf_clip_range": 0.05}, "model": UNSHARED, "lr": 3e-2},
+    "a clip range that falls": {"told": {"clip_end_fraction": [0.1, 100]}, "lr": 3e-2, "clip_param": 0.1},
+    "all of them": {
+        "told": {
+            "normalize_rewards": 1,
+            "orthogonal_init": 1,
+            "adam_epsilon": 1e-5,
+            "vf_lr": 2e-2,
+            "minibatch_advantages": 1,
+            "vf_clip_range": 0.2,
+            "clip_end_fraction": [0.0, 100],
+        },
+        "actions": VECTOR,
+        "model": UNSHARED,
+        "entropy_coeff": 0.02,
+        "grad_clip": 0.5,
+        "grad_clip_by": "global_norm",
+    },
 }
 SAME_METRICS = (
     "policy_loss",
@@ -203,6 +226,7 @@ SAME_METRICS = (
 def test_updates_with_the_full_batch_equal_rllibs(case: str) -> None:
     options = {"standardization": "rllib", **CASES[case]}
     theirs, ours = build(configured(PPOTorchLearner, **options)), fused(**options)
+    assert type(theirs) is (ExtendedPPOTorchLearner if options.get("told") else PPOTorchLearner)
     assert fused_obstacle(ours.config) is None
     assert_equal(theirs, ours)
     start = weights(ours)

@@ -6,9 +6,9 @@ import pytest
 
 from study.errors import SpaceError
 from study.machine.load import NodeLoad
+from study.records.derived import table_row
 from study.records.ledger import ledger_of
-from study.records.log import RecordLog
-from study.records.table import table_row
+from study.records.records import RecordLog
 from tests.driven import Session
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec

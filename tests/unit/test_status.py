@@ -14,7 +14,7 @@ from analysis.status import read_status
 from study.cli.commands import app
 from study.cli.status import show
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.packing import pack
+from study.records.derived import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
 from tests.values import replace
@@ -140,19 +140,6 @@ def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
     mirror.note(offset=ends[-1], seq=len(ends))
     assert read_status(folder.path).mirror.behind == 0
-
-
-def test_a_torn_line_is_told_once_nobody_writes_it(folder):
-    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0))
-    with folder.records.open("ab") as file:
-        file.write(b'{"schema":1,"seq"')
-    status = read_status(folder.path)
-    assert status.counts["finished"] == 1
-    assert status.problems == (
-        f"{folder.records}: the last line is incomplete (17 bytes, torn by a kill); a resume cuts it off.",
-    )
-    with FileLock(folder.path / ".lock"):
-        assert read_status(folder.path).problems == ()
 
 
 def test_a_damaged_line_leaves_what_came_before(folder):

@@ -18,9 +18,9 @@ Setting = dict[str, Value]
 """A value for every parameter except the scale, or for the rule in its place."""
 NAIVE_GROWTH = "naive_growth"
 RLLIB_DEFAULTS: Mapping[str, Value] = MappingProxyType(
-    {name: value.rllib for name, value in PARAMETERS.items() if value.rllib is not None}
+    {name: value.rllib for name, value in PARAMETERS.items() if value.rllib is not None and not value.optional}
 )
-"""`PPOConfig()` of RLlib."""
+"""`PPOConfig()` of RLlib; what is optional is RLlib's own where a setting does not hold it."""
 NUM_SCALED = 3
 """Rivals that are made of the small scale's best setting."""
 NUM_CONFIRMED = 3

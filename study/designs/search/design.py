@@ -12,8 +12,7 @@ import numpy as np
 
 from study.designs.base import Design
 from study.planning.plan import TrialKind
-from study.records.records import StageDecided
-from study.records.request import TrialRequest, numbered
+from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.domains import Choices
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec

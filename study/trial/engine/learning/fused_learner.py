@@ -37,9 +37,9 @@ from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.records.files import check_own
 from study.trial.engine.envs.wrappers import are_trainable
+from study.trial.engine.extensions import Extended, RewardScale, num_lanes_in_order, told_of
 from study.trial.engine.learning.batches import (
     Fragments,
-    RewardScale,
     gather_fragments,
     generalised_advantages,
     minibatch_indices,
@@ -84,7 +84,7 @@ def refusal(obstacle: str) -> TrialError:
     return TrialError(where="learner", rule="`fused` must be able to serve", got=obstacle, fix=fix)
 
 
-class FusedPPOLearner(PPOTorchLearner):
+class FusedPPOLearner(Extended, PPOTorchLearner):
     """RLlib's PPO learner, whose minibatches are one compiled program: `fused_program`.
 
     Weights and the optimizer's state stay in the module and its optimizer, so that checkpoints are those of RLlib's
@@ -136,21 +136,19 @@ class FusedPPOLearner(PPOTorchLearner):
         )
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", "rllib")
-        self._reward_scale = RewardScale(config.gamma) if getattr(config, "normalize_rewards", False) else None
+        if told_of(config, "normalize_rewards"):
+            self.reward_scale = RewardScale(config.gamma, num_lanes=num_lanes_in_order(config))
         self._generator = np.random.default_rng(config.seed)
 
-    def configure_optimizers_for_module(self, module_id: str, config: PPOConfig | None = None) -> None:
-        """Register RLlib's Adam, or A2C's RMSprop; RLlib controls the learning rate."""
+    @property
+    def _has_own_optimizer(self) -> bool:
         # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
-        if getattr(self.config, "optimizer", None) != "rmsprop":
-            super().configure_optimizers_for_module(module_id, config)
-            return
-        assert config is not None
-        parameters = self.get_parameters(self.module[module_id])
-        optimizer = torch.optim.RMSprop(parameters, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
-        self.register_optimizer(
-            module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
-        )
+        return getattr(self.config, "optimizer", None) == "rmsprop"
+
+    def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if self._has_own_optimizer:
+            return torch.optim.RMSprop(groups, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
+        return super()._optimizer(groups)
 
     def update(
         self,
@@ -210,16 +208,16 @@ class FusedPPOLearner(PPOTorchLearner):
     def _columns(self, fragments: Fragments) -> Any:
         """Return the train batch: `fused_program.Columns`."""
         config, steps = self.config, len(fragments.rewards)
-        if self._reward_scale is not None:
+        if self.reward_scale is not None:
             rewards = np.split(fragments.rewards, np.cumsum(fragments.lengths)[:-1])
-            scaled = self._reward_scale.scaled(fragments.episode_ids, rewards)
+            scaled = self.reward_scale.scaled(fragments.episode_ids, rewards)
             fragments = replace(fragments, rewards=np.concatenate(scaled))
         observations = np.asarray(fragments.observations, dtype=np.float32)
         outputs, predictions = self._forward(torch.from_numpy(observations))
         values = predictions.numpy().astype(np.float64)
         advantages, appended = generalised_advantages(fragments, values, gamma=config.gamma, lambda_=config.lambda_)
         targets = advantages + values[:steps]
-        if self._standardization != "none":
+        if self._standardization != "none" and not told_of(config, "minibatch_advantages"):
             rows = np.append(advantages, appended) if self._standardization == "rllib" else advantages
             advantages = (advantages - rows.mean()) / max(_MIN_STD, float(rows.std()))
         actions = np.asarray(fragments.actions).reshape(steps, -1)
@@ -229,8 +227,11 @@ class FusedPPOLearner(PPOTorchLearner):
             observations=observations[:steps],
             actions=actions.astype(np.float32),
             outputs=outputs[:steps].numpy(),
-            rest=np.stack([advantages, targets], axis=1).astype(np.float32),
+            rest=np.stack([advantages, targets, *self._old(values[:steps])], axis=1).astype(np.float32),
         )
+
+    def _old(self, values: Any) -> tuple[Any, ...]:
+        return (values,) if told_of(self.config, "vf_clip_range") else ()
 
     @torch.no_grad()
     def _forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,8 +248,10 @@ class FusedPPOLearner(PPOTorchLearner):
         config = self.config
         return self._program.Coefficients(
             lr=float(optimizer.param_groups[0]["lr"]),
+            vf_lr=float(optimizer.param_groups[-1]["lr"]),
             grad_clip=config.grad_clip or math.inf,
-            clip_param=config.clip_param,
+            clip_param=config.clip_param * self.clip_share,
+            vf_clip_range=told_of(config, "vf_clip_range") or math.inf,
             vf_clip_param=config.vf_clip_param,
             vf_loss_coeff=config.vf_loss_coeff,
             entropy_coeff=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
@@ -257,8 +260,8 @@ class FusedPPOLearner(PPOTorchLearner):
 
     def _architecture(self, optimizer: torch.optim.Optimizer, *, entropy: bool) -> Any:
         """Return where each tensor stands in the networks; the optimizer's order of the parameters is the program's."""
-        (group,) = optimizer.param_groups
-        position = {id(parameter): index for index, parameter in enumerate(group["params"])}
+        group, *of_value = optimizer.param_groups
+        position = {id(parameter): index for index, parameter in enumerate(_parameters(optimizer))}
         encoder, network = self._network.encoder, self._network
         shared, head = bool(getattr(encoder.config, "shared", False)), network.pi
         return self._program.Architecture(
@@ -271,6 +274,9 @@ class FusedPPOLearner(PPOTorchLearner):
             sizes=self._sizes,
             entropy=entropy,
             divergence=bool(self.config.use_kl_loss),
+            minibatch_advantages=bool(told_of(self.config, "minibatch_advantages")),
+            values_clipped=bool(told_of(self.config, "vf_clip_range")),
+            first_of_value=len(group["params"]) if of_value else None,
             optimizer=self._program.Optimizer(tuple(group.get("betas") or (group["alpha"],)), group["eps"]),
         )
 
@@ -339,8 +345,12 @@ def _averages(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     return ("exp_avg", "exp_avg_sq") if isinstance(optimizer, torch.optim.Adam) else ("square_avg",)
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _weights(program: Any, optimizer: torch.optim.Optimizer) -> Any:
-    parameters: list[Tensor] = optimizer.param_groups[0]["params"]
+    parameters = _parameters(optimizer)
     states = [optimizer.state.get(parameter) or {} for parameter in parameters]
     pairs = list(zip(states, parameters, strict=True))
     return program.Weights(
@@ -355,7 +365,7 @@ def _weights(program: Any, optimizer: torch.optim.Optimizer) -> Any:
 
 @torch.no_grad()
 def _put_back(new: Any, optimizer: torch.optim.Optimizer) -> None:
-    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+    for number, parameter in enumerate(_parameters(optimizer)):
         parameter.copy_(torch.from_numpy(np.array(new.parameters[number])))
         averages = zip(_averages(optimizer), new.averages, strict=True)
         state = {name: torch.from_numpy(np.array(values[number])) for name, values in averages}

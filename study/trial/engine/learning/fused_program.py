@@ -28,6 +28,8 @@ _SMALL_TENSOR = 2048
 """Numbers of a tensor that is not worth an operation of its own; of no influence on the result."""
 _SMALL_VARIANCE = 1e-6
 """RLlib's `SMALL_NUMBER`, in its explained variance."""
+_SMALL_DEVIATION = 1e-8
+"""What Stable-Baselines3 and CleanRL add to the deviation of a minibatch's advantages."""
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 ACTIVATIONS: dict[str, Any] = {"Tanh": jnp.tanh, "ReLU": jax.nn.relu, "SiLU": jax.nn.silu}
 """Name of the class in `torch.nn` -> the same function."""
@@ -73,6 +75,10 @@ class Architecture:
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
         divergence: Whether it has a term for the divergence from the old policy.
+        minibatch_advantages: Whether advantages are standardised in each minibatch.
+        values_clipped: Whether the value loss is the larger error of the value and of the one that moved a bounded way.
+        first_of_value: Position from which on tensors are the value function's alone, with a learning rate of their
+            own; None where all have one.
         optimizer: Adam or RMSprop.
     """
 
@@ -86,6 +92,9 @@ class Architecture:
     entropy: bool
     divergence: bool
     optimizer: Optimizer
+    minibatch_advantages: bool = False
+    values_clipped: bool = False
+    first_of_value: int | None = None
 
 
 class Coefficients(NamedTuple):
@@ -95,8 +104,10 @@ class Coefficients(NamedTuple):
     """
 
     lr: Array | float
+    vf_lr: Array | float
     grad_clip: Array | float
     clip_param: float
+    vf_clip_range: float
     vf_clip_param: float
     vf_loss_coeff: float
     entropy_coeff: float
@@ -107,7 +118,7 @@ class Columns(NamedTuple):
     """The train batch, single precision, shape (steps, …) each.
 
     `actions` of a categorical policy are positions among the outputs, `outputs` are the policy's before the update, and
-    `rest` is (advantage, value target).
+    `rest` is (advantage, value target), and the value before the update where `values_clipped`.
     """
 
     observations: Any
@@ -218,7 +229,7 @@ def _compiled(
         (loss, seen), gradients = gradient_of(before.parameters, rows_of(result.count), coefficients)
         norm = _norm(gradients)
         finite = jnp.isfinite(norm)
-        stepped = _stepped(architecture.optimizer, before, gradients, norm, coefficients)
+        stepped = _stepped(architecture, before, gradients, norm, coefficients)
         kept = jax.tree.map(partial(jnp.where, finite), stepped, before)
         return kept, Result(result.count + 1, result.skipped + ~finite, loss, norm, seen)
 
@@ -241,14 +252,20 @@ def _terms(
 
     What has no weight is reported only, and not computed before the last minibatch.
     """
-    advantages, targets = batch.rest
+    advantages, targets = batch.rest[:2]
+    if architecture.minibatch_advantages and len(advantages) > 1:
+        advantages = (advantages - advantages.mean()) / (jnp.std(advantages, ddof=1) + _SMALL_DEVIATION)
     ratio = jnp.exp(_log_prob(architecture, new, batch.actions) - batch.old_log_probs[0])
     clipped = jnp.clip(ratio, 1 - coefficients.clip_param, 1 + coefficients.clip_param)
-    errors = (values - targets) ** 2
+    errors = loss = (values - targets) ** 2
+    if architecture.values_clipped:
+        old = batch.rest[2]
+        near = old + jnp.clip(values - old, -coefficients.vf_clip_range, coefficients.vf_clip_range)
+        loss = jnp.maximum(errors, (near - targets) ** 2)
     # RLlib reports no divergence either where the loss has none.
     divergence = _divergence(architecture, batch.old, new) if architecture.divergence else jnp.zeros(())
     return {
-        "vf_loss": (coefficients.vf_loss_coeff, jnp.clip(errors, 0.0, coefficients.vf_clip_param)),
+        "vf_loss": (coefficients.vf_loss_coeff, jnp.clip(loss, 0.0, coefficients.vf_clip_param)),
         "policy_loss": (1.0, -jnp.minimum(advantages * ratio, advantages * clipped)),
         "entropy": (-coefficients.entropy_coeff if architecture.entropy else None, _entropy(architecture, new)),
         "mean_kl_loss": (coefficients.kl_coeff if architecture.divergence else None, divergence),
@@ -371,10 +388,12 @@ def _norm(gradients: Sequence[Array]) -> Array:
 
 
 def _stepped(
-    optimizer: Optimizer, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
+    architecture: Architecture, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
 ) -> Weights:
     """Take one step of the optimizer with the clipped gradients, as RLlib and PyTorch do."""
-    lr, limit, eps = coefficients.lr, coefficients.grad_clip, optimizer.eps
+    optimizer, limit = architecture.optimizer, coefficients.grad_clip
+    own = len(gradients) if architecture.first_of_value is None else architecture.first_of_value
+    rates, eps = [coefficients.lr] * own + [coefficients.vf_lr] * (len(gradients) - own), optimizer.eps
     scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
     clipped = [scale * gradient for gradient in gradients]
     squares = [gradient**2 for gradient in clipped]
@@ -385,10 +404,10 @@ def _stepped(
         for decay, means, values in zip(optimizer.decays, weights.averages, averaged, strict=True)
     )
     if len(optimizer.decays) == 1:
-        moves = [lr * g / (jnp.sqrt(v) + eps) for g, v in zip(clipped, averages[0], strict=True)]
+        moves = [lr * g / (jnp.sqrt(v) + eps) for lr, g, v in zip(rates, clipped, averages[0], strict=True)]
     else:
         first, second = optimizer.decays
-        rate, root = lr / (1 - first**steps), jnp.sqrt(1 - second**steps)
-        moves = [rate * m / (jnp.sqrt(v) / root + eps) for m, v in zip(*averages, strict=True)]
+        bias, root = 1 - first**steps, jnp.sqrt(1 - second**steps)
+        moves = [lr / bias * m / (jnp.sqrt(v) / root + eps) for lr, m, v in zip(rates, *averages, strict=True)]
     parameters = tuple(p - move for p, move in zip(weights.parameters, moves, strict=True))
     return Weights(parameters, averages, steps)

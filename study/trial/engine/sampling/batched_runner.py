@@ -11,6 +11,7 @@ stepped by one process or by many. Forward passes of different size round differ
 
 import copy
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -30,14 +32,16 @@ from ray.rllib.utils.metrics import (
     EPISODE_RETURN_MAX,
     EPISODE_RETURN_MEAN,
     EPISODE_RETURN_MIN,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
     SAMPLE_TIMER,
     WEIGHTS_SEQ_NO,
 )
 
-from study.ray_private import maker_of
+from study.ray_private import maker_of, pieces_to_module
 from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
 from study.trial.engine.envs.envpool_envs import EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes
+from study.trial.engine.extensions import NormalizedObservations, ObservationStatistics, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
@@ -91,8 +95,11 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
     with their first seeds and noise. A study restarts none, and evaluates by itself: of the arguments of RLlib's
     `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
-    connectors that need it).
+    connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
+
+    in_lane_order = True
+    """Whether episodes come lane by lane, each lane in time order, of equal shares of a batch."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -100,6 +107,12 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         """Episodes since RLlib's metrics were fetched."""
         self._reported: Ended = []
         """Those whose metrics were fetched last."""
+        self._statistics: ObservationStatistics | None = None
+        """By which observations are normalised."""
+        for piece in pieces_to_module(self) if self.env is not None else ():
+            if isinstance(piece, NormalizedObservations):
+                shape, runners = self._envs.observation_space.shape, {runner for runner, _ in self.lanes}
+                self._statistics = piece.statistics = ObservationStatistics(shape, num_runners=len(runners))
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -161,6 +174,20 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self._increase_sampled_metrics(env_steps, num_ended)
         return episodes
 
+    @property
+    def _lanes_per_runner(self) -> int:
+        return layout_of(self.config).num_envs_per_env_runner
+
+    def set_state(self, state: Any) -> None:
+        """Take a state; once an iteration, where no other process samples, merge what its own runners have seen.
+
+        RLlib then gives the local runner the count of steps alone: the only runner has nobody to be merged with.
+        """
+        super().set_state(state)
+        alone = NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
+        if self._statistics is not None and self.worker_index == 0 and alone:
+            self._statistics.set_state(self._statistics.merge([self._statistics.state()]))
+
     def _pull_weights(self) -> None:
         """Take newer weights where an asynchronous algorithm has put some, as RLlib's runner does."""
         if self._env_runner_state_server is not None:
@@ -200,9 +227,25 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         """What each lane saw last, (lanes, *shape)."""
         self._envs.reset(self._seen)
         _check_finite(self._seen[None])
+        if self._statistics is not None:
+            self._seen = self._normalized(self._seen)
         self._ongoing = [_Ongoing() for _ in range(self.num_envs)]
         self._ended = []
         self._needs_initial_reset = False
+
+    def _normalized(self, observations: Array, ends: Sequence[tuple[int, Array]] = ()) -> Array:
+        """Return what the first lanes saw, shape (lanes, *shape), as the policy sees it, after learning from it.
+
+        The last observations of episodes, which `ends` has with their lanes, are replaced in place and not learnt from.
+        """
+        assert self._statistics is not None
+        self._statistics.update_lanes(observations, num_lanes=self._lanes_per_runner)
+        mean, variance = self._statistics.moments_of_lanes(num_lanes=self._lanes_per_runner)
+        for lane, last in ends:
+            last[...] = scaled_by(last, mean[lane], variance[lane])
+        count = len(observations)
+        normalized: Array = scaled_by(observations, mean[:count], variance[:count])
+        return normalized
 
     def _step(self, fragment: Fragment, *, explore: bool) -> tuple[_Rows, _Ends]:
         """Step the lanes through a fragment."""
@@ -239,6 +282,8 @@ class BatchedEnvRunner(MeasuredEnvRunner):
                 terminated[row, :num],
                 truncated[row, :num],
             )
+            if self._statistics is not None:
+                observations[row + 1, :num] = self._normalized(observations[row + 1, :num], ended)
             for lane, last in ended:
                 ends[lane].append((row + 1, last))
         _check_finite(observations)

@@ -1,0 +1,532 @@
+"""PPO as its published implementations have it, by RLlib's places for extensions: connectors and a learner's subclass.
+
+`install` gives a configuration what its `learner_config_dict` asks for. Imports RLlib and nothing of this project: an
+exported script holds this text.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from gymnasium.wrappers.utils import RunningMeanStd
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+OF_LEARNER = (
+    "clip_end_fraction",
+    "normalize_rewards",
+    "orthogonal_init",
+    "adam_epsilon",
+    "vf_lr",
+    "minibatch_advantages",
+    "vf_clip_range",
+)
+OF_RUNNERS = ("normalize_observations",)
+_EPSILON, _LARGEST = 1e-8, 10.0
+"""Of normalised observations and rewards, as Stable-Baselines3's `VecNormalize` has them."""
+_FIRST_COUNT = 1e-4
+"""What a running mean of 0 and variance of 1 count for at the beginning, there as in Gymnasium."""
+_HIDDEN_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2), 0.01, 1.0
+"""Of orthogonal weights: Huang et al., "The 37 implementation details of PPO", ICLR blog track 2022, number 2."""
+_OLD_VALUES = "old_values"
+_STATE = "extensions"
+
+
+def told(config: Any) -> dict[str, Any]:
+    """Return what a configuration asks for of what is here."""
+    return {name: config.learner_config_dict[name] for name in (*OF_RUNNERS, *OF_LEARNER) if told_of(config, name)}
+
+
+def told_of(config: Any, name: str) -> Any:
+    """Return what a configuration says of one extension; None where it says nothing."""
+    return config.learner_config_dict.get(name)
+
+
+def install(config: Any) -> None:
+    """Put in the connectors and the learner that a complete configuration of PPO needs for what it asks for.
+
+    Raises:
+        ValueError: The configuration has a learner, connectors or agents that these do not go together with.
+    """
+    names = told(config)
+    if names and config.is_multi_agent:
+        raise ValueError(f"{', '.join(names)}: needs an environment of one agent")
+    if {*names} & {*OF_LEARNER} and not issubclass(config.learner_class, Extended):
+        if config.learner_class is not PPOTorchLearner:
+            raise ValueError(f"{', '.join(names)}: needs RLlib's own learner of PPO, got {config.learner_class}")
+        config.learners(learner_class=ExtendedPPOTorchLearner)
+    if "normalize_rewards" in names:
+        if config.num_learners > 1:
+            raise ValueError("normalize_rewards: needs one learner, which sees all rewards")
+        if issubclass(config.learner_class, ExtendedPPOTorchLearner):
+            if config._learner_connector is not None:
+                raise ValueError("normalize_rewards: the learner has connectors of its own")
+            scaled = functools.partial(ScaledRewards, gamma=config.gamma, num_lanes=num_lanes_in_order(config))
+            config.learners(learner_connector=scaled)
+    if "normalize_observations" in names:
+        if config._env_to_module_connector not in (None, normalized_observations):
+            raise ValueError("normalize_observations: the runners have connectors of their own")
+        config.env_runners(
+            env_to_module_connector=normalized_observations,
+            merge_env_runner_states="training_only",
+            broadcast_env_runner_states=True,
+        )
+
+
+# --- observations ----------------------------------------------------------------------------------------------------
+
+
+def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Return count, mean and variance of two sets of rows together; the first count is above 0.
+
+    Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+    """
+    (count, mean, variance), (more, other_mean, other_variance) = first, second
+    total, shift = count + more, other_mean - mean
+    squares = variance * count + other_variance * more + shift**2 * count * more / total
+    return total, mean + shift * more / total, squares / total
+
+
+class ObservationStatistics:
+    """Running mean and variance of the observations of one or several runners, each of which has seen its own.
+
+    All share what was merged last (`base`); each normalises by that and by what it has seen since (`added`). One runner
+    alone is Stable-Baselines3's `VecNormalize`.
+
+    Attributes:
+        base: Count, mean and variance, shapes (), (*shape,), (*shape,).
+        added: The same of each runner since then, shapes (runners,), (runners, *shape), (runners, *shape).
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
+        self.base: tuple[Any, Any, Any] = (_FIRST_COUNT, np.zeros(shape), np.ones(shape))
+        self._num_runners = num_runners
+        self._forget()
+
+    def _forget(self) -> None:
+        shape = (self._num_runners, *self.base[1].shape)
+        self.added = np.zeros(self._num_runners), np.zeros(shape), np.zeros(shape)
+
+    def update(self, rows: Any, *, first: int = 0) -> None:
+        """Learn from observations of some runners, shape (runners, lanes, *shape), beginning with runner `first`."""
+        own, each = slice(first, first + len(rows)), rows.shape[1]
+        new = np.float64(each), rows.mean(axis=1, dtype=np.float64), rows.var(axis=1, dtype=np.float64)
+        known = tuple(part[own] for part in self.added)
+        tail = (slice(None), *[None] * (rows.ndim - 2))
+        before = known[0][tail], known[1], known[2]
+        total = before[0] + new[0]
+        shift = new[1] - before[1]
+        squares = before[2] * before[0] + new[2] * each + shift**2 * before[0] * each / total
+        self.added[0][own] += each
+        self.added[1][own] += shift * each / total
+        self.added[2][own] = squares / total
+
+    def update_lanes(self, rows: Any, *, num_lanes: int) -> None:
+        """Learn from observations of the first lanes, shape (lanes, *shape), `num_lanes` of them for each runner."""
+        whole, rest = divmod(len(rows), num_lanes)
+        if whole:
+            self.update(rows[: whole * num_lanes].reshape(whole, num_lanes, *rows.shape[1:]))
+        if rest:
+            self.update(rows[None, whole * num_lanes :], first=whole)
+
+    def moments_of_lanes(self, *, num_lanes: int) -> tuple[Any, Any]:
+        """Return mean and variance by which each lane's observations are normalised, shape (lanes, *shape)."""
+        mean, variance = self.moments(slice(None))
+        return np.repeat(mean, num_lanes, axis=0), np.repeat(variance, num_lanes, axis=0)
+
+    def moments(self, runner: int | slice = 0) -> tuple[Any, Any]:
+        """Return mean and variance by which a runner normalises now."""
+        counts, means, variances = (part[runner] for part in self.added)
+        if isinstance(runner, slice):
+            counts = counts[(slice(None), *[None] * (means.ndim - 1))]
+        _, mean, variance = merged(self.base, (counts, means, variances))
+        return mean, variance
+
+    def normalized(self, rows: Any, runner: int = 0) -> Any:
+        """Return observations of one runner, shape (rows, *shape), in units of their deviation."""
+        return scaled_by(rows, *self.moments(runner))
+
+    def state(self) -> dict[str, Any]:
+        """Return what `set_state` takes."""
+        return {"base": list(self.base), "added": [each.copy() for each in self.added]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take a state of runners that are as many, or a merged one."""
+        count, mean, variance = state["base"]
+        self.base = float(count), np.asarray(mean), np.asarray(variance)
+        self._forget()
+        if "added" in state and len(state["added"][0]) == self._num_runners:
+            self.added = tuple(np.array(each) for each in state["added"])  # type: ignore[assignment]
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the state that adds what all runners have seen to the base; their order has no influence."""
+        seen = [each for state in states for each in zip(*state["added"], strict=True) if each[0] > 0]
+        seen.sort(key=lambda each: (float(each[0]), each[1].tobytes(), each[2].tobytes()))
+        total = self.base
+        for each in seen:
+            total = merged(total, each)
+        return {"base": list(total)}
+
+
+def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
+    """Return rows in units of the deviation, clipped, single precision."""
+    return np.clip((rows - mean) / np.sqrt(variance + _EPSILON), -_LARGEST, _LARGEST).astype(np.float32)
+
+
+class NormalizedObservations(ConnectorV2):
+    """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
+
+    Not RLlib's `MeanStdFilter`, which adds what a runner has seen before to the merged state once more. As there the
+    last observation of an episode that ends is normalised and not counted.
+    """
+
+    _update_stats = True
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """Return the space of what comes out."""
+        return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
+
+    @functools.cached_property
+    def statistics(self) -> ObservationStatistics:
+        """Those of this runner; a runner that stands for several replaces them."""
+        return ObservationStatistics(self.input_observation_space.shape)
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the last observation of each episode."""
+        rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
+        counted = rows[[not episode.is_done for episode in episodes]]
+        if self._update_stats and len(counted):
+            self.statistics.update(counted[None])
+        for episode, row in zip(episodes, self.statistics.normalized(rows), strict=True):
+            episode.set_observations(at_indices=-1, new_data=row)
+            episode.observation_space = self.observation_space
+        return batch
+
+    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return the statistics."""
+        return self.statistics.state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take the statistics."""
+        self.statistics.set_state(state)
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the merged statistics of all runners, which RLlib sends to each of them."""
+        return self.statistics.merge(states)
+
+    def reset_state(self) -> None:
+        """Begin anew."""
+        del self.statistics
+
+
+def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
+    """Return the connector: for `env_to_module_connector`."""
+    return NormalizedObservations()
+
+
+def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return mean and variance of the observations by the state of a pipeline of connectors; None where it has none."""
+    state = connectors.get(NormalizedObservations.__name__)
+    if state is None:
+        return None
+    statistics = ObservationStatistics(np.shape(state["base"][1]))
+    statistics.base = float(state["base"][0]), np.asarray(state["base"][1]), np.asarray(state["base"][2])
+    base = statistics.merge([state] if "added" in state else [])["base"]
+    return base[1], base[2]
+
+
+# --- rewards ---------------------------------------------------------------------------------------------------------
+
+
+class RewardScale:
+    """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
+
+    It belongs to the learner, which sees all of them. Where it knows which lane each reward is of, every reward is
+    divided by the deviation at its own step, as there; else by that at the end of the batch.
+    """
+
+    def __init__(self, gamma: float, *, num_lanes: int | None = None) -> None:
+        """Begin; `num_lanes`: episodes come lane by lane, of so many lanes with equal shares of a batch."""
+        self._gamma, self._num_lanes = gamma, num_lanes
+        self._returns = RunningMeanStd()
+        self._discounted: dict[str, float] = {}
+        """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
+
+    def scaled(self, episode_ids: Sequence[str], rewards: Sequence[Any]) -> list[Any]:
+        """Learn from the rewards of a batch, and return them scaled and clipped.
+
+        Args:
+            episode_ids: Of each piece of an episode; every episode that goes on has one in each batch.
+            rewards: Of each piece, shape (steps,), not empty; the pieces of an episode in time order.
+        """
+        from scipy.signal import lfilter  # half a second of every process that starts, and few studies need it
+
+        before, returns = self._discounted, []
+        now: dict[str, float] = {}
+        for name, piece in zip(episode_ids, rewards, strict=True):
+            start = self._gamma * now.get(name, before.get(name, 0.0))
+            discounted, _ = lfilter([1.0], [1.0, -self._gamma], piece, zi=[start])
+            now[name] = float(discounted[-1])
+            returns.append(discounted)
+        self._discounted = now
+        deviations = self._deviations(returns)
+        return [
+            np.clip(piece / deviation, -_LARGEST, _LARGEST)
+            for piece, deviation in zip(rewards, deviations, strict=True)
+        ]
+
+    def _deviations(self, returns: list[Any]) -> list[Any]:
+        """Return the deviation by which each reward is divided, of each piece."""
+        starts = None if self._num_lanes is None else _starts([len(piece) for piece in returns], self._num_lanes)
+        if starts is None:
+            self._returns.update(np.concatenate(returns))
+            return [np.sqrt(self._returns.var + _EPSILON)] * len(returns)
+        by_step: list[list[float]] = [[] for _ in range(max(map(sum, zip(starts, map(len, returns), strict=True))))]
+        for start, piece in zip(starts, returns, strict=True):
+            for step, value in enumerate(piece, start):
+                by_step[step].append(value)
+        found = []
+        for values in by_step:
+            self._returns.update(np.array(values))
+            found.append(np.sqrt(self._returns.var + _EPSILON))
+        deviations = np.array(found)
+        return [deviations[start : start + len(piece)] for start, piece in zip(starts, returns, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """Return what `set_state` takes."""
+        moments = [float(self._returns.mean), float(self._returns.var), float(self._returns.count)]
+        return {"returns": moments, "discounted": dict(self._discounted)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on as the scale that has this state."""
+        mean, variance, self._returns.count = state["returns"]
+        self._returns.mean, self._returns.var = np.float64(mean), np.float64(variance)
+        self._discounted = dict(state["discounted"])
+
+
+def _starts(lengths: Sequence[int], num_lanes: int) -> list[int] | None:
+    """Return at which step of its lane each piece begins; None where pieces do not fill lane after lane.
+
+    The first lanes have a step more than the others where a batch is no multiple of the lanes.
+    """
+    share, extra = divmod(sum(lengths), num_lanes)
+    ends = iter([share + 1] * extra + [share] * (num_lanes - extra))
+    found, at, end = [], 0, next(ends)
+    for length in lengths:
+        if at == end:
+            at, end = 0, next(ends)
+        found.append(at)
+        at += length
+        if at > end:
+            return None
+    return found
+
+
+def num_lanes_in_order(config: Any) -> int | None:
+    """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
+    if not getattr(config.env_runner_cls, "in_lane_order", False):
+        return None
+    layout = getattr(config, "lane_layout", None)
+    return int(layout.num_lanes if layout else max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
+
+
+class ScaledRewards(ConnectorV2):
+    """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
+
+    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
+        super().__init__(*spaces, **options)
+        self.scale = RewardScale(gamma, num_lanes=num_lanes)
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the rewards of the episodes, which the pieces behind this one read.
+
+        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
+        """
+        filled = [episode for episode in episodes if len(episode) > 1]
+        buffers = [episode.rewards for episode in filled]
+        rewards = [np.asarray(each.data[each.lookback :][:-1], np.float64) for each in buffers]
+        names = [episode.id_.rpartition("_")[0] for episode in filled]
+        for each, scaled in zip(buffers, self.scale.scaled(names, rewards), strict=True):
+            each.data = np.concatenate([each.data[: each.lookback], scaled, [0.0]])
+        return batch
+
+
+# --- the learner -----------------------------------------------------------------------------------------------------
+
+
+class Extended(Learner):
+    """What every learner with extensions has; goes before RLlib's, whose loss a subclass changes.
+
+    Attributes:
+        clip_share: Share of `clip_param` that holds in this iteration.
+        reward_scale: Of a learner that scales rewards by itself.
+    """
+
+    def build(self) -> None:
+        """Build as RLlib does."""
+        self.clip_share = 1.0
+        self.reward_scale: RewardScale | None = None
+        super().build()
+
+    def _make_module(self) -> Any:
+        """Return the module, with weights as told."""
+        module = super()._make_module()
+        if told_of(self.config, "orthogonal_init"):
+            for each in module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
+                orthogonal(module[each], seed=self.config.seed)
+        return module
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Register an optimizer; RLlib controls its learning rate, of each of its groups in proportion."""
+        rate, module = told_of(self.config, "vf_lr"), self.module[module_id]
+        if not (rate or told_of(self.config, "adam_epsilon") or self._has_own_optimizer):
+            super().configure_optimizers_for_module(module_id, config)
+            return
+        parameters = self.get_parameters(module)
+        groups: list[dict[str, Any]] = [{"params": parameters}]
+        if rate:
+            first = config.lr[0][1] if isinstance(config.lr, list) else config.lr
+            own = {id(each) for name, each in module.named_parameters() if name.startswith(("vf.", "encoder.critic_"))}
+            groups = [
+                {"params": [each for each in parameters if id(each) not in own]},
+                {"params": [each for each in parameters if id(each) in own], "share": rate / first},
+            ]
+        self.register_optimizer(
+            module_id=module_id, optimizer=self._optimizer(groups), params=parameters, lr_or_lr_schedule=config.lr
+        )
+
+    @property
+    def _has_own_optimizer(self) -> bool:
+        """Whether it is not Adam."""
+        return False
+
+    def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)
+
+    @staticmethod
+    def _set_optimizer_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = float(lr) * group["share"] if "share" in group else lr
+
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        """Let learning rate and clip range fall to what they are in the next iteration."""
+        super().after_gradient_based_update(timesteps=timesteps)
+        if falls := told_of(self.config, "clip_end_fraction"):
+            last, steps = falls
+            done = min(timesteps.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0) / steps, 1.0)
+            self.clip_share = 1.0 - (1.0 - last) * done
+
+    def in_use(self, module_id: str) -> dict[str, Any]:
+        """Return extension -> what it really is, of those that are not as RLlib has them."""
+        found = told(self.config)
+        groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
+        if isinstance(self.get_optimizers_for_module(module_id)[0][1], torch.optim.Adam):
+            found["adam_epsilon"] = groups[0]["eps"]
+        found.pop("vf_lr", None)
+        if len(groups) == 2:
+            found["vf_lr"] = float(groups[1]["lr"])
+        if "clip_end_fraction" in found:
+            found["clip_end_fraction"] = found["clip_end_fraction"][0]
+        return {**found, "normalize_rewards": int(self._scale is not None)}
+
+    @property
+    def _scale(self) -> RewardScale | None:
+        pieces = [each for each in self._learner_connector or () if isinstance(each, ScaledRewards)]
+        return pieces[0].scale if pieces else self.reward_scale
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **options: Any) -> dict[str, Any]:
+        """Return RLlib's state of a learner, with the clip range and the scale of rewards."""
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **options)
+        if told(self.config) and self._check_component(_STATE, components, not_components):
+            scale = self._scale
+            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.state()}
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take a state."""
+        super().set_state(state)
+        if (own := state.get(_STATE)) is not None:
+            self.clip_share = own["clip_share"]
+            if self._scale is not None and own["rewards"] is not None:
+                self._scale.set_state(own["rewards"])
+
+
+def orthogonal(module: Any, *, seed: int | None) -> None:
+    """Give a module of PPO orthogonal weights: gain sqrt(2), 0.01 in the policy's last layer, 1 in the value's."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    gains: dict[int, float] = {}
+    for head, gain in ((module.pi, _POLICY_GAIN), (getattr(module, "vf", None), _VALUE_GAIN)):
+        layers = [each for each in head.modules() if isinstance(each, torch.nn.Linear)] if head is not None else []
+        gains |= {id(each): gain for each in layers[-1:]}
+    for layer in module.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
+            torch.nn.init.orthogonal_(layer.weight, gains.get(id(layer), _HIDDEN_GAIN), generator)
+            if layer.bias is not None:
+                torch.nn.init.zeros_(layer.bias)
+
+
+class OldValues(ConnectorV2):
+    """Adds the values before the update, which RLlib leaves out; goes behind its advantages."""
+
+    @torch.no_grad()
+    def __call__(self, *, rl_module: Any, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Add a column to each module's batch."""
+        for module_id, columns in batch.items():
+            columns[_OLD_VALUES] = rl_module[module_id].compute_values(columns)
+        return batch
+
+
+class ExtendedPPOTorchLearner(Extended, PPOTorchLearner):
+    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers."""
+
+    def build(self) -> None:
+        """Build as RLlib does."""
+        super().build()
+        self._changed: dict[float, Any] = {}
+        if told_of(self.config, "vf_clip_range") and self._learner_connector is not None:
+            self._learner_connector.append(OldValues())
+
+    def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any:
+        """Return the loss of a minibatch."""
+        mask, reach = batch.get(Columns.LOSS_MASK), told_of(self.config, "vf_clip_range")
+        rows = slice(None) if mask is None else mask
+        if told_of(self.config, "minibatch_advantages"):
+            batch = {**batch}
+            advantages = batch[Postprocessing.ADVANTAGES]
+            own = advantages[rows]
+            if len(own) > 1:
+                batch[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / (own.std() + 1e-8)
+        loss = super().compute_loss_for_module(
+            module_id=module_id, config=self._config_now(config), batch=batch, fwd_out=fwd_out
+        )
+        if reach:
+            module = self.module[module_id].unwrapped()
+            values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))[rows]
+            targets, old = batch[Postprocessing.VALUE_TARGETS][rows], batch[_OLD_VALUES][rows]
+            near = old + torch.clamp(values - old, -reach, reach)
+            errors = torch.max((values - targets) ** 2, (near - targets) ** 2)
+            value_loss = torch.clamp(errors, 0, config.vf_clip_param).mean()
+            loss = loss + config.vf_loss_coeff * value_loss
+            self.metrics.log_value((module_id, "vf_loss"), value_loss, window=1)
+        return loss
+
+    def _config_now(self, config: Any) -> Any:
+        """Return the configuration that RLlib's loss is to see in this iteration."""
+        reach = told_of(self.config, "vf_clip_range")
+        if self.clip_share == 1 and not reach:
+            return config
+        if self.clip_share not in self._changed:
+            changed = config.copy(copy_frozen=False)
+            changed.clip_param = config.clip_param * self.clip_share
+            if reach:
+                changed.vf_loss_coeff = 0.0  # the value loss is added behind it
+            self._changed = {self.clip_share: changed}
+        return self._changed[self.clip_share]
