@@ -26,7 +26,7 @@ from typing import Any
 
 from study.errors import RecordError, TrackingError
 from study.harmless import mask_credentials, printable
-from study.machine.processes import set_back
+from study.machine.host import set_back
 from study.mirrors.follower import Mirror, Orders, follow
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
