@@ -13,7 +13,6 @@ _PLACE = r"(?:^|[,;\t\r\n]) {0,8}"
 """Where a spreadsheet takes up a new cell, whatever its locale separates cells by."""
 _BEGINNING = r"[=+\-@\uff0b\uff0d\uff1d\uff20]"
 _FORMULA = re.compile(rf"(^)('*(?=[\t\r]))|({_PLACE})('*{_BEGINNING})")
-_QUOTED_FORMULA = re.compile(rf"(^)'('*(?=[\t\r]))|({_PLACE})'('*{_BEGINNING})")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK = re.compile(r"\](?=[(\[:])")
 _URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
@@ -77,16 +76,8 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Return the text of a CSV cell, with an apostrophe before what a spreadsheet would compute; numbers stay.
-
-    `from_csv_cell` returns what was given.
-    """
+    """Return the text of a CSV cell, with an apostrophe before what a spreadsheet would compute; numbers stay."""
     return text if _is_number(text) else _FORMULA.sub(r"\1\3'\2\4", text)
-
-
-def from_csv_cell(text: str) -> str:
-    """Return what `csv_cell` was given."""
-    return text if _is_number(text) else _QUOTED_FORMULA.sub(r"\1\2\3\4", text)
 
 
 def markdown(text: str) -> str:

@@ -32,6 +32,13 @@ def own_signal_handlers() -> Iterator[None]:
         utils.set_sigterm_handler = before
 
 
+def without_usage_tags() -> None:
+    """Keep Tune from counting callbacks for its statistics, for which it imports MLflow, W&B and Comet: two seconds."""
+    from ray.air._internal import usage
+
+    usage.tag_callbacks = lambda callbacks: False
+
+
 @contextlib.contextmanager
 def authentication_as_in_environment() -> Iterator[None]:
     """Make Ray's core read its authentication variables again, at the beginning and at the end.

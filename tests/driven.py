@@ -11,8 +11,7 @@ from study.driver.conductor import Conductor
 from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
-from study.records.log import RecordLog
-from study.records.records import Record, StudyClosed, TrialEnded, TrialStarted, read_lines
+from study.records.records import Record, RecordLog, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster

@@ -25,10 +25,11 @@ from study.records.records import (
     Timing,
     TrialBuilt,
     TrialEnded,
+    TrialRequest,
+    digest_of,
     read_lines,
     written_line,
 )
-from study.records.request import TrialRequest, digest_of
 from study.space.parameters import Value
 from study.space.settings import resolve, spec_of
 from study.space.spec import StudySpec

@@ -5,7 +5,7 @@ from pathlib import Path
 from study.launch.job import Job
 from study.launch.schedulers import Launcher
 
-JOB = {"name": "s", "out": "/w/studies", "space": "/w/s.yaml", "workdir": "/w", "python": "python", "walltime_s": 7200}
+JOB = {"name": "s", "out": "/w/studies", "space": "/w/s.yaml", "workdir": "/w", "python": "python", "walltime": "2h"}
 
 
 def launcher(name, *scheduler_options, folder="/w/studies/s.launch", kind=None, environment=None, **fields):

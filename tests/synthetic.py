@@ -9,11 +9,11 @@ from study.mirrors.follower import sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.log import RecordLog
 from study.records.records import (
     Evaluation,
     Iteration,
     Record,
+    RecordLog,
     StudyClosed,
     StudyOpened,
     TrialBuilt,

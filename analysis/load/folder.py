@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.load.frames import Session, Trials, iterations_frame
 from analysis.load.study_data import Kind, StudyData
 from study.errors import AnalysisError, SpaceError
-from study.records.folder import StudyFolder, StudyIdentity, cut_records, meant_by
+from study.records.derived import cut_records
+from study.records.folder import StudyFolder, StudyIdentity, meant_by
 from study.records.lock import at_work
 from study.text import count
 
@@ -38,7 +39,7 @@ def from_folder(path: str | Path) -> StudyData:
             where=str(path),
             rule="must be the folder of a study",
             got="none (study.json is missing)",
-            fix=meant_by(folder.path) or f"Give for instance studies/quickstart, or {mlflow}.",
+            fix=f"{meant_by(folder.path).rstrip('.')}, or {mlflow}.",
         )
     identity, problems = folder.identity(), list[str]()
     try:
@@ -146,11 +147,6 @@ def _problems(runs: pd.DataFrame, trials: Trials, results: str) -> Iterator[str]
     """Yield what is missing, unfinished or odd in a study folder, and what can still be shown."""
     ledger, counts = trials.ledger, trials.ledger.counts()
     begun, planned = len(runs), max(ledger.num_trials, len(runs))
-    if trials.torn_bytes:
-        yield (
-            f"The last line of {results} is cut ({trials.torn_bytes} bytes): it was being written, or its writer was "
-            f"killed. The {trials.num_lines:,} lines before it are whole and are shown."
-        )
     if ledger.closed is None:
         yield (
             f"The study is still running, or its driver was killed: {begun} of {planned} trials have started, "

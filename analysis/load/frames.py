@@ -31,7 +31,6 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
     read_lines,
-    torn_bytes,
 )
 from study.space.parameters import PARAMETERS
 from study.space.sections import LEARNERS
@@ -144,7 +143,6 @@ class Trials:
         ledger: State of the trials.
         sessions: Work of each driver.
         num_lines: Complete lines.
-        torn_bytes: Bytes of a last line that is not complete.
         rows: The trials, in the order of the plan.
     """
 
@@ -155,7 +153,7 @@ class Trials:
             RecordError: They cannot be trusted.
         """
         self._identity, self._path = identity, path
-        self.ledger, self.sessions, self.num_lines, self._end = Ledger(), list[Session](), 0, 0
+        self.ledger, self.sessions, self.num_lines = Ledger(), list[Session](), 0
         self._evaluations = _Rows(path, EVALUATION_COLUMNS)
         self._built: dict[int, dict[str, Any]] = {}
         """Trial -> what analysis keeps of its `TrialBuilt` record."""
@@ -164,13 +162,12 @@ class Trials:
         self._parts: dict[str, str] = {}
         """One copy of each text."""
         fold_lines(self._of_latest_attempts(read_lines(path)), path, self.ledger)
-        self.torn_bytes = torn_bytes(path, self._end)
         self.rows = [self.ledger.rows[number] for number in sorted(self.ledger.rows)]
 
     def _of_latest_attempts(self, lines: Iterator[Line]) -> Iterator[Line]:
         """Yield the lines but for those of an attempt that another one has replaced."""
         for line in lines:
-            self.num_lines, self._end = line.seq + 1, line.end
+            self.num_lines = line.seq + 1
             record = line.record
             if isinstance(record, (Iteration, TrialBuilt, Evaluation, TrialEnded)):
                 row = self.ledger.rows.get(record.trial)

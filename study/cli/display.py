@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from analysis.cautions import cautions
-from analysis.status import time_left
+from analysis.status import cautions, time_left
 from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
@@ -92,8 +91,7 @@ def _basis_of(plan: Plan) -> str:
     if speeds is not None:
         episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
         step = f"{speeds.step_s * 1e3:.2g} ms a step{episodes}"
-        rate = f", {1 / speeds.product_s:.1e} products a second of its network's size" if speeds.product_s else ""
-        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}){rate} and {basis}"
+        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}) and {basis}"
     return f"Times are guesses, good to a factor of three, from {basis}."
 
 
@@ -118,6 +116,8 @@ class PlainDisplay:
         self._seen: dict[int, tuple[int, str]] = {}
         """Trial -> its attempt and status, as they were last told."""
         self._last = 0.0
+        self.said: Answer | str | None = None
+        """What the study says, or why that is not known; None before its end."""
 
     def note(self, text: str) -> None:
         """Print one line, if it can be: a study does not end because its log is full."""
@@ -150,6 +150,11 @@ class PlainDisplay:
         if time.monotonic() - self._last > self.INTERVAL_S:
             self._last = time.monotonic()
             self.note(f"{now} {headline(self._conductor)}")
+
+    def answer(self, folder: Path) -> str:
+        """Return what the study says as Markdown, and keep it in `said`."""
+        self.said = answer_of(folder)
+        return "" if isinstance(self.said, str) else self.said.to_markdown()
 
 
 class LiveDisplay(PlainDisplay):

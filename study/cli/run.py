@@ -122,7 +122,7 @@ def run(
         with with_lines(source, set_):
             _print_plan(terminal(error=config is not None), spec, address, name, source)
         return
-    from study.cli.display import answer_of, make_display, print_end
+    from study.cli.display import make_display, print_end
     from study.driver.opening import RunOptions
     from study.driver.run import run_study
     from study.driver.signals import leave
@@ -155,19 +155,9 @@ def run(
         then = f"Resume with: {resume_line}" if (out / name).exists() else "Nothing was begun: start it again."
         say(terminal(error=True), f"Ended before the first trial. {then}")
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    if result.closed.reason == "stopped":  # a signal gives ten seconds, too few for an answer
-        print_end(console, result, resume_line)
+    print_end(console, result, resume_line, display.said)
+    if result.closed.reason == "stopped":
         leave(result.exit_code)
-    with display.busy("Working out the answer"):
-        answer = answer_of(result.folder.path)
-    print_end(console, result, resume_line, answer)
-    if not isinstance(answer, str):
-        from study.cli.sync import show_answer
-        from study.mirrors.mlflow_mirror import MlflowMirror
-
-        arrived = all(report.drained for report in result.mirrors if report.name == MlflowMirror.name)
-        if arrived and (problem := show_answer(result.folder, result.identity.tracking_uri, answer)):
-            say(console, problem)
     raise typer.Exit(result.exit_code)
 
 
@@ -199,11 +189,11 @@ def _source(
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.adopted.loading import adopted_by
     from study.cli.display import print_plan
-    from study.designs.registry import make_plan, private_shape
-    from study.driver.opening import measured
+    from study.designs.registry import design_of, make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
-    from study.trial.engine.envs.probing import probe_study
+    from study.trial.engine.envs.probing import probe_study, speeds_of
+    from study.trial.settling import check_overrides
 
     spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
     if (joined := resolve_address(address)) is None:
@@ -212,10 +202,10 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
         with joined_ray(joined) as shape:
             pass
     if spec.rllib and spaces is not None:  # only then is RLlib imported
-        from study.driver.run import check_overrides
-
-        check_overrides(spec, spaces, shape)
-    plan = make_plan(spec, replace(shape, speeds=measured(spec, adopted_by(spec))))
+        check_overrides(spec, spaces, shape, design_of(spec).requests(spec))
+    adopted = adopted_by(spec)
+    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
+    plan = make_plan(spec, replace(shape, speeds=speeds))
     print_plan(console, plan, spec, name=name)
     for remark in remarks(spec, plan):
         say(console, remark)

@@ -5,26 +5,22 @@ One place that is away does not keep the others from their part. Imports no engi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from study.cli.display import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
-from study.harmless import one_line
 from study.mirrors.follower import Mirror
 from study.mirrors.follower import sync as catch_up
-from study.mirrors.mlflow_mirror import MlflowMirror, publish_answer
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.options import Study, command_app, examples
 from study.records.files import check_own
 from study.records.folder import StudyFolder, check_files
-
-if TYPE_CHECKING:
-    from analysis.answers import Answer
 
 app = command_app()
 
@@ -62,7 +58,7 @@ def pack(
 ) -> None:
     """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
     from study.designs.holdup.certificate import write_certificate
-    from study.records.packing import pack as pack_study
+    from study.records.derived import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target)
@@ -109,25 +105,14 @@ def sync_study(
         if address is None:
             continue
         try:
-            sent, trials = catch_up(kind(folder, kind.check(address)))
+            mirror = kind(folder, kind.check(address))
+            if kind is MlflowMirror:
+                answer = answer_of(folder.path)
+                mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
+            sent, trials = catch_up(mirror)
             yield f"{kind.name} is up to date: {sent} records sent, {trials} trials there."
-            if kind is MlflowMirror and (problem := show_answer(folder, address)):
-                yield problem
         except StudyError as error:
             failed.append(error)
     yield from map(str, failed[1:])
     if failed:
         raise failed[0]
-
-
-def show_answer(folder: StudyFolder, tracking_uri: str, answer: "Answer | str | None" = None) -> str:
-    """Show what a study says on the page of its run in MLflow; return why that failed, as a sentence, else nothing."""
-    identity, answer = folder.identity(), answer or answer_of(folder.path)
-    if isinstance(answer, str):
-        return answer
-    try:
-        markdown = answer.to_markdown()
-        publish_answer(markdown, tracking_uri=tracking_uri, name=identity.name, study_id=identity.study_id)
-    except Exception as error:  # noqa: BLE001 (the study went well, whatever becomes of its answer)
-        return f"MLflow does not show the answer: {one_line(str(error))}"
-    return ""

@@ -14,8 +14,7 @@ from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, TrialKind, TrialNeeds, check_objective, hours_of
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Record, StageDecided, TrialStarted
-from study.records.request import TrialRequest
+from study.records.records import Record, StageDecided, TrialRequest, TrialStarted
 from study.space.spec import StudySpec
 from study.text import count
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from study.records.records import TrialStarted
-from study.records.request import TrialRequest, digest_of
+from study.records.records import TrialRequest, TrialStarted, digest_of
 from study.space.parameters import SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.settings import rounded, runnable

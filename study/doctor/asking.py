@@ -1,4 +1,4 @@
-"""What the doctor looks at: this machine, or every node of a live Ray, asked once. Imports Ray inside functions.
+"""What the doctor looks at: this machine, or every node of a live Ray, asked once.
 
 Memory is in MB (2**20 bytes). None stands for "the system does not tell".
 """
@@ -10,9 +10,9 @@ import os
 import platform
 import re
 import shutil
-import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,11 @@ import psutil
 
 from study.designs.registry import private_shape
 from study.errors import ClusterError, SpaceError, StudyError
-from study.machine.cluster import joined_ray, resolve_address
-from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, num_cores, usable_cpus
+from study.machine.cluster import ask_nodes, joined_ray, resolve_address
+from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, open_ports, this_node, usable_cpus
 from study.machine.jobs import granted_cpus
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
-from study.machine.processes import open_ports
-from study.machine.shape import LOCAL, ClusterShape, NodeShape
+from study.machine.shape import ClusterShape, NodeShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
 from study.space.sections import EnvironmentSpec
@@ -43,45 +42,28 @@ PROJECT = "this project"
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """What one node says of itself."""
 
-    address: str = LOCAL
-    num_cpus: int
-    """CPUs that Ray hands out there, or that a private Ray would."""
-    num_gpus: float = 0
+    shape: NodeShape
+    """As a plan needs it."""
     boot_id: str
     versions: dict[str, str]
     """Of every distribution, by its normalised name; of Python; a digest of this project's modules."""
     cores: list[str]
     """Physical cores of the affinity, each by the list of its hyper-threads."""
-    num_cores: int
-    """Cores that a study can use."""
     given: tuple[int, str] | None
     """Logical CPUs that this user has of the machine's, and what says so; None where it is all of them."""
-    memory_mb: tuple[int, int]
-    """All and available."""
+    available_mb: int
     shm_free_mb: int
     token_mode: str | None
     """`RAY_AUTH_MODE`."""
-    has_token: bool
     readable_token: str
     """File with Ray's token that others may read; empty: there is none."""
     threads_variable: str | None
     """`OMP_NUM_THREADS`."""
-    niceness: int
     open_ports: list[str]
     """Where Ray's servers listen beyond loopback."""
     load: NodeLoad | None
     why_no_environment: str = ""
     """Why the space's environment cannot be made there; empty when it can, or there is no space."""
-
-    def shape(self) -> NodeShape:
-        """Return the node as a plan needs it."""
-        return NodeShape(
-            address=self.address,
-            num_cpus=self.num_cpus,
-            physical_cpus=self.num_cores,
-            memory_mb=self.memory_mb[0],
-            num_gpus=self.num_gpus,
-        )
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +93,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     def shape(self) -> ClusterShape:
         """Return the cluster as a plan needs it."""
-        return ClusterShape(nodes=tuple(node.shape() for node in self.nodes))
+        return ClusterShape(nodes=tuple(node.shape for node in self.nodes))
 
 
 def find_surroundings(
@@ -142,7 +124,7 @@ def find_surroundings(
         here = msgspec.structs.replace(here, load=_load(SAMPLE_S))
     if spec is not None:
         with contextlib.suppress(StudyError):  # the plan's own check says that
-            here = msgspec.structs.replace(here, num_cpus=private_shape(spec).num_cpus)
+            here = msgspec.structs.replace(here, shape=private_shape(spec).nodes[0])
     uri = asked_uri(tracking_uri) or DEFAULT_TRACKING_URI
     return Surroundings(here=here, tracking_uri=uri, out=out, spec=spec, **cluster)
 
@@ -156,34 +138,16 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str,
     modules = () if environment is None else own_modules(environment)
     with joined_ray(address, runtime_env=runtime_env(modules), asks_nodes=False):
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        ask = ray.remote(num_cpus=0, max_retries=0)(read_node)
         session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
-        table = ray.nodes()
-        asked: dict[Any, tuple[str, dict[str, Any]]] = {}
-        for node in table:
-            if node["Alive"]:
-                place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                question = ask.options(scheduling_strategy=place).remote(
-                    sample_s=SAMPLE_S, session=session, asking=me, environment=environment
-                )
-                at, taken = node["NodeManagerAddress"], [name for name, _ in asked.values()]
-                again = sum(name.partition("#")[0] == at for name in taken)
-                asked[question] = f"{at}#{again + 1}" if again else at, node["Resources"]
-        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S)
+        asked = {"sample_s": SAMPLE_S, "session": session, "asking": me, "environment": environment}
         nodes, silent = [], {}
-        for question, (name, resources) in asked.items():
-            if question not in ready:
-                silent[name] = f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
-                ray.cancel(question, force=True)
-                continue
-            try:
-                given = {"num_cpus": int(resources.get("CPU", 0)), "num_gpus": resources.get("GPU", 0)}
-                nodes.append(msgspec.structs.replace(ray.get(question), address=name, **given))
-            except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                silent[name] = (lines[-1] if lines else type(error).__name__)[:200]
+        for shape, node in ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, **asked):
+            if isinstance(node, str):
+                silent[shape["address"]] = node
+            else:
+                nodes.append(msgspec.structs.replace(node, shape=replace(node.shape, **shape)))
+        table = ray.nodes()
         lives = {node["NodeManagerAddress"] for node in table if node["Alive"]}
         return {
             "address": address,
@@ -192,9 +156,6 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str,
             "dead": tuple(sorted({node["NodeManagerAddress"] for node in table} - lives)),
             "num_free_cpus": ray.available_resources().get("CPU", 0),
         }
-
-
-# --- on a node -------------------------------------------------------------------------------------------------------
 
 
 def read_node(
@@ -214,22 +175,18 @@ def read_node(
     """
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
-    cores = num_cores()
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return Node(
-        num_cpus=cores,
+        shape=this_node(),
         boot_id=boot_id(),
         versions=_versions(),
         cores=cores_of(usable_cpus()),
-        num_cores=cores,
         given=_given_cpus(),
-        memory_mb=memory_mb(),
+        available_mb=memory_mb()[1],
         shm_free_mb=shutil.disk_usage("/dev/shm").free // 2**20 if Path("/dev/shm").is_dir() else 0,
         token_mode=os.environ.get("RAY_AUTH_MODE"),
-        has_token=token.is_file(),
         readable_token=str(token) if _others_may_read(token) else "",
         threads_variable=variables.get("OMP_NUM_THREADS"),
-        niceness=os.getpriority(os.PRIO_PROCESS, 0),
         open_ports=open_ports(session) if session else [],
         load=_load(sample_s, session, asking) if sample_s else None,
         why_no_environment="" if environment is None else _why_no_environment(environment),
@@ -238,8 +195,7 @@ def read_node(
 
 def _given_cpus() -> tuple[int, str] | None:
     """Return the fewest CPUs that the kernel and the batch system give us, where it is not the whole machine."""
-    allowed, quota, name = len(usable_cpus()), cpu_quota(), socket.gethostname()
-    granted, variable = granted_cpus((name, name.partition(".")[0]))
+    allowed, quota, (granted, variable) = len(usable_cpus()), cpu_quota(), granted_cpus()
     limits = [(allowed, "the affinity (cpuset)")]
     limits += [] if quota is None else [(max(int(quota), 1), "the quota of a control group")]
     limits += [] if granted is None else [(granted, variable)]

@@ -3,20 +3,15 @@
 A check that crashes or hangs becomes a finding that says so.
 """
 
-import fcntl
 import os
 import shlex
 import socket
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
@@ -26,7 +21,6 @@ from study.machine.host import mount_of
 from study.machine.jobs import current_job
 from study.machine.shape import LOCAL
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
-from study.planning.needs import execution_of, memory_mb
 from study.text import count, gigabytes, listed
 from study.trial.deadline import within
 
@@ -37,8 +31,6 @@ TIMEOUT_S = 60.0
 """How long one check may take: a network file system that is away never answers."""
 MAX_NAMES = 4
 """Nodes, or other things, that one finding names."""
-MAX_GROUPS = 3
-"""Different things that one finding says of nodes."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -58,17 +50,14 @@ TOKEN_HELP = "export RAY_AUTH_MODE=token for every `ray start` and for the study
 def check_ray(around: Surroundings) -> Iterator[Finding]:
     """Whether Ray takes us, every node answers, nobody holds its CPUs, and nobody else may run code in it."""
     if around.refusal is not None:
-        fix = around.refusal.fix
-        if around.here.token_mode is None and around.here.has_token:
-            fix += f" A token exists here, so that Ray's head may ask for it: {TOKEN_HELP}."
-        fix += " All further checks are about this machine alone."
+        fix = f"{around.refusal.fix} All further checks are about this machine alone."
         yield Finding("fail", _problem(around.refusal), fix.strip())
     elif not around.address:
         yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
     else:
-        total = sum(node.num_cpus for node in around.joined)
+        total = around.shape().num_cpus
         if around.silent:
-            said = "; ".join(f"{address}: {why}" for address, why in list(around.silent.items())[:MAX_GROUPS])
+            said = some([f"{address}: {why}" for address, why in around.silent.items()])
             found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
             fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
             yield Finding("fail", found, fix)
@@ -89,7 +78,7 @@ def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
     if file := node.readable_token:
         fix = f"Run `chmod 600 {shlex.quote(file)}`; make a new token (`ray get-auth-token --generate`)."
         yield Finding("fail", f"others may read {file}, and with it run code in your Ray", fix)
-    elif node.address != LOCAL and node.token_mode != mine:
+    elif node.shape.address != LOCAL and node.token_mode != mine:
         found = f"RAY_AUTH_MODE is {node.token_mode or 'not set'}, and {mine or 'not set'} for the driver"
         yield Finding("warn", found, "Set it to the same value everywhere: a node with another one is refused.")
     elif node.token_mode != "token" and node.open_ports:
@@ -99,32 +88,12 @@ def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 # --- packages --------------------------------------------------------------------------------------------------------
 
-DISTRIBUTION = "runner-scaling-study"
 RESULTS = (PROJECT, "python", "ray", "torch", "numpy", "gymnasium", "optuna", "mlflow", "scipy", "envpool", "ale-py")
 """Packages whose version changes results, or that refuse to work with another one."""
 
 
-def check_packages(around: Surroundings) -> Iterator[Finding]:
-    """Whether the packages here are those that this project was tested with, and the same on every node."""
-    fix = "Type `pip install -e .` in the checkout: it brings what it was tested with."
-    try:
-        wanted = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
-    except metadata.PackageNotFoundError:
-        wanted = []
-        yield Finding("warn", f"{DISTRIBUTION} runs from its sources and is not installed", fix)
-    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    broken = []
-    for each in needed:
-        version = around.here.versions.get(canonicalize_name(each.name))
-        if version is None or not each.specifier.contains(version, prereleases=True):
-            broken.append(f"{each.name} {version or 'missing'} instead of {each.specifier or 'any'}")
-    if broken:
-        yield Finding("fail", some(broken), fix)
-    yield Finding("ok", f"all {len(needed)} requirements are met")
-    yield from _on_every_node(around, _same_as_driver)
-
-
-def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
+def packages_of(node: Node, around: Surroundings) -> Iterator[Finding]:
+    """Whether a node has the packages of the driver; whether these fit together, `pip check` says."""
     here, there = around.here.versions, node.versions
     others = {name for name in {*here, *there} if here.get(name) != there.get(name)}
     if others:
@@ -133,6 +102,7 @@ def _same_as_driver(node: Node, around: Surroundings) -> Iterator[Finding]:
         found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in names])
         fix = "Install the same everywhere: this commit, this Python, and `pip install -r` what `pip freeze` says here."
         yield Finding("fail" if first else "warn", found, fix)
+    yield Finding("ok", f"{len(here)} packages, the same everywhere")
 
 
 # --- CPUs, memory, other work ----------------------------------------------------------------------------------------
@@ -156,49 +126,44 @@ def check_cpus(around: Surroundings) -> Iterator[Finding]:
     for node in around.nodes:
         by_machine[node.boot_id].append(node)
     for together in by_machine.values():
-        taken, cores = sum(node.num_cpus for node in together), {core for node in together for core in node.cores}
+        taken, cores = sum(node.shape.num_cpus for node in together), {core for node in together for core in node.cores}
         if len(together) > 1 and taken > len(cores):
-            names = some([node.address for node in together])
+            names = some([node.shape.address for node in together])
             found = f"{names} are one machine: together they hand out {taken} CPUs for {count(len(cores), 'core')}"
             fix = "Start one raylet per machine, or give each its share with --num-cpus. Timings mean nothing here."
             yield Finding("warn", found, fix)
 
 
 def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
-    private, cores = node.address == LOCAL, node.num_cores
+    private, cores = node.shape.address == LOCAL, node.shape.physical_cpus
     # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
-    taken = min(node.num_cpus, cores) if private else node.num_cpus
+    taken = min(node.shape.num_cpus, cores) if private else node.shape.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
     given, why = node.given or (taken, "")
-    share = min(given, cores)
+    fix = f"Start Ray there with --num-cpus={min(given, cores)}."
     if taken > given:
-        bind = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`), or join a Ray started"
-        fix = f"{bind if private else 'Start Ray there'} with --num-cpus={share}."
+        fix = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`)." if private else fix
         yield Finding("fail", f"{what}, {given} were allocated here by {why}", fix)
     elif taken > cores:
-        found = f"{what} for {count(cores, 'core')}: trials would share them, and their timings say so"
-        yield Finding("warn", found, f"For timings that count, start Ray there with --num-cpus={share}.")
+        yield Finding(
+            "warn", f"{what} for {count(cores, 'core')}: trials would share them, and their times say so", fix
+        )
     if (threads := node.threads_variable) not in (None, "1"):
         found = f"OMP_NUM_THREADS={threads}: processes that reserve one CPU may start {threads} threads each"
         yield Finding("warn", found, "Unset it where Ray is started.")
-    if node.niceness > 0:
-        found = f"trials run at nice {node.niceness}: every other process goes before them"
+    if node.shape.niceness > 0:
+        found = f"trials run at nice {node.shape.niceness}: every other process goes before them"
         fix = "Start the study without `nice`." if private else "Set RAY_worker_niceness=0 for `ray start` there."
         yield Finding("warn", found, fix)
     yield Finding("ok", f"{what} of {count(cores, 'core')} that this user may use")
 
 
 def memory_of(node: Node, around: Surroundings) -> Iterator[Finding]:
-    """Whether the runners that fit by CPUs fit by memory too."""
-    (total, available), spec = node.memory_mb, around.spec
-    need, whose = node.num_cpus * RUNNER_MB, "if every CPU gets a runner"
-    if spec is not None:
-        shape, whose = around.shape(), "for the largest trial"
-        need = max(memory_mb(spec, scale, execution_of(spec, scale, shape)) for scale in spec.scales)
-        if len(shape.nodes) > 1:  # at most what so many CPUs can hold of it
-            share = spec.resources.memory_main_mb + node.num_cpus * spec.resources.memory_per_env_runner_mb
-            need = min(need, share)
-    found = f"{gigabytes(need)} needed {whose}, {gigabytes(available)} of {gigabytes(total)} available"
+    """Whether the runners that fit by CPUs fit by memory too. That a space's trials do is said by the plan."""
+    total, available, need = node.shape.memory_mb, node.available_mb, node.shape.num_cpus * RUNNER_MB
+    found = (
+        f"{gigabytes(need)} needed if every CPU gets a runner, {gigabytes(available)} of {gigabytes(total)} available"
+    )
     if need > MEMORY_LIMIT * total:
         fix = "Use fewer CPUs per node (--num-cpus) or smaller scales: Ray would kill the runners."
         yield Finding("fail", found, fix)
@@ -212,7 +177,7 @@ def memory_of(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 def other_work_on(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether anything but a study takes CPU time: foreign processes, or a hypervisor."""
-    load, cores = node.load, node.num_cores
+    load, cores = node.load, node.shape.physical_cpus
     if load is None:
         found = "the system's clocks (/proc/stat) are not those of the CPUs: other work cannot be seen"
         yield Finding("warn", found, "Look at the load on the host of this container.")
@@ -232,21 +197,14 @@ def other_work_on(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
 """Free space: records, checkpoints and the database of a small study, and of a large one."""
-TRIED_BYTES = 256 * 1024
 
 
 def check_storage(around: Surroundings) -> Iterator[Finding]:
-    """Whether a study's folder can be made, written and locked, outlives a job, and has room.
-
-    On network file systems the permissions do not tell, and a quota shows only in a write: one is tried, in a hidden
-    folder that is removed at once.
-    """
+    """Whether a study's folder can be made, outlives a job, and has room."""
     place = _nearest(around.out)
     where = str(place) if place == around.out.absolute() else f"{place} (where {around.out} would be made)"
-    try:
-        _try(place)
-    except OSError as error:
-        found = f"{where} cannot be written: {error.strerror}"
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        found = f"{where} is no folder that can be written"
         yield Finding("fail", found, "Choose another folder with --out, or repair this one.")
         return
     mount, job = mount_of(place), current_job()
@@ -258,12 +216,11 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
     status = os.statvfs(place)
     free_mb = status.f_bavail * status.f_frsize // 2**20
     found = f"{gigabytes(free_mb)} are free for {place}"
-    if free_mb < LITTLE_MB or (status.f_files and not status.f_favail):
-        without = "" if free_mb < LITTLE_MB else ", and no more files can be made"
-        yield Finding("fail", found + without, "Free some space: a study whose records cannot be written stops.")
+    if free_mb < LITTLE_MB:
+        yield Finding("fail", found, "Free some space: a study whose records cannot be written stops.")
     elif free_mb < ENOUGH_MB:
         yield Finding("warn", found, "Free some space, or choose another --out.")
-    yield Finding("ok", f"{where} can be written and locked; {found}")
+    yield Finding("ok", f"{where} can be written; {found}")
 
 
 def _nearest(folder: Path) -> Path:
@@ -272,26 +229,6 @@ def _nearest(folder: Path) -> Path:
     while not os.path.exists(place):  # noqa: PTH110 (Path's own raises where a folder above is closed)
         place = place.parent
     return place
-
-
-def _try(place: Path) -> None:
-    """Write a file below a folder and lock it as a study's driver does, and remove both.
-
-    Raises:
-        OSError: That cannot be done. Some network file systems cannot lock, or do nothing.
-    """
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place, ignore_cleanup_errors=True) as tried:
-        file = Path(tried) / "file"
-        with file.open("wb") as mine, file.open("rb") as another:
-            mine.write(os.urandom(TRIED_BYTES))
-            mine.flush()
-            os.fsync(mine.fileno())
-            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-    raise OSError(0, "locks do not lock there, so that two drivers could corrupt one study")
 
 
 def check_mlflow(around: Surroundings) -> Iterator[Finding]:
@@ -314,22 +251,14 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
         return
     yield from _on_every_node(around, _environment)
     needs = make_plan(around.spec, around.shape()).kinds  # errors are the finding
-    largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
-    worth: defaultdict[str, set[int]] = defaultdict(set)
-    for each in needs:
-        worth[each.label.timing].add(each.num_env_runners)
-    times = "; ".join(
-        f"{timing} at {listed(sorted(runners))} {'runner' if runners == {1} else 'runners'}"
-        for timing, runners in sorted(worth.items(), key=lambda each: min(each[1]))
-    )
-    found = (
-        f"its largest trial fits with {count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)} "
-        f"({count(largest.num_env_runners, 'runner')}, {largest.execution}). Times will be {times}"
-    )
-    if "oversubscribed" in worth:
-        fix = "Oversubscribed times say nothing about scaling: run where the cores are, or list smaller scales."
+    if crowded := [each.num_env_runners for each in needs if each.label.timing == "oversubscribed"]:
+        found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
+        fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."
         yield Finding("warn", found, fix)
-    yield Finding("ok", found)
+    largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
+    need = f"{count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)}"
+    runners = f"{count(largest.num_env_runners, 'runner')}, {largest.execution}"
+    yield Finding("ok", f"its largest trial fits with {need} ({runners})")
 
 
 def _environment(node: Node, around: Surroundings) -> Iterator[Finding]:
@@ -342,7 +271,7 @@ def _environment(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
     "ray": check_ray,
-    "packages": check_packages,
+    "packages": lambda around: _on_every_node(around, packages_of),
     "CPUs": check_cpus,
     "memory": lambda around: _on_every_node(around, memory_of),
     "other work": lambda around: _on_every_node(around, other_work_on),
@@ -382,23 +311,15 @@ def _problem(error: StudyError) -> str:
 
 
 def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what is found on the nodes, one finding for all that have the same fix; what is well only where all is."""
-    kinds: dict[tuple[Level, str], dict[str, list[str]]] = {}
+    """Yield what is found on the nodes, one finding for all that say the same."""
+    where: defaultdict[Finding, list[str]] = defaultdict(list)
     for node in around.nodes:
         for each in ask(node, around):
-            kinds.setdefault((each.level, each.fix), {}).setdefault(each.found, []).append(node.address)
-    is_well = all(level == "ok" for level, _ in kinds)
-    for (level, fix), where in kinds.items():
-        if level == "ok" and not is_well:
-            continue
-        shown = []
-        for found, addresses in list(where.items())[:MAX_GROUPS]:
-            everywhere = len(addresses) == len(around.nodes)
-            names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
-            shown.append(names + found)
-        if unseen := sum(map(len, list(where.values())[MAX_GROUPS:])):
-            shown.append(f"and {count(unseen, 'more node')}")
-        yield Finding(level, "; ".join(shown), fix)
+            where[each].append(node.shape.address)
+    for each, addresses in where.items():
+        everywhere = len(addresses) == len(around.nodes)
+        names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
+        yield msgspec.structs.replace(each, found=names + each.found)
 
 
 def some(items: Sequence[str]) -> str:

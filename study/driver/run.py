@@ -1,6 +1,7 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
+import gc
 import json
 import shlex
 import time
@@ -15,14 +16,11 @@ from study.driver.opening import (
     RunOptions,
     continuing,
     is_resumed,
-    measured,
     name_taken,
     new_identity,
     nothing_left,
     resumed_identity,
     take_up,
-    with_lasting_learner,
-    with_lasting_process,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
@@ -39,23 +37,19 @@ from study.machine.cluster import (
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
-from study.mirrors.tracking_uri import is_uri
-from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.lock import held
-from study.records.log import RecordLog
 from study.records.provenance import provenance
-from study.records.records import StudyClosed, TrialStarted, read_lines
-from study.space.domains import smallest
-from study.space.parameters import SCALE
+from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.sections import LEARNERS
-from study.space.settings import Variant, runnable, spec_of
-from study.space.spec import Execution, StudySpec
+from study.space.settings import Variant, spec_of
+from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study
+from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
 from study.trial.messages import STARTED, packed_config
+from study.trial.settling import check_overrides, with_lasting_learner, with_lasting_process
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -108,7 +102,11 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    return _Session(spec, options, display).open()
+    gc.disable()  # what is imported until the first trial starts is no garbage
+    try:
+        return _Session(spec, options, display).open()
+    finally:
+        gc.enable()
 
 
 def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
@@ -120,29 +118,6 @@ def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] |
     if adopted is None:
         return runtime_env(own_modules(spec.environment))
     return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
-
-
-def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
-    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
-
-    Returns one line for each of our components that RLlib's own will have to stand in for.
-    A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
-    """
-    from study.trial.configuration import apply
-    from study.trial.experiment import experiment_of
-
-    first = {request.num_env_runners: request for request in reversed(design_of(spec).requests(spec))}
-    asked: Execution = "real" if spec.execution == "auto" else spec.execution
-    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
-    fallbacks: list[str] = []
-    for execution, scale in ways.items():
-        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        lowest |= dict(first[scale].given) if scale in first else {}
-        setting = runnable(spec, {**lowest, SCALE: scale})
-        seed = first[scale].seed if scale in first else 0
-        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
-        fallbacks += config.fallbacks
-    return list(dict.fromkeys(fallbacks))
 
 
 class _Session:
@@ -162,7 +137,7 @@ class _Session:
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        self.speeds = measured(spec, self.adopted)
+        self.speeds = speeds_of(spec.environment) if self.adopted is None else self.adopted.speeds
         obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
         spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
         self.spec = spec
@@ -219,12 +194,11 @@ class _Session:
                 self._tune(conductor)
         signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = signals.close(conductor)
-        with self.display.busy("Writing the end of the study"):
-            return self._end(ledger, closed, is_broken=conductor.is_broken)
+        return self._end(ledger, closed, is_broken=conductor.is_broken)
 
     def _check_overrides(self, shape: ClusterShape | None) -> None:
         if self.spec.rllib and self.spaces is not None:
-            for fallback in check_overrides(self.spec, self.spaces, shape):
+            for fallback in check_overrides(self.spec, self.spaces, shape, design_of(self.spec).requests(self.spec)):
                 self.display.note(fallback)
 
     def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:
@@ -259,8 +233,13 @@ class _Session:
                 certificate = design_of(self.spec).certify(self.folder)
             except RecordError as error:  # the records do not allow one; they are whole all the same
                 self.display.note(str(error))
+        answer = ""
+        if closed.reason != "stopped":  # a signal gives ten seconds, too few for an answer
+            with self.display.busy("Working out the answer"):
+                answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        reports = self._finish_mirrors(patience)
+        with self.display.busy("Writing the end of the study"):
+            reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
         for report in reports:
             if not report.drained:
                 self.display.note(
@@ -280,10 +259,7 @@ class _Session:
     def _abandon_mirrors(self) -> None:
         """End the mirrors of a session that was broken off; where nothing was recorded, nothing waits to be sent."""
         anything = next(read_lines(self.folder.records), None) is not None
-        self._finish_mirrors(ABANDON_TIMEOUT_S if anything else 0.0)
-
-    def _finish_mirrors(self, patience_s: float) -> tuple[MirrorReport, ...]:
-        return self.mirrors.finish(patience_s, cut=lambda: self.signals.deadline)
+        self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self) -> None:
         """Let the places outside of the folder prove that they take the study; a first start insists on it.
@@ -292,7 +268,7 @@ class _Session:
             TrackingError: At a first start, one does not answer.
         """
         for key, mirror in self.mirrors.mirrors.items():
-            if not is_uri(mirror.address):
+            if "://" not in mirror.address:
                 continue
             try:
                 with self.display.busy(f"Waiting for {mirror.name}"):
@@ -346,8 +322,13 @@ class _Session:
         from ray import tune
 
         from study.driver.searcher import StudyCallback, StudySearcher
+        from study.ray_private import without_usage_tags
         from study.trial.trainable import StudyTrial
 
+        without_usage_tags()
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
         script = None if self.adopted is None else self.adopted.pickled
         specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
 

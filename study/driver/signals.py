@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
-from study.machine.processes import children_of
+from study.machine.host import children_of
 from study.records.records import StudyClosed
 
 ANSWER_S = 8.0

@@ -1,66 +1,101 @@
-"""One description of a launch, which every launcher, template and program of a job reads; its hosts and its files."""
+"""The one description of a launch, which the command, the templates and the programs of a job read; its hosts.
 
-import contextlib
+What stands with a field of `Job` is its option of `python -m study launch` too.
+"""
+
 import os
 import re
-import shutil
+import shlex
 import stat
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from study.errors import LaunchError
-from study.options import wrong_option
+from study.options import seconds, wrong_option
 from study.records.files import write_atomically
 
 JOB_FILE, SCRIPT = "launch.json", "job.sh"
+BATCH = ("slurm", "oar", "pbs")
+SERVES: dict[str, tuple[str, ...]] = {}
+"""Field -> the launchers that its option is for; the others are for all."""
+
+
+def _for(name: str, launchers: tuple[str, ...], about: str, **more: Any) -> Any:
+    """Return the option of a field whose help begins with the launchers that it is for."""
+    SERVES[name] = launchers
+    return typer.Option(help=f"{', '.join(launchers)}: {about}", **more)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which study, and how it gets its hosts. What has no word here is said by the help of the option of its name."""
+    """Which study, and how it gets its hosts."""
 
     launcher: str
-    """Name of the subcommand."""
-    name: str
-    """Of the study."""
-    out: str
-    """Folder of the studies, as the first host sees it."""
+    """First word of the command."""
     space: str
     """The space file, on this machine; absolute."""
     space_text: str = ""
     """Its content, where hosts share no files with this machine."""
     arguments: tuple[str, ...] = ()
     """Further arguments of `python -m study run`."""
-    workdir: str = ""
-    python: str = "python"
-    """In the environment that has this project; with `ssh` also `apptainer exec …`."""
-    activate: str = ""
-    hosts: str = ""
-    ssh_options: tuple[str, ...] = ()
-    nodes: int = 1
-    cpus_per_node: int | None = None
     scheduler_options: tuple[str, ...] = ()
-    """Options of the scheduler's own, as words of a command line."""
-    use_head: bool = False
-    interface: str = ""
-    """Empty: the one by which the hosts reach the head."""
-    port_base: int | None = None
-    """By default the job's name decides."""
-    temp_root: str = "/tmp"
-    wait_s: float = 300.0
-    walltime_s: int | None = None
-    """What is asked of the scheduler; None: there is no limit."""
-    resubmit: bool = False
-    ssh_key: str = ""
-    head_ip: str = ""
-    image: str = ""
-    memory_gb: int | None = None
+    """Further arguments of the command that submits the job."""
+    nodes: Annotated[int, _for("nodes", (*BATCH, "kuberay"), "number of nodes.", min=1)] = 1
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each node for Ray; by default all of the node that the job has.")
+    ] = None
+    walltime: Annotated[str, _for("walltime", BATCH, "longest duration of one job, as 90m.")] = "1h"
+    resubmit: Annotated[
+        bool,
+        typer.Option("--resubmit/--no-resubmit", help="Schedulers: queue the job again until the study is complete."),
+    ] = True
+    hosts: Annotated[
+        str, _for("hosts", ("ssh", "ray-up"), "the hosts, as [user@]name[:cpus], with commas; the head first.")
+    ] = ""
+    image: Annotated[str, _for("image", ("kuberay",), "image with this project, e.g. registry.example.org/me/s:1.")] = (
+        ""
+    )
+    use_head: Annotated[bool, typer.Option("--use-head", help="Let trials run on the first node of several too.")] = (
+        False
+    )
+    name: Annotated[str, typer.Option(help="Name of the study; by default that of the space.")] = ""
+    out: Annotated[str, typer.Option(help="Folder that holds the studies, on the nodes.")] = "studies"
+    workdir: Annotated[
+        str, _for("workdir", (*BATCH, "ssh"), "folder in which everything runs, on every node; by default this one.")
+    ] = ""
+    python: Annotated[
+        str, _for("python", (*BATCH, "ssh", "ray-up"), "interpreter on every node; by default this one.")
+    ] = shlex.quote(sys.executable)
+    activate: Annotated[
+        str, _for("activate", (*BATCH, "ssh", "ray-up"), "shell line before it, e.g. 'module load python'.")
+    ] = ""
+    interface: Annotated[str, _for("interface", (*BATCH, "ssh"), "network interface for Ray, e.g. ib0.")] = ""
+    temp_root: Annotated[str, _for("temp_root", (*BATCH, "ssh"), "short folder on each node's own disk.")] = "/tmp"
+    wait: Annotated[str, _for("wait", (*BATCH, "ssh", "ray-up"), "how long Ray may take to start on all nodes.")] = "5m"
 
     @property
     def study(self) -> str:
         """Folder of the study, as the first host sees it."""
         return str(Path(self.out, self.name))
+
+    @property
+    def walltime_s(self) -> int:
+        """What is asked of the scheduler."""
+        return int(seconds(self.walltime, "--walltime"))
+
+    @property
+    def wait_s(self) -> float:
+        """How long Ray may take to start."""
+        return seconds(self.wait, "--wait")
+
+    @property
+    def may_resubmit(self) -> bool:
+        """Whether an incomplete study is queued again."""
+        return self.resubmit and self.launcher in BATCH
 
     @classmethod
     def read(cls, file: Path) -> "Job":
@@ -95,41 +130,26 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     Raises:
         SpaceError: One has another form, or none is given, or one is given twice.
     """
-    hosts = []
+    hosts: list[Host] = []
     for each in [part.strip() for part in text.split(",")]:
         match = re.fullmatch(r"((?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)(?::(\d+))?", each, flags=re.ASCII)
-        if match is None or match[2] == "0":
-            rule, fix = "must be [user@]name[:cpus] each", "Write them like lab-1:16,lab-2:16."
+        if match is None or match[2] == "0" or match[1] in [host.name for host in hosts]:
+            rule, fix = "must be [user@]name[:cpus] each, and each once", "Write them like lab-1:16,lab-2:16."
             raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
         hosts.append(Host(match[1], None if match[2] is None else int(match[2])))
-    names = [host.name for host in hosts]
-    if len(set(names)) < len(names):
-        raise wrong_option("--hosts", rule="must be different hosts", got=", ".join(names), fix="List each once.")
     return tuple(hosts)
 
 
-@contextlib.contextmanager
-def written(folder: Path, texts: Mapping[str, str]) -> Iterator[None]:
-    """Write the files of a launch, for nobody else to read; an error in the body removes a folder that is new.
-
-    Args:
-        folder: Made where it is missing, with those above it.
-        texts: Name -> content.
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a launch, name -> content, into a folder for nobody else to read.
 
     Raises:
         LaunchError: The folder cannot be written.
     """
-    is_new = not folder.exists()
     try:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name, text in texts.items():
-                write_atomically(folder / name, text)
-        except OSError as error:
-            rule, fix = "must be writable", "Choose another --out."
-            raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
-        yield
-    except BaseException:
-        if is_new:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+    except OSError as error:
+        rule, fix = "must be writable", "Choose another --out."
+        raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error

@@ -17,12 +17,11 @@ import shlex
 import socket
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote
 
 from study.designs.registry import make_plan
 from study.harmless import mask_arguments
 from study.launch.job import Host, Job, parse_hosts
-from study.launch.node import CELL, LOWEST_PORT
+from study.launch.node import LOWEST_PORT
 from study.machine.cluster import RAY_ENVIRONMENT
 from study.machine.shape import ClusterShape, NodeShape
 from study.options import wrong_option
@@ -32,7 +31,6 @@ RAY_VERSION = "2.60.0"
 """Of the Ray in the image; KubeRay needs it for the token."""
 LONGEST_NAME = 24
 """With Ray's own names behind it, a socket's path stays below 107 bytes. KubeRay's limit is 47."""
-_LEAST_DEADLINE_S = 60
 _HEAD_CPUS, _HEAD_GB = 2, 8
 """Of the pod of Ray's head."""
 _PASSWORD = re.compile(r"://.*:.*@|[?&;]\w*(password|passwd|pwd|token|secret)\w*=", re.IGNORECASE | re.DOTALL)
@@ -48,16 +46,9 @@ def ray_up(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str
         spec: The space.
 
     Raises:
-        SpaceError: An option would be read as something else, holds a secret, or names no reachable head.
+        SpaceError: An option holds a secret, or names no head that the other hosts reach.
     """
     _check_no_secret(job, spec)
-    for option, value, pattern, fix in (
-        ("--interface", job.interface, r"[\w.:-]*", "Name one like eth0."),
-        ("--python", job.python, r"[\w./+-]+", "Give a path, or a name that --activate puts on the PATH."),
-        ("--head-ip", job.head_ip, r"(\d+(\.\d+){3})?", "Give the address at which the others reach the head."),
-    ):
-        if not re.fullmatch(pattern, value, flags=re.ASCII):
-            raise wrong_option(option, rule=f"must match {pattern}", got=value, fix=fix)
     listed, me = parse_hosts(job.hosts), getpass.getuser()
     user = listed[0].name.rpartition("@")[0] or me
     if {each.name.rpartition("@")[0] for each in listed} - {user, ""}:
@@ -65,14 +56,7 @@ def ray_up(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str
         raise wrong_option("--hosts", rule=rule, got=job.hosts, fix=fix)
     name = plain_name(job.name, of=f"{me} {user}")  # its folder in /tmp is among those of other people
     hosts = [Host(each.name.rpartition("@")[2], job.cpus_per_node or each.num_cpus) for each in listed]
-    if len({host.name for host in hosts}) < len(hosts):
-        raise wrong_option("--hosts", rule="must be different hosts", got=job.hosts, fix="List each once.")
     head, *workers = hosts
-    head_ip = job.head_ip or _address_of(head.name)
-    if workers and head_ip.startswith("127."):
-        rule = "must be an address that the other hosts reach, and not that of every machine itself"
-        raise wrong_option("--head-ip", rule=rule, got=head_ip, fix="Give --head-ip.")
-    base = -(-(job.port_base or LOWEST_PORT) // CELL) * CELL
     values = {
         "job": job,
         "name": name,
@@ -80,7 +64,7 @@ def ray_up(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str
         "temp": f"/tmp/ru-{name}",
         "user": user,
         "head": head,
-        "head_ip": head_ip,
+        "head_ip": _address_of(head.name, is_alone=not workers),
         "workers": workers,
         "num_hosts": len(hosts),
         "equal_cpus": len({host.num_cpus for host in workers}) <= 1,
@@ -88,14 +72,28 @@ def ray_up(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str
         "space": f"{job.name}.yaml",
         "python": PurePosixPath(job.python),
         "environment": RAY_ENVIRONMENT,
-        "port": base,
+        "port": LOWEST_PORT,
         # Ray starts up to a few processes for each CPU.
-        "last_worker_port": base + 10 + 99 + 4 * max(host.num_cpus or 64 for host in hosts),
+        "worker_ports": 10 + 99 + 4 * max(host.num_cpus or 64 for host in hosts),
         "arguments": ["--name", job.name, *job.arguments],
     }
     files = {name: fill(f"{name}.j2", **values) for name in ("cluster.yaml", "node.sh")}
     files["ray.token"] = secrets.token_urlsafe(32)
     return files, fill("ray-up.txt.j2", **values)
+
+
+def _address_of(host: str, *, is_alone: bool) -> str:
+    """Return the address by which the other hosts reach the first one."""
+    fix = "Write the address by which the others reach it as the first of --hosts."
+    try:
+        found = socket.gethostbyname(host)  # 127.0.1.1 for a Debian machine's own name
+    except OSError as error:
+        rule = "must begin with a host whose address is known here"
+        raise wrong_option("--hosts", rule=rule, got=host, fix=fix) from error
+    if found.startswith("127.") and not is_alone:
+        rule = "must begin with a host that the others reach"
+        raise wrong_option("--hosts", rule=rule, got=f"{host} ({found})", fix=fix)
+    return found
 
 
 def kuberay(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], str]:
@@ -111,17 +109,18 @@ def kuberay(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], st
         ClusterError: A trial of the space can never fit into these pods.
     """
     _check_no_secret(job, spec)
-    if job.walltime_s is not None and job.walltime_s < _LEAST_DEADLINE_S:
-        raise wrong_option("--walltime", rule=f"must be {_LEAST_DEADLINE_S} s or more", fix="Raise it.")
     for word in job.arguments:
         if shlex.quote(word) != word:
             rule, fix = "must have no signs of a shell, because two shells read it", "Write it into the space file."
             raise wrong_option("argument", rule=rule, got=word, fix=fix)
+    head = {"num_cpus": _HEAD_CPUS, "memory_gb": _HEAD_GB}
     num_cpus = job.cpus_per_node or 1
-    memory_gb = job.memory_gb or num_cpus + 2
-    pods = [(f"worker {index}", num_cpus, memory_gb) for index in range(1, job.nodes + 1)]
-    pods += [("head", _HEAD_CPUS, _HEAD_GB)] if job.use_head else []
-    nodes = [NodeShape(address=pod, num_cpus=cpus, physical_cpus=cpus, memory_mb=gb * 1024) for pod, cpus, gb in pods]
+    worker = {"num_cpus": num_cpus, "memory_gb": num_cpus + 2}
+    pods = [worker] * job.nodes + [head] * job.use_head
+    nodes = [
+        NodeShape(address="pod", num_cpus=cpus, physical_cpus=cpus, memory_mb=gigabytes * 1024)
+        for cpus, gigabytes in (pod.values() for pod in pods)
+    ]
     make_plan(spec, ClusterShape(nodes=tuple(nodes)))
     space = f"{job.name}.yaml"
     arguments = ["--name", job.name, *job.arguments]
@@ -133,8 +132,8 @@ def kuberay(job: Job, folder: Path, spec: StudySpec) -> tuple[dict[str, str], st
         "name": plain_name(job.name),
         "folder": folder,
         "space": space,
-        "head": {"num_cpus": _HEAD_CPUS, "memory_gb": _HEAD_GB},
-        "worker": {"num_cpus": num_cpus, "memory_gb": memory_gb},
+        "head": head,
+        "worker": worker,
         "entrypoint": f"{entrypoint} {shlex.join(arguments)}",
         "environment": {key: value for key, value in RAY_ENVIRONMENT.items() if key != "RAY_AUTH_MODE"},
         "ray_version": RAY_VERSION,
@@ -163,29 +162,18 @@ def plain_name(name: str, *, of: str = "") -> str:
 
 def _check_no_secret(job: Job, spec: StudySpec) -> None:
     """Refuse a secret in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
-    for option, word in zip(job.arguments, job.arguments[1:], strict=False):
-        if option in ("--tracking-uri", "--optuna-storage") and _PASSWORD.search(unquote(word)):
-            where = f"{option}, or MLFLOW_TRACKING_URI" if option == "--tracking-uri" else option
-            fix = (
-                "Leave it out; MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, PostgreSQL "
-                "PGPASSWORD, from the environment of Ray's head (--activate, or a Secret that you add to rayjob.yaml)."
-            )
-            rule = "must be a URI without a password, because others can read what is written"
-            raise wrong_option(where, rule=rule, got="one with it", fix=fix)
     given = {name: getattr(spec, name) for name in ("config_args", "config_kwargs")}
-    for name, shown in mask_arguments(given).items():
-        if shown != given[name]:
-            rule = "must hold no secret: others can read the files that this command writes"
-            fix = "Let the script read it from a variable of the environment, or from a file."
-            raise wrong_option(name, rule=rule, got=str(shown), fix=fix)
-
-
-def _address_of(host: str) -> str:
-    try:
-        return socket.gethostbyname(host)  # 127.0.1.1 for a Debian machine's own name: refused where others must join
-    except OSError as error:
-        rule, fix = "must begin with a host whose address is known here", "Give --head-ip."
-        raise wrong_option("--hosts", rule=rule, got=host, fix=fix) from error
+    holders = [name for name, shown in mask_arguments(given).items() if shown != given[name]]
+    for option, word in zip(job.arguments, job.arguments[1:], strict=False):
+        if option in ("--tracking-uri", "--optuna-storage") and _PASSWORD.search(word):
+            holders.append(option)  # or the environment variable in its place
+    if holders:
+        rule = "must hold no secret: others can read the files that this command writes"
+        fix = (
+            "Leave it out, and let the environment of Ray's head have it (--activate, or a Secret that you add to "
+            "rayjob.yaml): MLFLOW_TRACKING_PASSWORD, PGPASSWORD, a variable that the script reads."
+        )
+        raise wrong_option(holders[0], rule=rule, got="one with it", fix=fix)
 
 
 def fill(template: str, **values: Any) -> str:

@@ -12,20 +12,16 @@ runs: the process that holds it owns the cell, and a lock that ends with its pro
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import re
-import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -33,10 +29,9 @@ from typing import IO, Any
 import msgspec
 import psutil
 
-from study.errors import ExitCode, LaunchError
+from study.errors import ExitCode, LaunchError, StudyError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.machine.host import num_cores
-from study.machine.processes import with_word
+from study.machine.host import num_cores, own_folder, with_word
 
 UP = "@ray-is-up "
 """How the line begins that says where a node of Ray listens, as JSON."""
@@ -45,6 +40,19 @@ STOP_TIMEOUT_S = 60.0
 """How long the child may take to end cleanly; `ray start --block` waits half a minute for a head that is gone."""
 LONGEST_TEMP_ROOT = 25
 """Bytes; with the folders of a node and of Ray behind it, the path of a socket has 107, which is the most."""
+LOWEST_PORT, HIGHEST_PORT, CELL = 20_000, 32_000, 1000
+"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999).
+
+A node has a cell of so many, which begins at a multiple of it.
+"""
+HEAD_PORTS = ("port", "dashboard-port", "ray-client-server-port")
+PORTS = (
+    "lock",
+    *HEAD_PORTS,
+    *("node-manager-port", "object-manager-port", "metrics-export-port"),
+    *("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
+)
+"""The first ports of a cell, by the option of `ray start` for each; those of worker processes follow."""
 _STARTED = b"Ray runtime started."
 """What `ray start` of Ray 2.60 prints when its node has registered with the head."""
 _NOISE = re.compile(r"^    |^\t|^  File |^Traceback|\[0x[0-9a-f]+\]|^\*\*\*|\[state-dump\]| I \d+ \d+\] ")
@@ -73,7 +81,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     interface: str = ""
     peer: str = ""
     """A host that must be reached from here; empty: there is none, and Ray stays on loopback."""
-    port_base: int | None = None
 
 
 def main() -> int:
@@ -87,7 +94,7 @@ def main() -> int:
         return _run_command(task) if task.command else _run_ray(task)
     except msgspec.DecodeError as error:
         _say(f"the supervisor must be of the same version: {error}")
-    except (LaunchError, OSError) as error:
+    except (StudyError, OSError) as error:
         _say(str(error))
     return ExitCode.NO_CLUSTER
 
@@ -137,11 +144,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _run_command(task: Task) -> int:
     """Run the driver until it or the input ends; return its code, 128 and more for the signal that killed it."""
-    made = tempfile.TemporaryDirectory(prefix=f"rl-{os.getuid()}-", dir=task.temp_root) if task.files else None
-    with made or contextlib.nullcontext("") as folder:
+    with own_folder(task.temp_root, "rl") if task.files else contextlib.nullcontext(Path()) as folder:
         for name, content in task.files.items():
-            (Path(folder) / name).write_text(content)
-        words = [word.replace("{folder}", folder).replace("{python}", sys.executable) for word in task.command]
+            (folder / name).write_text(content)
+        words = [word.replace("{folder}", str(folder)).replace("{python}", sys.executable) for word in task.command]
         process, ended = _start(words, {**os.environ, **task.environment}, sys.stdout), _end_of_input()
         while process.poll() is None and not ended.wait(POLL_S):
             pass
@@ -153,54 +159,53 @@ def _run_command(task: Task) -> int:
 
 def _run_ray(task: Task) -> int:
     """Run a node until the input ends, or it dies."""
-    ended, is_up, is_dead = _end_of_input(), False, False
-    node = RayNode(task)
-    try:
-        while not (is_dead or ended.wait(POLL_S)):
-            if is_dead := node.process.poll() is not None:  # `ray start --block` notices a dead server in a second
-                logs = f"Its logs are in {socket.gethostname()}:{node.folder}"
-                _say(f"`ray start` ended with code {node.process.returncode}: {node.last_lines()}\n{logs}")
-            elif not is_up and (is_up := node.is_up()):
-                _say(UP + msgspec.json.encode(node.about()).decode())
-    finally:
-        node.stop(keep_logs=is_dead)
-    return ExitCode.NO_CLUSTER if is_dead else 0
+    ended, is_up = _end_of_input(), False
+    with taken_ports(task.job) as base, own_folder(task.temp_root, "rl") as folder:
+        node = RayNode(task, base, folder)
+        try:
+            while not ended.wait(POLL_S):
+                if (code := node.process.poll()) is not None:  # `ray start --block` notices a dead server in a second
+                    _say(f"`ray start` ended with code {code}: {node.last_lines()}")
+                    return ExitCode.NO_CLUSTER
+                if not is_up and (is_up := node.is_up()):
+                    _say(UP + msgspec.json.encode(node.about()).decode())
+        finally:
+            node.stop()
+    return 0
 
 
 class RayNode:
     """A Ray node that ends on `stop`, or with this process."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, base: int, folder: Path) -> None:
         """Start it; must be called in the main thread, whose death ends it.
 
+        Args:
+            task: What it is to be.
+            base: First port of the cell that it may use.
+            folder: For its files.
+
         Raises:
-            LaunchError: There is no address, no port or no folder for it.
+            LaunchError: There is no address for it.
         """
-        self.ip = own_address(task)
+        self.ip, self.base, self.folder = own_address(task), base, folder
         cores = num_cores()
         self.num_cpus = min(cores, task.granted or cores) if task.num_cpus is None else task.num_cpus
-        self._base, self._lock = take_ports(task.job, port_base=task.port_base)
-        try:
-            self.folder = node_folder(task.temp_root, self._base)
-            self._log = (self.folder / "start.log").open("w+b")
-            ours = RAY_ENVIRONMENT if task.address or task.peer else PRIVATE_ENVIRONMENT
-            # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
-            outside = {"RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"}
-            variables = {name: value for name, value in os.environ.items() if name not in outside}
-            words = [sys.executable, "-m", "ray.scripts.scripts", "start", *self._arguments(task)]
-            self.process = _start(words, {**variables, **ours, **task.environment}, self._log)
-        except BaseException:
-            self._lock.close()
-            raise
+        ours = RAY_ENVIRONMENT if task.address or task.peer else PRIVATE_ENVIRONMENT
+        # Workers inherit OMP_NUM_THREADS: a job's own would give every runner of one CPU as many threads.
+        outside = {"RAY_ADDRESS", "RAY_TMPDIR", "OMP_NUM_THREADS"}
+        variables = {name: value for name, value in os.environ.items() if name not in outside}
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", *self._arguments(task)]
+        with (folder / "start.log").open("wb") as log:
+            self.process = _start(words, {**variables, **ours, **task.environment}, log)
 
     def about(self) -> dict[str, Any]:
-        """Return what the supervisor and people need to know of it."""
-        address = f"{self.ip}:{self.port('port')}"
-        return {"address": address, "ip": self.ip, "num_cpus": self.num_cpus, "folder": str(self.folder)}
+        """Return what the supervisor needs to know of it."""
+        return {"address": f"{self.ip}:{self.port('port')}", "ip": self.ip, "num_cpus": self.num_cpus}
 
     def port(self, option: str) -> int:
         """Return the port that goes with an option of `ray start`."""
-        return self._base + PORTS.index(option)
+        return self.base + PORTS.index(option)
 
     def is_up(self) -> bool:
         """Return whether it has registered with the head."""
@@ -215,8 +220,8 @@ class RayNode:
                 ends += [line for line in lines if line.strip() and not _NOISE.search(line)][-8:]
         return "\n".join(ends)[-1500:]
 
-    def stop(self, *, keep_logs: bool = False) -> None:
-        """End it and its processes, and no others; remove its folder."""
+    def stop(self) -> None:
+        """End it and its processes, and no others."""
         _end(self.process)
         deadline = time.monotonic() + 3
         while (left := list(with_word(f"{self.folder}/"))) and time.monotonic() < deadline:
@@ -224,10 +229,6 @@ class RayNode:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self._lock.close()
-        self._log.close()
-        if not keep_logs:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _arguments(self, task: Task) -> list[str]:
         if task.address:
@@ -236,12 +237,12 @@ class RayNode:
             words = ["--head", "--include-dashboard=false", "--dashboard-host=127.0.0.1"]
             # Where grpc is installed, the head has a server for Ray Client too: at 10001, which other Rays would take.
             of_head = set() if find_spec("grpc") else {"ray-client-server-port"}
-        first = self._base + len(PORTS)  # of worker processes, one each; Ray passes over those that are taken
+        first = self.base + len(PORTS)  # of worker processes, one each; Ray passes over those that are taken
         return [
             *words,
             *(f"--{option}={self.port(option)}" for option in PORTS[1:] if option not in of_head),
             f"--min-worker-port={first}",
-            f"--max-worker-port={min(first + 99 + 4 * self.num_cpus, self._base + CELL - 1)}",
+            f"--max-worker-port={min(first + 99 + 4 * self.num_cpus, self.base + CELL - 1)}",
             f"--node-ip-address={self.ip}",
             f"--num-cpus={self.num_cpus}",
             f"--temp-dir={self.folder}/r",
@@ -273,96 +274,28 @@ def own_address(task: Task) -> str:
     raise LaunchError(where="network", rule=rule, fix=fix)
 
 
-# --- ports and the folder of a node ----------------------------------------------------------------------------------
-
-LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
-"""Above the ports of Ray's own choice (10002 to 19999) and below Linux's ephemeral ones (32768 to 60999)."""
-CELL = 1000
-"""Ports of a node; cells begin at multiples of it, so that those of different jobs never overlap."""
-HEAD_PORTS = ("port", "dashboard-port", "ray-client-server-port")
-PORTS = (
-    "lock",
-    *HEAD_PORTS,
-    *("node-manager-port", "object-manager-port", "metrics-export-port"),
-    *("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
-)
-"""The first ports of a cell, by the option of `ray start` for each; those of worker processes follow."""
-
-
-def take_ports(job: str, *, port_base: int | None = None) -> tuple[int, socket.socket]:
-    """Find a free cell, beginning where the job's name says; return its first port, and the lock that holds it.
-
-    Args:
-        job: The job's name: other jobs begin elsewhere, so that hosts rarely have to search.
-        port_base: First port that may be used, where a firewall leaves only some; the next multiple of `CELL` counts.
+@contextlib.contextmanager
+def taken_ports(job: str) -> Iterator[int]:
+    """Hold a free cell of ports, the first one from where the job's name says: other jobs begin elsewhere.
 
     Raises:
         LaunchError: No cell is free.
     """
-    lowest, highest = (LOWEST_PORT, HIGHEST_PORT) if port_base is None else (-(-port_base // CELL) * CELL, 65_535)
-    bases = range(lowest, highest - CELL + 1, CELL)
-    first = 0 if port_base is not None else zlib.crc32(job.encode()) % len(bases)
+    bases = range(LOWEST_PORT, HIGHEST_PORT, CELL)
+    first = zlib.crc32(job.encode()) % len(bases)
     for base in (*bases[first:], *bases[:first]):
-        if (lock := _claim(base)) is not None:
-            if all(_is_free(base + offset) for offset in range(1, len(PORTS))):
-                return base, lock
-            lock.close()
-    rule, fix = f"{CELL} in a row must be free between {lowest} and {highest}", "Give --port-base, or use another host."
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(socket.create_server(("127.0.0.1", base)))  # the lock
+                for offset in range(1, len(PORTS)):
+                    with socket.socket() as probe:
+                        probe.bind(("", base + offset))  # on all addresses, as Ray does
+            except OSError:
+                continue
+            yield base
+            return
+    rule, fix = f"{CELL} in a row must be free between {LOWEST_PORT} and {HIGHEST_PORT}", "Use another host."
     raise LaunchError(where="ports", rule=rule, got="none", fix=fix)
-
-
-def _claim(base: int) -> socket.socket | None:
-    """Return the lock of the cell from `base` on, which listens on loopback; None where another process has it."""
-    lock = socket.socket()
-    try:
-        lock.bind(("127.0.0.1", base))
-        lock.listen(1)
-    except OSError:
-        lock.close()
-        return None
-    return lock
-
-
-def _is_free(port: int) -> bool:
-    """Return whether the port can be bound on all addresses, as Ray does."""
-    with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
-        probe.bind(("", port))
-        return True
-    return False
-
-
-def node_folder(temp_root: str, base: int) -> Path:
-    """Make the folder of the node that owns the ports from `base` on; remove what killed nodes here have left.
-
-    Its name tells hosts and users apart, since hosts may share the folder above it.
-
-    Raises:
-        LaunchError: It cannot be made, or something else has its name.
-    """
-    owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:6]
-    folder = Path(temp_root, f"rl-{base}-{owner}")
-    for place in Path(temp_root).glob(f"rl-*-{owner}"):
-        port = place.name.split("-")[1]
-        # That of an earlier owner of these ports, which this process holds by now, or of ports that nobody holds.
-        if place == folder:
-            _remove_own(place)
-        elif port.isdecimal() and int(port) < 65_536 and (lock := _claim(int(port))):
-            with lock:
-                _remove_own(place)
-    try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        rule, got = "must be a folder in which you can write", f"{folder} ({error.strerror})"
-        fix = "Choose a --temp-root on this host's own disk."
-        raise LaunchError(where="--temp-root", rule=rule, got=got, fix=fix) from error
-    return folder
-
-
-def _remove_own(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # another node has just removed it
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

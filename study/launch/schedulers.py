@@ -34,20 +34,13 @@ YOUNGEST_S = 65.0
 """OAR: a job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
 
 
-class NoAnswerError(LaunchError):
-    """The scheduler may have taken the job, and did not say so."""
-
-
-# --- what a script asks for ------------------------------------------------------------------------------------------
-
-
 class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     """How a job is submitted; what it does once it runs is in `Launcher`."""
 
     mark: str
     """How a line of the script begins that holds an option: `#SBATCH`."""
     submit: tuple[str, ...]
-    """The command that takes the script."""
+    """The command that takes further options, and then the script."""
     id_pattern: str
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
     options: Callable[[Job, Path], list[str]]
@@ -58,23 +51,20 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
 
 def _slurm_options(job: Job, folder: Path) -> list[str]:
     cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
-    size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s or 0)}"]
+    size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s)}"]
     # The signal goes to the script alone; requeued, the job appends to its log.
     requeue = [f"--signal=B:USR1@{NOTICE_S}", "--requeue" if job.resubmit else "--no-requeue", "--open-mode=append"]
     return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{folder}/job-')}%j.log"]
 
 
 def _oar_options(job: Job, folder: Path) -> list[str]:
-    if re.search(r"[^\w@%+=:,./-]", str(folder)):  # it unquotes no file name, and a shell reads some of them
-        rule = "must have no blanks, quotes or other signs of a shell, which OAR does not quote"
-        fix = "Choose another --out, --workdir or --name."
-        raise LaunchError(where="--out", rule=rule, got=folder, fix=fix)
     cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
     # A second -l would be an alternative, and OAR takes the one that starts first.
     has_own = any(word.startswith(("-l", "--resource")) for word in job.scheduler_options)
-    size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s or 0)}"]
+    size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s)}"]
     # The signal comes before the walltime and before a besteffort kill; idempotent jobs live again.
-    again = [f"--checkpoint {NOTICE_S}", *(["-t idempotent"] if job.resubmit else [])]
+    again = [] if "--checkpoint" in job.scheduler_options else [f"--checkpoint {NOTICE_S}"]
+    again += ["-t idempotent"] if job.resubmit else []
     log = f"{folder}/job-%jobid%.log"
     return [f"-n {job.name}", *size, *again, f"-O {log}", f"-E {log}"]
 
@@ -84,7 +74,7 @@ def _pbs_options(job: Job, folder: Path) -> list[str]:
     size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
     again = f"-r {'y' if job.resubmit else 'n'}"
     log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{folder}/')}"]
-    return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s or 0)}", again, *log]
+    return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s)}", again, *log]
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
@@ -100,7 +90,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         log="{id}.OU",  # PBS names it, since `-o` of the script is a folder
     ),
 }
-LAUNCHERS = (*SCHEDULERS, "ssh")
 
 
 def clock(seconds: int) -> str:
@@ -112,8 +101,7 @@ def ask(*command: str) -> str:
     """Run a command of the scheduler and return what it prints.
 
     Raises:
-        NoAnswerError: It takes too long.
-        LaunchError: It is not here, or refuses.
+        LaunchError: It is not here, takes too long, or refuses.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
@@ -122,15 +110,12 @@ def ask(*command: str) -> str:
         raise LaunchError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
     except subprocess.TimeoutExpired as error:
         rule, fix = f"must answer within {ASK_TIMEOUT_S:.0f} s", "Look whether the job is queued, and try again later."
-        raise NoAnswerError(where=command[0], rule=rule, fix=fix) from error
+        raise LaunchError(where=command[0], rule=rule, fix=fix) from error
     if done.returncode != 0:
         got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
         fix = "Change the options after --, or ask the site's administrators."
         raise LaunchError(where=command[0], rule="must accept the request", got=got, fix=fix)
     return done.stdout
-
-
-# --- the job ---------------------------------------------------------------------------------------------------------
 
 
 class Launcher:
@@ -145,54 +130,45 @@ class Launcher:
             environment: Variables of this process; inside a job those that the scheduler has set.
         """
         self.job, self.folder, self._environment = job, folder, environment
-        self.scheduler = SCHEDULERS.get(job.launcher)
-        """None for a list of hosts."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How the job is submitted; there is none for a list of hosts."""
+        return SCHEDULERS[self.job.launcher]
 
     def planned_cpus(self) -> list[int | None]:
         """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        if self.scheduler is None:
+        if self.job.launcher == "ssh":
             return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
         return [self.job.cpus_per_node] * self.job.nodes
 
-    def script(self, scheduler: Scheduler) -> str:
+    def script(self) -> str:
         """Return the job's script: options, the environment, and the supervisor in place of the shell.
 
         In its place, because a shell loses signals that come together, and its children do not get them.
-
-        Raises:
-            LaunchError: An option after `--` is none.
         """
         job = self.job
-        own: list[list[str]] = []  # of the person, each with its value: a line of the script holds one
-        for word in job.scheduler_options:
-            if not (own or word.startswith("-")):
-                rule, fix = "must be options of the scheduler", "Begin each with a dash."
-                raise LaunchError(where="after --", rule=rule, got=word, fix=fix)
-            if word.startswith("-"):
-                own.append([word])
-            else:
-                own[-1].append(word)
-        # OAR's scan_script takes an option as it stands, and without `=` after a long one.
-        as_oar = [re.sub(r"^(--[\w-]+)=", r"\1 ", " ".join(each)) for each in own]
-        given = as_oar if job.launcher == "oar" else map(shlex.join, own)
-        options = [*scheduler.options(job, self.folder), *given]  # the last one counts
+        options = [f"{self.scheduler.mark} {each}" for each in self.scheduler.options(job, self.folder)]
         start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
         words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
-        lines = ["#!/bin/bash", *(f"{scheduler.mark} {each}" for each in options), *start, f"exec {shlex.join(words)}"]
-        return "\n".join(lines) + "\n"
+        return "\n".join(["#!/bin/bash", *options, *start, f"exec {shlex.join(words)}"]) + "\n"
 
-    def submit(self, scheduler: Scheduler, file: Path) -> str:
-        """Submit a script and return the job's id.
+    def submission(self, *more: str) -> list[str]:
+        """Return the command that submits the job, with more options than those of the person."""
+        return [*self.scheduler.submit, *more, *self.job.scheduler_options, str(self.folder / SCRIPT)]
+
+    def submit(self) -> str:
+        """Submit the script, which is in the folder, and return the job's id.
 
         Raises:
-            NoAnswerError: It does not answer with an id.
-            LaunchError: The scheduler is not here, or refuses.
+            LaunchError: The scheduler is not here, refuses, or does not answer with an id.
         """
-        said = ask(*scheduler.submit, str(file))
-        if match := re.search(scheduler.id_pattern, said, flags=re.MULTILINE):
+        (self.folder / SCRIPT).chmod(0o700)
+        said = ask(*self.submission())
+        if match := re.search(self.scheduler.id_pattern, said, flags=re.MULTILINE):
             return match[1]
         rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
-        raise NoAnswerError(where=scheduler.submit[0], rule=rule, got=said.strip()[:200], fix=fix)
+        raise LaunchError(where=self.scheduler.submit[0], rule=rule, got=said.strip()[:200], fix=fix)
 
     @property
     def _here(self) -> BatchJob:
@@ -210,7 +186,7 @@ class Launcher:
         Raises:
             LaunchError: This is not inside a job.
         """
-        if self.scheduler is None:
+        if self.job.launcher == "ssh":
             return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
         job = self._here
         ends_at = job.ends_at  # by the scheduler's clock: a walltime may begin earlier than this process
@@ -223,7 +199,7 @@ class Launcher:
                     ends_at = datetime.datetime.fromisoformat(said).timestamp()
         else:
             counts = dict(cpus_of_hosts(Path(job.node_file)))
-            if self.job.launcher == "pbs" and self.job.walltime_s is not None:
+            if self.job.launcher == "pbs":
                 ends_at = time.time() + self.job.walltime_s
         return job.id.partition(".")[0], tuple(Host(*each) for each in counts.items()), ends_at
 
@@ -233,18 +209,16 @@ class Launcher:
             alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
             # Without --unbuffered, which would make standard output a terminal.
             return ["srun", *alone, "--quiet", "bash", "-c", line]
-        if self.scheduler is not None and is_here(host):
+        if self.job.launcher != "ssh" and is_here(host):
             return ["bash", "-c", line]
         if self.job.launcher == "oar":
             return ["oarsh", host.name, line]
         # It asks for no password; the end of its input tells the agent that we are gone.
         alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
-        return ["ssh", *alive, *self.job.ssh_options, host.name, line]
+        return ["ssh", *alive, host.name, line]
 
     def may_resume(self, signal_name: str) -> bool:
         """Return whether the study may be queued again after this signal; False if its owner has cancelled the job."""
-        if self.job.launcher == "ssh":
-            return False  # it comes from the person at the keyboard
         if self.job.launcher == "slurm" and signal_name == "SIGTERM":
             try:  # the signal alone does not tell it from preemption
                 return "JobState=CANCELLED" not in self._shown()
@@ -264,23 +238,21 @@ class Launcher:
         Raises:
             LaunchError: The scheduler refuses.
         """
-        script = f"{self.folder}/{SCRIPT}"
-        match self.job.launcher:
-            case "slurm":
-                job = self._here
-                try:
-                    ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
-                except LaunchError:
-                    restarts = None
-                    with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
-                        restarts = re.search(r"\bRestarts=(\d+)", self._shown())
-                    if restarts is None or int(restarts[1]) <= job.restarts:
-                        ask("sbatch", f"--dependency=afterany:{job.id}", script)
-            case "oar":
-                time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
-                return RESUBMIT
-            case "pbs":
-                ask("qsub", "-W", f"depend=afterany:{self._here.id}", script)
+        job = self._here
+        if job.scheduler == "oar":
+            time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
+            return RESUBMIT
+        if job.scheduler == "pbs":
+            ask(*self.submission("-W", f"depend=afterany:{job.id}"))
+            return ExitCode.STOPPED
+        try:
+            ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
+        except LaunchError:
+            restarts = None
+            with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
+                restarts = re.search(r"\bRestarts=(\d+)", self._shown())
+            if restarts is None or int(restarts[1]) <= job.restarts:
+                ask(*self.submission(f"--dependency=afterany:{job.id}"))
         return ExitCode.STOPPED
 
     def _shown(self) -> str:

@@ -36,6 +36,7 @@ from study.launch.schedulers import Launcher
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
+from study.text import count
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 LEAST_S = 30.0
@@ -49,9 +50,7 @@ DRIVER_TIMEOUT_S = 75.0
 agent kills it after a minute."""
 NODE_TIMEOUT_S = 70.0
 """How long an agent may take to end a node of Ray."""
-READ_TIMEOUT_S = 5.0
-"""How long the last lines of a remote shell may take after its end, which a process that it left may hold open."""
-TOKEN_FILE, ADDRESS_FILE = "ray.token", "ray.json"
+TOKEN_FILE = "ray.token"
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
 
@@ -79,9 +78,7 @@ class Agent:
             errors="replace",
             start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        threading.Thread(target=self._await_end, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
         with contextlib.suppress(OSError):  # it is gone; its end is in the inbox
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(task).decode() + "\n")
@@ -94,8 +91,8 @@ class Agent:
 
     def error(self, rule: str) -> LaunchError:
         """Return the error that its end is; a fix of its own comes first."""
-        reason = self.reason
-        return LaunchError(where=self.host, rule=rule, got=reason, fix="" if "Fix: " in reason else LOOK_AT_LINES)
+        fix = "" if "Fix: " in self.reason else LOOK_AT_LINES
+        return LaunchError(where=self.host, rule=rule, got=self.reason, fix=fix)
 
     def stop(self) -> None:
         """Order it to end its child; its exit code follows when that is done."""
@@ -103,20 +100,13 @@ class Agent:
             assert self._process.stdin is not None
             self._process.stdin.close()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether it has ended by then; after that its remote shell is killed."""
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end; after so long kill its remote shell."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):  # oarsh belongs to another user
                 os.killpg(self._process.pid, signal.SIGKILL)  # srun has a process of its own below
-            return False
-        return True
-
-    def _await_end(self) -> None:
-        code = self._process.wait()
-        self._reader.join(READ_TIMEOUT_S)
-        self._inbox.put((self, code))
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -126,6 +116,7 @@ class Agent:
             elif line.strip():
                 self._lines.append(line.strip())
             self._inbox.put((self, line.rstrip("\n")))
+        self._inbox.put((self, self._process.wait()))
 
 
 Event = tuple[Agent | None, str | int]
@@ -197,7 +188,7 @@ class Supervisor:
         """
         head, *workers = self._hosts
         deadline = time.monotonic() + self._job.wait_s
-        # Token and address are for people who want to look inside; no program reads them.
+        # For people who want to look inside; no program reads it.
         write_atomically(self._folder / TOKEN_FILE, self._environment["RAY_AUTH_TOKEN"])
         self._start_node(head, peer=workers[0].name if workers else "")
         if not self._await_started(deadline):
@@ -208,23 +199,18 @@ class Supervisor:
             self._start_node(host, peer=about["ip"], address=about["address"])
         if not self._await_started(deadline):
             return False
-        nodes = [{"host": each.host, **each.started} for each in self._nodes]
-        content = {"address": about["address"], "token_file": str(self._folder / TOKEN_FILE), "hosts": nodes}
-        write_atomically(self._folder / ADDRESS_FILE, json.dumps(content, indent=1) + "\n")
         num_cpus = sum(each.started["num_cpus"] for each in self._nodes)
-        note(f"Ray is up: {len(self._nodes)} node{'s' if workers else ''} with {num_cpus} CPUs.")
+        note(f"Ray is up: {count(len(self._nodes), 'node')} with {num_cpus} CPUs.")
         return True
 
     def _start_node(self, host: Host, *, peer: str, address: str = "") -> None:
         job = self._job
         # A scheduler may count hyper-threads: then the host counts its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if self._launcher.scheduler is None else None)
+        num_cpus = job.cpus_per_node or (host.num_cpus if job.launcher == "ssh" else None)
         if not (address or job.use_head or len(self._hosts) == 1):
             num_cpus = 0
-        named = {name: getattr(job, name) for name in ("interface", "port_base")}
-        self._nodes.append(
-            self._agent(host, address=address, num_cpus=num_cpus, granted=host.num_cpus, peer=peer, **named)
-        )
+        task = {"address": address, "num_cpus": num_cpus, "granted": host.num_cpus, "peer": peer}
+        self._nodes.append(self._agent(host, interface=job.interface, **task))
 
     def _agent(self, host: Host, **task: Any) -> Agent:
         job = self._job
@@ -237,17 +223,27 @@ class Supervisor:
             rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
             raise LaunchError(where=host.name, rule=rule, got=error, fix=fix) from error
 
+    def _next(self, deadline: float) -> Event | None:
+        """Return what happens next, and note a signal; None where nothing happens until then."""
+        try:
+            agent, said = self.inbox.get(timeout=min(max(deadline - time.monotonic(), 0.01), threading.TIMEOUT_MAX))
+        except queue.Empty:
+            return None
+        if agent is None:
+            if not self._signals:  # OAR repeats its signal
+                note(f"Received {said}; the study ends cleanly.")
+            self._signals.append(str(said))
+        return agent, said
+
     def _await_started(self, deadline: float) -> bool:
         """Return whether all nodes have started; False where a signal came first."""
-        while missing := [agent for agent in self._nodes if not agent.started]:
-            try:
-                agent, said = self.inbox.get(timeout=max(deadline - time.monotonic(), 0.01))
-            except queue.Empty:
-                where, rule = ", ".join(agent.host for agent in missing), "Ray must start there within"
+        while missing := [agent.host for agent in self._nodes if not agent.started]:
+            if (event := self._next(deadline)) is None:
+                rule = f"Ray must start there within {self._job.wait_s:.0f} s"
                 fix = "Raise --wait where file systems are slow, or copy the environment to each host in --activate."
-                raise LaunchError(where=where, rule=f"{rule} {self._job.wait_s:.0f} s", fix=fix) from None
+                raise LaunchError(where=", ".join(missing), rule=rule, fix=fix)
+            agent, said = event
             if agent is None:
-                self._signals.append(str(said))
                 return False
             if isinstance(said, int):
                 rule = f"{self._role(agent)} must go on running there" if agent.started else "Ray must start there"
@@ -264,15 +260,17 @@ class Supervisor:
             for agent in group:
                 agent.stop()
             for agent in group:
-                if not agent.wait(NODE_TIMEOUT_S):
-                    note(f"{agent.host}: its agent did not end within {NODE_TIMEOUT_S:.0f} s and is left alone.")
-        for name in (TOKEN_FILE, ADDRESS_FILE):
-            (self._folder / name).unlink(missing_ok=True)
+                agent.wait(NODE_TIMEOUT_S)
+        (self._folder / TOKEN_FILE).unlink(missing_ok=True)
 
     # --- the study ---------------------------------------------------------------------------------------------
 
     def drive(self) -> int:
-        """Run the study's driver to its end; return its exit code."""
+        """Run the study's driver to its end; return its exit code.
+
+        Raises:
+            LaunchError: It did not start, or the connection to it broke.
+        """
         job = self._job
         budget = None if self._ends_at is None else self._ends_at - time.time() - MARGIN_S
         if budget is not None and budget < LEAST_S:
@@ -283,87 +281,64 @@ class Supervisor:
         words += [*job.arguments, "--resume-or-start", "--address", self._nodes[0].started["address"]]
         words += [] if budget is None else ["--time-budget", f"{int(budget)}s"]
         files = {Path(job.space).name: job.space_text} if job.space_text else {}
-        code = self._follow(self._agent(self._hosts[0], command=tuple(words), files=files))
+        driver = self._agent(self._hosts[0], command=tuple(words), files=files)
+        code = self._follow(driver)
+        if code not in {int(each) for each in ExitCode} and not self._signals:
+            if code not in {128 + number for number in signal.valid_signals()}:
+                raise driver.error("the study's driver must start there and stay connected; no record is lost")
+            note(f"The study's driver was killed by signal {code - 128}.")  # as by the kernel, for lack of memory
+            self._is_broken = True
         self._out_of_time = budget is not None and self.progress()[1] == "time budget" and not self._is_broken
-        return code
+        return code if code in {int(each) for each in ExitCode} else ExitCode.STOPPED
 
     def _follow(self, driver: Agent) -> int:
         """Pass on what the driver prints until it ends; end it when a signal comes, or a node of Ray dies."""
         give_up_at = math.inf
-        while True:
-            try:
-                left_s = None if give_up_at == math.inf else max(give_up_at - time.monotonic(), 0.01)
-                agent, said = self.inbox.get(timeout=left_s)
-            except queue.Empty:
-                driver.wait(0)
-                return ExitCode.STOPPED
+        while (event := self._next(give_up_at)) is not None:
+            agent, said = event
             if agent is driver:
                 if isinstance(said, int):
-                    return self._code(driver, said)
+                    return said
                 if not said.startswith("srun: error: "):  # which repeats the code
                     _print(said)
-            elif agent is None:
-                if not self._signals:  # OAR repeats its signal
-                    note(f"Received {said}; the study ends cleanly.")
-                self._signals.append(str(said))
-            elif isinstance(said, int) and not self._is_broken:
+            elif agent is not None and isinstance(said, int) and not self._is_broken:
                 self._is_broken = True
                 note(f"{agent.host}: {self._role(agent)} is lost: {agent.reason}")
                 note("This job ends: the study goes on in the next one.")
             if give_up_at == math.inf and (self._signals or self._is_broken):
                 driver.stop()
                 give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
-
-    def _code(self, driver: Agent, code: int) -> int:
-        """Return the code of a driver that has ended.
-
-        Raises:
-            LaunchError: It did not start, or the connection to it broke.
-        """
-        if code in {int(each) for each in ExitCode}:
-            return code
-        if code in {128 + number for number in signal.valid_signals()} and not self._signals:
-            # As by the kernel, for lack of memory.
-            note(f"The study's driver was killed by signal {code - 128}.")
-            self._is_broken = True
-        elif not self._signals:
-            raise driver.error("the study's driver must start there and stay connected; no record is lost")
+        driver.wait(0)
         return ExitCode.STOPPED
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def end(self, code: int, ended_before: int) -> int:
-        """Return the code to exit with; resubmit first where the study is not complete.
+        """Return the code to exit with; resubmit first where the study is not complete, and another job can help.
+
+        It can after a preemption; and where a trial ended in this one, after the walltime or the loss of a node. A
+        driver that stopped for a reason of its own, such as a full disk, would do so again.
 
         Args:
             code: Of the study.
             ended_before: Trials that had ended when the job began.
         """
-        if code != ExitCode.STOPPED or not self._job.resubmit:
+        if code != ExitCode.STOPPED or not self._job.may_resubmit:
             return code
-        while not self.inbox.empty():  # a signal may come while Ray is taken down
-            agent, said = self.inbox.get()
-            if agent is None:
-                self._signals.append(str(said))
+        while self._next(0) is not None:  # a signal may come while Ray is taken down
+            pass
         if not all(map(self._launcher.may_resume, self._signals)):
             note("The job was cancelled; the study can be resumed by launching it again.")
-            return code
-        has_ended_some = self.progress()[0] > ended_before
-        # A signal near the end of the walltime announces it; another one is a preemption.
-        is_near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
-        if (is_near if self._signals else self._out_of_time) and not has_ended_some:
-            raise LaunchError(
-                where=self._job.study,
-                rule="a job must be long enough for one trial",
-                got="one in which no trial ended, so that it is not submitted again",
-                fix="Raise --walltime, or lower the space's budget.",
-            )
-        if self._signals or self._out_of_time or (self._is_broken and has_ended_some):
-            note("The study is not complete; the job is submitted again.")
-            return self._launcher.resubmit(self._started_at)
-        if self._is_broken:
-            note("No trial ended in this job, so that it is not submitted again; launch it to resume the study.")
-        return code  # or the driver stopped for a reason of its own, such as a full disk, and would do so again
+        elif self._signals or self._out_of_time or self._is_broken:
+            # A signal near the end of the walltime announces it; another one is a preemption.
+            is_near = self._ends_at is not None and self._ends_at - time.time() < NEAR_THE_END_S
+            if (self._signals and not is_near) or self.progress()[0] > ended_before:
+                note("The study is not complete; the job is submitted again.")
+                return self._launcher.resubmit(self._started_at)
+            rule = "a trial must end in a job, so that it is submitted again"
+            fix = "Raise --walltime, or lower the space's budget; the same launch resumes the study."
+            raise LaunchError(where=self._job.study, rule=rule, got="none", fix=fix)
+        return code
 
     def progress(self) -> tuple[int, str]:
         """Return the trials that have ended so far, and why the latest session closed, empty if it did not.
@@ -371,13 +346,11 @@ class Supervisor:
         By the study's records, as far as they can be read from here: with ssh they lie on another machine.
         """
         num_ended, reason = 0, ""
-        records = StudyFolder(Path(self._job.study)).records
-        if not self._job.space_text and records.exists():
-            with contextlib.suppress(StudyError, OSError):
-                for record in (line.record for line in read_lines(records)):
-                    num_ended += isinstance(record, TrialEnded) and record.status != "interrupted"
-                    if isinstance(record, StudyOpened | StudyClosed):
-                        reason = record.reason if isinstance(record, StudyClosed) else ""
+        with contextlib.suppress(StudyError, OSError):  # there are none yet
+            for record in (line.record for line in read_lines(StudyFolder(Path(self._job.study)).records)):
+                num_ended += isinstance(record, TrialEnded) and record.status != "interrupted"
+                if isinstance(record, StudyOpened | StudyClosed):
+                    reason = record.reason if isinstance(record, StudyClosed) else ""
         return num_ended, reason
 
 

@@ -7,29 +7,21 @@ as it was found.
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import re
-import resource
 import secrets
-import shutil
 import socket
-import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import psutil
-
 from study.errors import ClusterError
-from study.machine.host import short_temporary_folder, this_node
-from study.machine.processes import own_raylets, with_word
+from study.machine.host import own_folder, own_raylets, short_temporary_folder, this_node
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -100,7 +92,7 @@ CONNECT_TIMEOUT_S = 3.0
 """How long an address may take to accept a connection."""
 HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
-_PRIVATE = re.compile(r"/rs-\d+-[0-9a-f]{4}/r")
+_PRIVATE = re.compile(r"/rs-[0-9a-f]{4}-\d+/r")
 """The folder of every private Ray, and so on the command lines of its processes."""
 _ASK = """
 import sys
@@ -135,11 +127,8 @@ def check_address(address: str, source: str = "--address") -> None:
         ClusterError: It does not; says what to check.
     """
     where = f"{source} {address}"
-    if address.startswith("ray://"):
-        rule, fix = "must be the address of the cluster's head", "Run on a node of the cluster with --address auto."
-        raise ClusterError(where=where, rule=rule, got="a Ray Client address", fix=fix)
     if (place := re.fullmatch(r"([^/]+):(\d+)", address, flags=re.ASCII)) is None:
-        fix = "Write it like 10.0.0.1:6379; the address of a dashboard (http://…) is another one."
+        fix = "Write it like 10.0.0.1:6379; those of a dashboard (http://…) and of Ray Client (ray://…) are others."
         raise ClusterError(where=where, rule="must be auto, local or host:port", fix=fix)
     try:
         socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=CONNECT_TIMEOUT_S).close()
@@ -166,8 +155,7 @@ def addresses_of_nodes(address: str) -> frozenset[str]:
             return frozenset(done.stdout.decode().rstrip().rpartition("\n")[2].split())
     except subprocess.TimeoutExpired as timeout:
         said = timeout.stderr or b""
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    raise _refused(address, lines[-1][:300] if lines else "no answer")
+    raise _refused(address, (said.decode(errors="replace").strip() or "no answer").splitlines()[-1][:300])
 
 
 def _refused(address: str, reason: str) -> ClusterError:
@@ -193,12 +181,9 @@ def _find_running() -> str:
     }
     if len(found) == 1:
         return found.pop()
-    if found:
-        rule, got = "one Ray must run on this machine", f"{len(found)} ({', '.join(sorted(found))})"
-        raise ClusterError(where="--address auto", rule=rule, got=got, fix="Give --address with one of these.")
-    rule = "no Ray of yours runs on this machine"
-    fix = "Start one with `ray start --head`, give --address host:port, or leave --address out for a private one."
-    raise ClusterError(where="--address auto", rule=rule, fix=fix)
+    rule, got = "one Ray of yours must run on this machine", ", ".join(sorted(found)) or "none"
+    fix = "Give --address host:port, or leave it out for a private Ray."
+    raise ClusterError(where="--address auto", rule=rule, got=got, fix=fix)
 
 
 # --- a private Ray ---------------------------------------------------------------------------------------------------
@@ -217,13 +202,11 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT, "RAY_ADDRESS": None}),
         authentication_as_in_environment(),
         loopback_only(),
+        own_folder(short_temporary_folder(), "rs") as folder,
     ):
         import ray
 
-        _check_loopback()
         shape = ClusterShape(nodes=(this_node(num_cpus),))
-        folder = _session_folder() / "r"  # Ray opens its folder to everybody, ours around it stays closed
-        _remove_dead_sessions(folder)
         try:
             with own_signal_handlers():
                 ray.init(
@@ -232,44 +215,17 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
                     num_gpus=shape.num_gpus,  # what the plan was made for
                     include_dashboard=False,
                     **_logging(verbose),
-                    _temp_dir=str(folder),  # private; Ray's own folder is open to everybody
+                    _temp_dir=f"{folder}/r",  # Ray opens its folder to everybody, ours around it stays closed
                 )
             _quieten(verbose)
         except Exception as error:
-            rule, fix = (
-                "a private Ray must start on this machine",
-                f"Check {_narrow_limits() or 'free memory'}; {folder}.",
-            )
+            rule = "a private Ray must start on this machine"
+            fix = f"Check free memory, /dev/shm, `ulimit -v` and `ulimit -f`, and that 127.0.0.1 answers; {folder}."
             raise ClusterError(where="ray", rule=rule, got=_last_line(error), fix=fix) from error
-        session = folder / ray.get_runtime_context().get_session_name()
         try:
             yield shape
         finally:
             ray.shutdown()
-            shutil.rmtree(session, ignore_errors=True)
-
-
-def _check_loopback() -> None:
-    """Refuse a machine that does not reach itself: Ray would try for minutes.
-
-    Raises:
-        ClusterError: 127.0.0.1 does not answer.
-    """
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        rule, fix = "the loopback interface must be up", "Run `ip link set lo up`, or ask who runs this machine."
-        raise ClusterError(where="127.0.0.1", rule=rule, got=str(error), fix=fix) from error
-
-
-def _narrow_limits() -> str:
-    """Return in words which limits of this process or machine keep Ray from starting; empty where none is seen."""
-    limits = {"RLIMIT_AS": "`ulimit -v` (address space)", "RLIMIT_FSIZE": "`ulimit -f` (size of files)"}
-    narrow = [words for name, words in limits.items() if resource.getrlimit(getattr(resource, name))[0] >= 0]
-    if not os.access("/dev/shm", os.W_OK):
-        narrow.append("/dev/shm, which is missing or cannot be written")
-    return ", ".join(narrow)
 
 
 def _logging(verbose: bool) -> dict[str, Any]:
@@ -282,53 +238,11 @@ def _quieten(verbose: bool) -> None:
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-def session_path() -> Path:
-    """Return where private Rays of this user live."""
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # a file system may be shared between hosts
-    return Path(short_temporary_folder()) / f"rs-{os.getuid()}-{host}"
-
-
-def _session_folder() -> Path:
-    """Make the folder of this user's private Rays where it is missing.
-
-    Raises:
-        ClusterError: Somebody else has made a folder of that name.
-    """
-    folder = session_path()
-    with contextlib.suppress(FileExistsError):  # perhaps a file, or a link
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        rule = "must be a folder that only you may use"
-        fix = "Remove it, or set TMPDIR to another folder with a path of at most 20 bytes."
-        raise ClusterError(where=str(folder), rule=rule, fix=fix)
-    return folder
-
-
-def _remove_dead_sessions(folder: Path) -> None:
-    """Remove what drivers that were killed left behind; a session's name ends with its driver's process id.
-
-    Ray's agents outlive their raylet for minutes (2.60): those of the session are ended by their ids.
-    """
-    for session in folder.glob("session_*_*"):
-        pid = session.name.rpartition("_")[2]
-        if session.is_symlink() or not pid.isdigit() or psutil.pid_exists(int(pid)):
-            continue
-        for process in with_word(str(session)):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        shutil.rmtree(session, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def tune_storage() -> Iterator[str]:
-    """Yield a folder for what Tune writes; nothing is ever read back, and after a kill the next study removes it."""
-    folder = _session_folder() / "r" / f"session_tune_{os.getpid()}"
-    _remove_dead_sessions(folder.parent)
-    try:
+    """Yield a folder for what Tune writes; nothing is ever read back."""
+    with own_folder(short_temporary_folder(), "rt") as folder:
         yield str(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- a live Ray ------------------------------------------------------------------------------------------------------
@@ -373,30 +287,42 @@ def joined_ray(
             ray.shutdown()
 
 
-def _read_shape() -> ClusterShape:
+def ask_nodes(question: Callable[..., Any], *, timeout_s: float, **arguments: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Ask every living node of the Ray that was joined, by a task that reserves nothing there.
+
+    Returns:
+        For each node what Ray knows of its shape, and its answer, or a text that says why there is none.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    ask = ray.remote(num_cpus=0, max_retries=0)(question)
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    ask = ray.remote(num_cpus=0)(this_node)
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    try:
-        answers = ray.get([ask.options(scheduling_strategy=place).remote() for place in places], timeout=120)
-    except Exception as error:
-        rule = "every node must be able to run this project"
-        fix = "Install it on each node, in the same environment that runs Ray there."
-        raise ClusterError(where="cluster", rule=rule, got=_last_line(error), fix=fix) from error
-    return ClusterShape(
-        nodes=tuple(
-            replace(
-                here,
-                address=node["NodeManagerAddress"],
-                num_cpus=int(node["Resources"].get("CPU", 0)),
-                num_gpus=node["Resources"].get("GPU", 0),
-            )
-            for node, here in zip(nodes, answers, strict=True)
-        )
-    )
+    asked = [ask.options(scheduling_strategy=place).remote(**arguments) for place in places]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    answers: list[tuple[dict[str, Any], Any]] = []
+    for node, question_there in zip(nodes, asked, strict=True):
+        try:
+            answer = ray.get(question_there) if question_there in ready else f"no answer within {timeout_s:.0f} s"
+        except Exception as error:  # noqa: BLE001 (Ray wraps whatever happened there)
+            answer = _last_line(error)[:200]
+        if question_there not in ready:
+            ray.cancel(question_there, force=True)
+        cpus, gpus = int(node["Resources"].get("CPU", 0)), node["Resources"].get("GPU", 0)
+        answers.append(({"address": node["NodeManagerAddress"], "num_cpus": cpus, "num_gpus": gpus}, answer))
+    return answers
+
+
+def _read_shape() -> ClusterShape:
+    nodes = []
+    for shape, answer in ask_nodes(this_node, timeout_s=120):
+        if isinstance(answer, str):
+            rule = "every node must be able to run this project"
+            fix = "Install it on each node, in the same environment that runs Ray there."
+            raise ClusterError(where=shape["address"], rule=rule, got=answer, fix=fix)
+        nodes.append(replace(answer, **shape))
+    return ClusterShape(nodes=tuple(nodes))
 
 
 def servers_of_ray() -> dict[str, str]:

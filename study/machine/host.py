@@ -1,4 +1,4 @@
-"""One host: its identity, the CPUs, GPUs and memory that a study can use there, and its file systems.
+"""One host: its identity, the CPUs, GPUs and memory that a study can use there, its file systems and processes.
 
 Standard library and psutil. A joined Ray runs `this_node` on every node of its cluster. Ray itself looks at neither
 affinity nor version 2 cpusets, and counts hyper-threads as CPUs.
@@ -6,12 +6,15 @@ affinity nor version 2 cpusets, and counts hyper-threads as CPUs.
 
 import contextlib
 import gc
+import hashlib
 import os
 import platform
 import re
 import resource
+import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from types import MappingProxyType
 
 import psutil
 
+from study.errors import ClusterError
 from study.machine.shape import LOCAL, NodeShape
 
 _MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -256,3 +260,111 @@ def short_temporary_folder() -> str:
     """Return where a private Ray keeps its files: TMPDIR, or /tmp where that is too long for the paths of sockets."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
+
+
+@contextlib.contextmanager
+def own_folder(root: str, kind: str) -> Iterator[Path]:
+    """Make a folder of this process, for it alone to use, and remove it at the end.
+
+    With it go those that killed processes of this user and host have left, and what still runs in them: Ray's agents
+    outlive their raylet for minutes (2.60).
+
+    Args:
+        root: The folder above it, which hosts and users may share: its name tells them apart.
+        kind: How its name begins. A process has at most one of a kind.
+
+    Raises:
+        ClusterError: It cannot be made, or something else has its name.
+    """
+    owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:4]
+    folder = Path(root, f"{kind}-{owner}-{os.getpid()}")
+    for place in Path(root).glob(f"{kind}-{owner}-*"):
+        pid = place.name.rpartition("-")[2]
+        if pid.isdecimal() and (place == folder or not psutil.pid_exists(int(pid))):
+            for process in with_word(f"{place}/"):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            shutil.rmtree(place, ignore_errors=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        rule, fix = "must be a folder that can be made", "Choose another folder: TMPDIR, or --temp-root of a launch."
+        raise ClusterError(where=str(folder), rule=rule, got=error.strerror or "", fix=fix) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+_LOOPBACK = ("127.", "::1", "::ffff:127.")
+_OWN_AUTOGROUP = Path("/proc/self/autogroup")
+_TRIES, _PAUSE_S = 20, 0.1
+"""The kernel takes ten values of autogroups in a second, from all processes together."""
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the ids of a process's children from the kernel's list; to look at all processes takes seconds."""
+    texts = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended, or the kernel does not tell
+            texts.append(file.read_text())
+    return {int(word) for text in texts for word in text.split()}
+
+
+def set_back(niceness: int) -> None:
+    """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
+
+    Above 0 others go before it; 0 is normal. Linux has a value for each thread. A session gets one from its leader.
+
+    Source: sched(7), "The autogroup feature".
+    """
+    for thread in psutil.Process().threads():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
+    if os.getsid(0) != os.getpid():
+        return
+    for _ in range(_TRIES):
+        try:
+            _OWN_AUTOGROUP.write_text(str(niceness))
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+            continue
+        except OSError:  # a kernel without autogroups
+            pass
+        return
+
+
+def with_word(word: str) -> Iterator[psutil.Process]:
+    """Yield the processes of this user that have this on their command line."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(word in each for each in process.info["cmdline"] or ()):
+            yield process
+
+
+def own_raylets() -> Iterator[list[str]]:
+    """Yield the command line of every raylet of this user here: the process of a Ray that starts its workers."""
+    for process in psutil.process_iter(["name", "cmdline", "uids", "status"]):
+        users, is_dead = process.info["uids"], process.info["status"] == psutil.STATUS_ZOMBIE
+        if process.info["name"] == "raylet" and not is_dead and users is not None and users.real == os.getuid():
+            yield process.info["cmdline"] or []
+
+
+def open_ports(session: str) -> list[str]:
+    """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if any(session in word for word in process.info["cmdline"] or []):
+            with contextlib.suppress(psutil.Error):
+                found |= {
+                    f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"
+                    for at in process.net_connections(kind="tcp")
+                    if at.status == psutil.CONN_LISTEN and not at.laddr.ip.startswith(_LOOPBACK)
+                }
+    return sorted(found)
+
+
+def _bracketed(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -75,42 +75,26 @@ def job_of(scheduler: str, variables: Mapping[str, str] = os.environ) -> BatchJo
     numbers = ("restarts", "ends_at")
     fields = {field: text for field, text in given.items() if text and (text.isdigit() or field not in numbers)}
     job: BatchJob = msgspec.convert({"scheduler": scheduler, "id": variables[name], **fields}, BatchJob, strict=False)
-    if (walltime_s := _number(variables, "OAR_JOB_WALLTIME_SECONDS")) is not None and scheduler == "oar":
+    if scheduler == "oar" and (walltime_s := variables.get("OAR_JOB_WALLTIME_SECONDS", "")).isdigit():
         # Counted from now: the script begins a few seconds after the job.
-        return msgspec.structs.replace(job, ends_at=time.time() + walltime_s)
+        return msgspec.structs.replace(job, ends_at=time.time() + int(walltime_s))
     return job
 
 
-def granted_cpus(host_names: Sequence[str], variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
-    """Return the CPUs that a batch system gave this node, and the variable that says so; None and "" where none does.
+def granted_cpus(variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
+    """Return the CPUs that SLURM or PBS gave this node, and the variable that says so; None and "" where none does.
 
-    SLURM counts CPUs per node or per task, OAR writes a line per core into a file, PBS counts them in NCPUS.
-
-    Args:
-        host_names: Names that this host may have in the batch system's files.
-        variables: The environment.
+    OAR confines a job to its CPUs, which its processes see.
     """
-    for scheduler, name in (("slurm", "SLURM_CPUS_ON_NODE"), ("slurm", "SLURM_CPUS_PER_TASK"), ("pbs", "NCPUS")):
-        if variables.get(SCHEDULERS[scheduler][0]) and (count := _number(variables, name)) is not None:
-            return count, name
-    if node_file := variables.get("OAR_NODEFILE"):
-        try:
-            counts = cpus_of_hosts(Path(node_file))
-        except OSError:  # it is on the job's first node only
-            return None, ""
-        here = sum(count for name, count in counts.items() if {name, name.partition(".")[0]} & set(host_names))
-        return (here, "OAR_NODEFILE") if here else (None, "")
+    for scheduler, name in (("slurm", "SLURM_CPUS_ON_NODE"), ("pbs", "NCPUS")):
+        if variables.get(SCHEDULERS[scheduler][0]) and variables.get(name, "").isdigit():
+            return int(variables[name]), name
     return None, ""
 
 
 def cpus_of_hosts(node_file: Path) -> Counter[str]:
     """Return host -> CPUs of a node file, which has a line with the host's name for each CPU; in the file's order."""
     return Counter(name for line in node_file.read_text().splitlines() if (name := line.strip()))
-
-
-def _number(variables: Mapping[str, str], name: str) -> int | None:
-    text = variables.get(name, "")
-    return int(text) if text.isdigit() else None
 
 
 def _ask(*command: str) -> tuple[int, str, str]:

@@ -45,8 +45,6 @@ class Speeds:
     """Steps after which an episode is cut; None: it has no limit."""
     observation_shape: tuple[int, ...] = ()
     """Of what the network sees; empty where nobody knows."""
-    product_s: float | None = None
-    """Seconds of one multiplication in products as large as those of the network; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

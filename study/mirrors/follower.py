@@ -66,6 +66,8 @@ class Mirror(ABC):
         folder: The study.
         address: Of the place.
         opened: Whether the study was found or created there since the last failure.
+        is_held: Whether this mirror is the one that may send there.
+        answer: What the study says, as Markdown, for a place that shows it.
     """
 
     key: ClassVar[str]
@@ -75,12 +77,14 @@ class Mirror(ABC):
 
     def __init__(self, folder: StudyFolder, address: str) -> None:
         self.folder, self.address, self.opened = folder, address, False
+        self.is_held, self.answer = False, ""
         self._most = self.chunk
         own = address == self.address_of(folder)
         digest = "" if own else f"-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
         # Every address other than the study's own has files of its own.
         self.state_file = folder.path / f"mirror{'' if self.key == 'mlflow' else f'-{self.key}'}{digest}.json"
         self.lock = folder.path / f".{self.key}-mirror{digest}.lock"
+        """Locked while a mirror sends: two of one place would double what they send."""
         self._seq, self._offset = 0, self.state.offset
 
     @classmethod
@@ -139,6 +143,23 @@ class Mirror(ABC):
             return sum(line.endswith(b"\n") for line in file)
         return 0
 
+    def hold(self, stack: contextlib.ExitStack) -> None:
+        """Lock the place until `stack` ends, unless it is; where the file system has no locks, it is not locked.
+
+        Raises:
+            TrackingError: Another mirror sends to the place.
+        """
+        if self.is_held:
+            return
+        if (taken := take(self.lock)) is None:
+            where, rule = f"{self.place} {mask_credentials(self.address)}", "only one mirror may send to it"
+            got = "another one at work: that of an earlier driver has not let go yet"
+            fix = "None while the study runs, its own mirror keeps the place up to date; afterwards try again."
+            raise TrackingError(where=where, rule=rule, got=got, fix=fix)
+        self.is_held = True
+        stack.callback(setattr, self, "is_held", False)
+        stack.callback(os.close, taken[0])
+
     def step(self) -> int:
         """Send some of the next records and return their number; 0 at the end of the records.
 
@@ -194,11 +215,11 @@ class Orders:
 def follow(mirror: Mirror, orders: Orders) -> None:
     """Send records to a place, and wait for further ones, until the orders say to stop; the state says how it went."""
     failures, delay, done = 0, 0.0, False
-    with _Hold(mirror) as hold:
+    with contextlib.ExitStack() as stack, contextlib.closing(mirror):
         while not done and time.monotonic() < orders.deadline:
             orders.pause(delay)
             try:
-                hold.take()
+                mirror.hold(stack)
                 was_open, finishing = mirror.opened, orders.finishing
                 sent = mirror.step()
                 done = finishing and not sent
@@ -206,7 +227,7 @@ def follow(mirror: Mirror, orders: Orders) -> None:
                     mirror.show_status(ended=done)
                 failures, delay = 0, 0.0 if sent else POLL_S
             except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
-                waits = hold.handle is not None and not orders.finishing
+                waits = mirror.is_held and not orders.finishing
                 delay = min(2.0**failures, LONGEST_DELAY_S) if waits else POLL_S
                 failures += 1
                 done = not orders.patient or isinstance(error, RecordError)
@@ -228,46 +249,16 @@ def sync(mirror: Mirror) -> tuple[int, int]:
         RecordError: The records cannot be trusted, or the place knows trials that they do not.
     """
     total, deadline = 0, time.monotonic() + SYNC_TIMEOUT_S
-    with _Hold(mirror) as hold:
+    with contextlib.ExitStack() as stack, contextlib.closing(mirror):
         while True:
             try:
-                hold.take()
-                sent = mirror.step()
-                if not sent:
+                mirror.hold(stack)
+                if not (sent := mirror.step()):
                     if not at_work(mirror.folder.path):
                         mirror.show_status(ended=True)
                     return total, mirror.count_trials()
                 total, deadline = total + sent, time.monotonic() + SYNC_TIMEOUT_S
             except Exception as error:
-                if (hold.handle is not None and not passes(error)) or time.monotonic() > deadline:
+                if (mirror.is_held and not passes(error)) or time.monotonic() > deadline:
                     raise refusal(error, mirror.address, mirror.place) from error
                 time.sleep(POLL_S)
-
-
-class _Hold(contextlib.AbstractContextManager["_Hold"]):
-    """The lock on a mirror's file: two mirrors of one place would double what they send."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-        self.handle: int | None = None
-
-    def take(self) -> None:
-        """Lock the file, unless it is; where the file system has no locks, it is not locked.
-
-        Raises:
-            TrackingError: Another mirror sends to the place.
-        """
-        if self.handle is None and (taken := take(self._mirror.lock)) is not None:
-            self.handle = taken[0]
-        if self.handle is None:
-            raise TrackingError(
-                where=f"{self._mirror.place} {mask_credentials(self._mirror.address)}",
-                rule="only one mirror may send to it",
-                got="another one at work: that of an earlier driver has not let go yet",
-                fix="None while the study runs, its own mirror keeps the place up to date; afterwards try again.",
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._mirror.close()
-        if self.handle is not None:
-            os.close(self.handle)

@@ -17,7 +17,7 @@ from study.harmless import mask_arguments, mask_credentials
 from study.metrics import CUSTOM, METRICS
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow, fold_lines
-from study.records.records import Evaluation, Iteration, Line, Metrics, TrialBuilt, TrialEnded
+from study.records.records import Evaluation, Iteration, Line, Metrics, OfTrial, TrialBuilt, TrialEnded, TrialStarted
 from study.space.spec import StudySpec
 
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
@@ -58,11 +58,6 @@ def milliseconds(time_s: float) -> int:
 def cut(value: str) -> str:
     """Return the text of a tag, no longer than MLflow takes."""
     return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"
-
-
-def _tags(values: Mapping[str, str]) -> dict[str, str]:
-    """Drop empty tags and cut long ones."""
-    return {key: cut(value) for key, value in values.items() if value}
 
 
 # --- which run -------------------------------------------------------------------------------------------------------
@@ -130,7 +125,7 @@ def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ende
             "provenance.git.commit": (found.get("git") or {}).get("commit") or "",
             "provenance.versions.ray": (found.get("versions") or {}).get("ray") or "",
         }
-    return _tags(tags)
+    return {key: cut(value) for key, value in tags.items() if value}
 
 
 def identity_text(identity: StudyIdentity) -> str:
@@ -177,7 +172,7 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "checkpoint": row.checkpoint or "",
         "episodes_cut": f"{counts['num_cut']} of {counts['num_eval_episodes']}" if counts["num_cut"] else "",
     }
-    return _tags(tags)
+    return {key: cut(value) for key, value in tags.items() if value}
 
 
 # --- points ----------------------------------------------------------------------------------------------------------
@@ -190,8 +185,8 @@ def shown(lines: Iterable[Line], ledger: Ledger, records: Path) -> Iterator[tupl
     """
     for line in lines:
         record, points = line.record, list[Point]()
-        row = ledger.rows.get(getattr(record, "trial", STUDY[0]))
-        if row is not None and isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
+        if isinstance(record, OfTrial) and not isinstance(record, TrialStarted) and record.trial in ledger.rows:
+            row = ledger.rows[record.trial]
             if row.attempt != record.attempt:
                 continue
             points = points_of(line, row)

@@ -25,10 +25,10 @@ from study.harmless import markdown, mask_credentials, printable
 from study.mirrors import mlflow_content as content
 from study.mirrors.follower import IMPORTING, Mirror
 from study.mirrors.mlflow_content import STUDY, Key, Point, milliseconds
-from study.mirrors.tracking_uri import answering, check_tracking_uri, mlflow_client, reached, sqlite_path
+from study.mirrors.tracking_uri import check_tracking_uri, mlflow_client, reached, sqlite_path
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
-from study.records.records import Evaluation, Iteration, Line, StudyOpened, TrialStarted, read_lines
+from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class MlflowMirror(Mirror):
         changed: set[Key] = set()
         for line, added in content.shown(lines, self._ledger, self.folder.records):
             record = line.record
-            key = (getattr(record, "trial", STUDY[0]), getattr(record, "attempt", STUDY[1]))
+            key = (record.trial, record.attempt) if isinstance(record, OfTrial) else STUDY
             if isinstance(record, TrialStarted) and (earlier := self._ledger.rows.get(record.trial)) is not None:
                 self._deliver(points, changed)
                 points.clear()
@@ -126,14 +126,18 @@ class MlflowMirror(Mirror):
     def show_status(self, *, ended: bool) -> None:
         """Show the study as running: its driver is alive; or as ended. One that its driver has not closed was killed.
 
-        With the end come the tables, and what was made on request: the report, films.
+        With the end come the answer, the tables, and what was made on request: the report, films.
         """
         if not ended:
-            self._client.update_run(self._study_run, status="RUNNING")
+            self._client.update_run(self._runs[STUDY], status="RUNNING")
             return
         running = {(row.trial, row.attempt) for row in self._ledger.rows.values() if row.status == "running"}
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
+        if self.answer:
+            self._client.set_tag(self._runs[STUDY], content.NOTE, content.cut(self.answer))
+            first_line = content.cut(self.answer.partition("\n")[0].strip("*"))  # the list shows no bold type
+            self._client.set_experiment_tag(self._experiment, content.NOTE, first_line)
         for _ in range(2):  # a store that fails once
             self._upload_records(self._offset, self._seq, at_once=True)
         folder = self.folder
@@ -196,10 +200,6 @@ class MlflowMirror(Mirror):
             if attempt < latest[trial]:
                 self._drop((trial, attempt), content.SUPERSEDED)
 
-    @property
-    def _study_run(self) -> str:
-        return self._runs[STUDY] or ""
-
     def _create(self, key: Key) -> None:
         tags = content.key_tags(self._identity.study_id, key)
         if key == STUDY:
@@ -209,7 +209,7 @@ class MlflowMirror(Mirror):
         else:
             row = self._ledger.rows[key[0]]
             name, began = content.trial_name(row), row.started
-            tags["mlflow.parentRunId"] = self._study_run
+            tags["mlflow.parentRunId"] = self._runs[STUDY] or ""
         made = self._client.create_run(self._experiment, start_time=milliseconds(began), tags=tags, run_name=name)
         self._runs[key] = str(made.info.run_id)
 
@@ -266,9 +266,9 @@ class MlflowMirror(Mirror):
     def _store(self, call: Callable[..., object], **arguments: Any) -> bool:
         """Store an artifact; return whether that went well. A store that fails while MLflow works holds up nothing."""
         try:
-            call(self._study_run, **arguments)
+            call(self._runs[STUDY], **arguments)
         except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
-            self._client.get_run(self._study_run)  # raises when MLflow is away: sent again later
+            self._client.get_run(self._runs[STUDY])  # raises when MLflow is away: sent again later
             _log.warning("an artifact could not be stored: %s", error)
             return False
         return True
@@ -283,7 +283,7 @@ class MlflowMirror(Mirror):
             packed.write_bytes(lzma.compress(file.read(end), preset=0))  # 2 s for 66 MB; 6 takes 50 s
             if self._upload(packed):
                 self._uploaded = end
-                self._client.set_tag(self._study_run, key=content.NUM_RECORDS, value=str(seq))
+                self._client.set_tag(self._runs[STUDY], key=content.NUM_RECORDS, value=str(seq))
         self._upload(self.folder.table)
         now = time.monotonic()
         self._next_upload = now + max(UPLOAD_S, (now - begun) / _UPLOAD_SHARE)
@@ -311,34 +311,3 @@ def create_database(path: Path) -> None:
         draft.replace(path)  # a file system without links
     finally:
         draft.unlink(missing_ok=True)
-
-
-def publish_answer(answer: str, *, tracking_uri: str, name: str, study_id: str) -> None:
-    """Show the answer of a study on the page of its run in MLflow, its first line in the list of experiments.
-
-    They take the place of an earlier answer.
-
-    Args:
-        answer: Markdown, in which the texts of records are escaped.
-        tracking_uri: The MLflow.
-        name: Of the study, and so of its experiment.
-        study_id: Of the study.
-
-    Raises:
-        TrackingError: MLflow does not answer, or does not know the study.
-    """
-    uri = check_tracking_uri(tracking_uri)
-    database = sqlite_path(uri)
-    if database is None or database.exists():
-        with answering(uri):
-            client = mlflow_client(uri)
-            experiment = client.get_experiment_by_name(name)
-            if experiment is not None and experiment.lifecycle_stage == "active":
-                text = content.search_text(content.key_tags(study_id, STUDY))
-                for run in client.search_runs([experiment.experiment_id], text, max_results=1):
-                    client.set_tag(run.info.run_id, content.NOTE, content.cut(answer))
-                    first_line = content.cut(answer.partition("\n")[0].strip("*"))  # the list shows no bold type
-                    client.set_experiment_tag(experiment.experiment_id, content.NOTE, first_line)
-                    return
-    rule, fix = f"must hold the study {name!r} ({study_id})", "Send it there first, by `python -m study sync STUDY`."
-    raise TrackingError(where=f"tracking URI {mask_credentials(uri)}", rule=rule, got="none", fix=fix)

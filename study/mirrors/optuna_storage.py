@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from study.errors import RecordError
 from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.tracking_uri import check_tracking_uri, is_uri, reached
+from study.mirrors.tracking_uri import check_tracking_uri, reached
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, fold_lines, ledger_of
 from study.records.records import Line, TrialEnded
@@ -47,7 +47,7 @@ class OptunaMirror(Mirror):
     @classmethod
     def check(cls, address: str) -> str:
         """Return the absolute form of a database, or the path of a journal file."""
-        is_journal = address.endswith(".journal") and not is_uri(address)
+        is_journal = address.endswith(".journal") and "://" not in address
         return address if is_journal else check_tracking_uri(address, cls.place)
 
     def open(self) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class OptunaMirror(Mirror):
         self.close()
         self._ledger = Ledger()
         name = name_in_storage(self._identity)
-        if is_uri(self.address):
+        if "://" in self.address:
             # Before its use, a connection that a restart of the database broke is replaced.
             self._storage = RDBStorage(reached(self.address), engine_kwargs={"pool_pre_ping": True})
         else:

@@ -5,7 +5,7 @@ for each place, so that one that is away holds up no other. The process can hang
 driver: the records hold all that is to be sent, and a file for each mirror says how far it is and what is wrong.
 
 `python -m study.mirrors.process FOLDER PARENT`. Standard input carries a line of JSON, kind of mirror -> address, and
-later the seconds that are left; its end means that the driver is gone.
+later the seconds that are left and the study's answer; its end means that the driver is gone.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from typing import Any
 
 from study.errors import RecordError, TrackingError
 from study.harmless import mask_credentials, printable
-from study.machine.processes import set_back
+from study.machine.host import set_back
 from study.mirrors.follower import Mirror, Orders, follow
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror
@@ -116,7 +116,9 @@ class MirrorProcess:
         fix = f"See {self._folder.mirror_log}, or give another address."
         raise TrackingError(error) if error else TrackingError(where=where, rule=rule, fix=fix)
 
-    def finish(self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf) -> tuple[MirrorReport, ...]:
+    def finish(
+        self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = ""
+    ) -> tuple[MirrorReport, ...]:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
         A process that was killed, before or meanwhile, is replaced once.
@@ -124,13 +126,14 @@ class MirrorProcess:
         Args:
             timeout_s: How long to wait.
             cut: Returns when to end the process in any case, on the clock of `time.monotonic`; may change meanwhile.
+            answer: What the study says, as Markdown, for the places that show it.
         """
         deadline = time.monotonic() + timeout_s
         for again in (False, True):
             if self._process is None:
                 break
             self._process = self._start() if again else self._process
-            _write(self._process, max(deadline - time.monotonic(), 0.0))
+            _write(self._process, [max(deadline - time.monotonic(), 0.0), answer])
             while self._process.poll() is None and time.monotonic() < min(deadline + _GRACE_S, cut()):
                 time.sleep(_LOOK_S / 4)
             self._process.kill()
@@ -211,7 +214,10 @@ def main(folder: str, parent: str) -> None:
     while not orders.finishing and any(thread.is_alive() for thread in threads):
         if select.select([stdin], [], [], _LOOK_S)[0]:
             order = stdin.readline()
-            orders.finish(json.loads(order) if order else ORPHAN_DRAIN_S, patient=bool(order))
+            seconds, answer = json.loads(order) if order else (ORPHAN_DRAIN_S, "")
+            for mirror in mirrors:
+                mirror.answer = answer
+            orders.finish(seconds, patient=bool(order))
         elif os.getppid() != int(parent):  # a process forked from the driver can hold our standard input open
             orders.finish(ORPHAN_DRAIN_S, patient=False)
     set_back(0)  # no trial runs any more

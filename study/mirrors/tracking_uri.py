@@ -65,7 +65,9 @@ def asked_uri(given: str | None) -> str | None:
 
 
 def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
-    """Return the absolute form of `uri` if a store can be there; nothing but the file system is asked.
+    """Return the form of `uri` that does not depend on the working directory, if a store can be there.
+
+    Nothing but the file system is asked.
 
     Args:
         uri: Of MLflow, or of an Optuna storage.
@@ -75,31 +77,23 @@ def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
         TrackingError: It cannot; says why and what to do.
     """
     schemes, fix = _STORES[place]
-    scheme, rule = _scheme(uri, place), ""
+    rule, path = "", sqlite_path(uri)
+    try:
+        scheme = _scheme(uri)
+    except ValueError:
+        scheme, rule, fix = "", "must be a URI", "Check brackets."
     if scheme not in schemes:
-        rule = f"must begin with one of {', '.join(schemes)}"
+        rule = rule or f"must begin with one of {', '.join(schemes)}"
     elif scheme == "sqlite":  # which writes its journal beside the database
-        path = sqlite_path(uri)
         places = [] if path is None else [path.absolute().parent, *([path] if path.exists() else [])]
         if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
             rule, fix = "must name a file that you can write, in a folder that exists", "Name another file."
     if rule:
         raise TrackingError(where=place, rule=rule, got=repr(mask_credentials(uri)), fix=fix)
-    return absolute_uri(uri)
-
-
-def absolute_uri(uri: str) -> str:
-    """Return the form of `uri` that does not depend on the working directory, without looking whether it works."""
-    if (path := sqlite_path(uri)) is not None:
-        scheme, _, rest = uri.partition(":///")
-        _, mark, options = rest.partition("?")
-        return f"{scheme}:///{path.absolute()}{mark}{options}"
-    return uri.rstrip("/") if _scheme(uri) in _SERVERS else uri
-
-
-def is_uri(address: str) -> bool:
-    """Return whether an address is a URI, and not the path of a file or folder, which may hold colons too."""
-    return "://" in address
+    if path is not None:
+        before, _, rest = uri.partition(":///")
+        return f"{before}:///{path.absolute()}{''.join(rest.partition('?')[1:])}"
+    return uri.rstrip("/") if scheme in _SERVERS else uri
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -108,12 +102,8 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(match[1]) if match and match[1] != ":memory:" else None
 
 
-def _scheme(uri: str, place: str = "tracking URI") -> str:
-    try:
-        return urlsplit(uri).scheme.split("+")[0].lower()
-    except ValueError as error:
-        got = f"{mask_credentials(uri)!r} ({error})"
-        raise TrackingError(where=place, rule="must be a URI", got=got, fix="Check brackets.") from error
+def _scheme(uri: str) -> str:
+    return urlsplit(uri).scheme.split("+")[0].lower()
 
 
 # --- a question, and what the answer means ---------------------------------------------------------------------------

@@ -6,10 +6,6 @@ and episodes (`Speeds`). A larger network costs the multiplications that it has 
 """
 
 import math
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from study.machine.shape import ClusterShape, Speeds
@@ -76,22 +72,7 @@ _ACROBOT_S = 13e-6
 _SMALL = 10_000
 """Multiplications of the two small layers, which the figures above hold already."""
 _PRODUCT_S, _BACKWARDS = 2.5e-11, 3.2
-"""Seconds of a multiplication forwards, where they were not measured, and how many of them one forwards and backwards
-takes."""
-_PLAY_S, _WIDEST = 0.2, 2048
-"""How long products are timed, and the most units of a layer of theirs."""
-_TIMED = f"""
-import sys, time
-import numpy
-rows, units = map(int, sys.argv[1:])
-batch, layer = numpy.ones((rows, units), "float32"), numpy.ones((units, units), "float32")
-batch @ layer
-began, number = time.perf_counter(), 0
-while time.perf_counter() < began + {_PLAY_S}:
-    batch @ layer
-    number += 1
-print((time.perf_counter() - began) / (number * rows * units * units))
-"""
+"""Seconds of a multiplication forwards, and how many of them one forwards and backwards takes."""
 _PROCESS_S = 2.5
 """CPU seconds in which a process is imported."""
 _TRIAL_S = 6.0
@@ -155,7 +136,7 @@ def _iteration_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterSh
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
     step = _SAMPLING[spec.runner_in_use]
     own_s = _ACROBOT_S if cluster.speeds is None else cluster.speeds.step_s
-    step_s = step.row_s - _ACROBOT_S + own_s + forward_s + spec.environment.step_cpu_ms / 1e3
+    step_s = step.row_s - _ACROBOT_S + own_s + forward_s
     # RLlib's own runners step their lanes each by itself, also those that share a process.
     callers = num_env_runners if spec.runner_in_use == "stock" else num_processes
     sampling = batch * (step_s + step.call_s * callers / lanes) / min(num_processes, cluster.capacity)
@@ -171,30 +152,7 @@ def _iteration_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterSh
 def _network_seconds(spec: StudySpec, speeds: Speeds | None) -> tuple[float, float]:
     """Return what the network takes beyond a small one: forwards for a step, and for a row of an update."""
     network = network_of(spec, () if speeds is None else speeds.observation_shape)
-    product_s = (speeds.product_s if speeds is not None else None) or _PRODUCT_S
-    return max(network.acting - _SMALL, 0) * product_s, max(network.learning - _SMALL, 0) * product_s * _BACKWARDS
-
-
-def product_seconds(spec: StudySpec, shape: Sequence[int]) -> float | None:
-    """Time products as large as an update's on this machine; return the seconds of one multiplication.
-
-    In a process of its own, with as many threads as a learner has. None for a small network, whose update is calls and
-    not products, and where it cannot be timed.
-
-    Args:
-        spec: The space.
-        shape: Of an observation.
-    """
-    if network_of(spec, shape).learning < 10 * _SMALL:
-        return None
-    rows = int(_middle(minibatch_bounds(spec, max(spec.scales))))
-    units = min(max(spec.model.fcnet_hiddens), _WIDEST)
-    threads = dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.resources.num_cpus_for_main_process)
-    )
-    words = [sys.executable, "-c", _TIMED, str(rows), str(units)]
-    done = subprocess.run(words, env={**os.environ, **threads}, capture_output=True, text=True)
-    return None if done.returncode else float(done.stdout)
+    return max(network.acting - _SMALL, 0) * _PRODUCT_S, max(network.learning - _SMALL, 0) * _PRODUCT_S * _BACKWARDS
 
 
 def _middle(ends: tuple[Value, Value]) -> float:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from study.errors import ClusterError
-from study.machine.shape import LOCAL, ClusterShape
+from study.machine.shape import ClusterShape
 from study.planning.guess import Guess, evaluation_seconds, guess_trial
 from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
-from study.records.request import TrialRequest
+from study.records.records import TrialRequest
 from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
@@ -20,8 +20,6 @@ from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
 from study.text import count, duration, listed
 
-FEW_TRIALS = 10
-"""Trials that Optuna's TPE draws at random before it models any."""
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
@@ -92,11 +90,6 @@ class TrialNeeds(TrialKind):
         """Guess of one trial's duration."""
         return sum(self.guess) / 3600
 
-    @property
-    def alone(self) -> bool:
-        """Whether its trials take the whole cluster while they run."""
-        return self.spec.exclusive and self.execution == "real"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -147,8 +140,8 @@ class Plan:
 
 def hours_of(kinds: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
     """Return a guess of how long all trials take, as many at a time as have cores."""
-    held = ((each, cluster.capacity if each.alone else min(each.num_cpus, cluster.capacity)) for each in kinds)
-    return sum(cpus * each.hours * each.num_trials for each, cpus in held) / cluster.capacity
+    capacity = cluster.capacity
+    return sum(min(each.num_cpus, capacity) * each.hours * each.num_trials for each in kinds) / capacity
 
 
 def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
@@ -191,13 +184,6 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
             f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
         )
-    each = (spec.search.num_trials or 0) // len(spec.scales)
-    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and 0 < each < FEW_TRIALS:
-        yield (
-            f"Optuna: {count(each, 'trial')} for each number of runners. Its sampler draws the first {FEW_TRIALS}, "
-            "neighbouring numbers included, at random, and learns little from so few. To change it: raise "
-            "search.num_trials."
-        )
     yield from _on_clocks(spec, plan)
 
 
@@ -220,13 +206,6 @@ def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"scaling. To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, start "
             f"Ray with as many CPUs as there are cores (--num-cpus), or {ELSEWHERE}."
         )
-    for node in plan.cluster.nodes:
-        if node.niceness > 0:
-            fix = "the study without `nice`" if node.address == LOCAL else "Ray there with RAY_worker_niceness=0"
-            yield (
-                f"{node.address}: trials run at nice {node.niceness}, so that other programs may go before them and "
-                f"their times suffer. To change it: start {fix}."
-            )
 
 
 def _on_script(spec: StudySpec) -> Iterator[str]:

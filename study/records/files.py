@@ -1,8 +1,8 @@
-"""Files of a study folder, which may be somebody else's: its rules, and how files are written.
+"""Files of a study folder, which may be somebody else's: what may be in it, and how files are written.
 
-A study folder can be a stranger's archive. Through a symbolic link in it, a command would write to any file of its
-user, or copy any file of theirs into a packed study; a pipe in a file's place would let a command wait for ever. So
-nothing but files and folders may be in it, and a resume trusts it only where it is the user's own.
+Through a symbolic link in a stranger's folder, a command would write to any file of its user, or copy any file of
+theirs into a packed study; a pipe in a file's place would let a command wait for ever. So nothing but files and folders
+may be in it, and a resume trusts it only where it is the user's own.
 """
 
 import contextlib
@@ -70,20 +70,6 @@ def below(root: Path, name: str) -> Path:
         path = path / part
         if path.is_symlink():
             raise RecordError(where=str(path), rule="must not be a symbolic link", fix=_WAY_OUT)
-    return path
-
-
-def write_below(root: Path, name: str, content: str | bytes) -> Path:
-    """Write the file `root/name`, its folders too, and return it; what is there is replaced.
-
-    Raises:
-        RecordError: A part of the path below `root` is a link.
-        OSError: It cannot be written.
-    """
-    path = below(root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 

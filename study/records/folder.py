@@ -5,8 +5,6 @@ out. What follows from the records (tables, MLflow, Optuna's storage) is made ag
 """
 
 import contextlib
-import csv
-import difflib
 import io
 import os
 import re
@@ -23,10 +21,8 @@ from msgspec import Meta, Struct
 
 from study.errors import RecordError
 from study.records.files import DRAFT, check_plain, sync, write_atomically
-from study.records.ledger import Ledger
 from study.records.lock import LOCK, OWNER
 from study.records.records import RESTORE, Moment, Whole
-from study.records.table import read_table
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.space.spec import StudySpec, as_of_now
@@ -126,7 +122,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder may not be looked into.
         """
-        with _usable(self.path, "readable", _OTHER_FOLDER):
+        with usable(self.path, "readable", _OTHER_FOLDER):
             return self.identity_file.exists()
 
     def prepare(self) -> None:
@@ -137,7 +133,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder holds something already, or cannot be written.
         """
-        with _usable(self.path, "writable", _OTHER_FOLDER):
+        with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
             entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK, OWNER}
@@ -157,7 +153,7 @@ class StudyFolder:
             RecordError: It cannot be made.
         """
         fix = "Check the permissions, or remove what is in its place."
-        with _usable(self.tensorboard, "a folder that can be written", fix):
+        with usable(self.tensorboard, "a folder that can be written", fix):
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, identity: StudyIdentity, space_text: str) -> None:
@@ -169,7 +165,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder cannot be written.
         """
-        with _usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
+        with usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
             if not self.identity_file.exists() or self.identity() != identity:
                 write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
             if space_text and not self.space_file.exists():
@@ -193,13 +189,11 @@ class StudyFolder:
         check_plain(self.path)
         if not self.exists():
             rule, got = "must be the folder of a study", "none (study.json is missing)"
-            fix = "Restore it from a backup."
-            if not self.records.exists():
-                fix = meant_by(self.path) or "Give for instance studies/quickstart."
+            fix = "Restore it from a backup." if self.records.exists() else meant_by(self.path)
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
         where = str(self.identity_file)
         try:
-            with _usable(self.identity_file, "a file that you can read", RESTORE):
+            with usable(self.identity_file, "a file that you can read", RESTORE):
                 content = msgspec.json.decode(self.identity_file.read_bytes(), type=dict[str, Any])
             if (found := content.get("format")) != FORMAT:
                 rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
@@ -241,65 +235,29 @@ def check_files(folder: StudyFolder) -> None:
     if folder.records.suffix == ".xz":
         fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
         raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix)
-    faults = [
-        f"{name} must be a file that you can read and write, with one name (no hard link)"
-        for name in _FILES
-        if (file := folder.path / name).exists()
-        and not (file.is_file() and os.access(file, os.R_OK | os.W_OK) and file.stat().st_nlink == 1)
-    ]
-    faults += [
-        f"{part.name} must be a folder that you can read and write"
-        for part in (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
-        if part.exists() and not (part.is_dir() and os.access(part, os.R_OK | os.W_OK | os.X_OK))
-    ]
-    if faults:
-        fix = (
-            "Correct the permissions, or move away what is in a file's place and restore the file from a backup "
-            "(study.json, records.jsonl; the others are made anew)."
-        )
-        raise RecordError(where=str(folder.path), rule="; ".join(faults), fix=fix)
-
-
-def cut_records(folder: StudyFolder, ledger: Ledger, *, num_mirrored: int = 0) -> RecordError | None:
-    """Return what records lack that other files of the folder prove, as an error: a resume would run it once more.
-
-    Args:
-        folder: The study, at which no driver is at work.
-        ledger: What its records lead to.
-        num_mirrored: Records that MLflow has.
-    """
-    ended: set[int] = set()
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, csv.Error):  # a damaged table proves nothing
-        lines = read_table(folder.table)
-        ended = {int(row["trial"]) for row in lines if row["status"] in ("finished", "failed")}
-    policies = {int(name) for each in folder.checkpoints.glob("trial_*") if (name := each.name[6:]).isdecimal()}
-    if missing := ended - {number for number, row in ledger.rows.items() if row.ended}:
-        got, evidence = f"none of the trials {sorted(missing)[:8]}, which trials.csv shows as ended", "trials.csv"
-    elif missing := policies - ledger.rows.keys():
-        got, evidence = f"none of the trials {sorted(missing)[:8]}, of which checkpoints/ holds a policy", "it there"
-    elif num_mirrored > 0 and ledger.sessions == 0:
-        got, evidence = f"none, but MLflow has {num_mirrored} records", "mirror.json"
-    else:
-        return None
-    fix = f"{RESTORE} Where the records are right, move away {evidence}."
-    rule = "must hold every trial that was recorded"
-    return RecordError(where=str(folder.records), rule=rule, got=f"{got}: the file was cut", fix=fix)
+    folders = (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
+    for path in (*folders, *(folder.path / name for name in _FILES)):
+        kind, is_right = ("folder", path.is_dir()) if path in folders else ("file", path.is_file())
+        needed = os.R_OK | os.W_OK | (os.X_OK if path in folders else 0)
+        if path.exists() and not (is_right and os.access(path, needed)):
+            fix = (
+                "Correct the permissions, or move away what is in its place and restore it from a backup (study.json, "
+                "records.jsonl; the others are made anew)."
+            )
+            raise RecordError(where=str(path), rule=f"must be a {kind} that you can read and write", fix=fix)
 
 
 def meant_by(path: Path) -> str:
-    """Return what to give in place of a path where no study is, as a sentence; nothing where none is near."""
+    """Return what to give in place of a path where no study is, as a sentence."""
     if (path.parent / "study.json").is_file():
         return f"Give its folder, {path.parent}."
-    if inside := sorted(str(file.parent) for file in path.glob("*/study.json")):
-        return f"Give one of the studies in it, {', '.join(inside[:8])}."
-    around = [file.parent for place in (path.parent, Path("studies")) for file in place.glob("*/study.json")]
-    near = difflib.get_close_matches(path.name, [study.name for study in around], n=1)
-    return f"Did you mean '{next(study for study in around if study.name == near[0])}'?" if near else ""
+    inside = sorted(str(file.parent) for place in (path, path.parent) for file in place.glob("*/study.json"))
+    return f"Give one of these studies: {', '.join(inside[:8])}." if inside else "Give for instance studies/quickstart."
 
 
 @contextlib.contextmanager
-def _usable(place: Path, rule: str, fix: str) -> Iterator[None]:
-    """Turn an error of the file system into one that says what must hold."""
+def usable(place: Path, rule: str, fix: str) -> Iterator[None]:
+    """Turn an error of the file system into one that says what must hold, such as `must be writable`."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -18,6 +19,7 @@ from study.records.records import (
     Iteration,
     Line,
     Metrics,
+    OfTrial,
     Record,
     SettingsFrozen,
     StageDecided,
@@ -30,7 +32,6 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
-from study.records.timing import reserved_on
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
@@ -78,49 +79,42 @@ class Sums(Struct, kw_only=True):
             self._timed_lengths += metrics.get("episode_len_sum") or 0.0
 
     @property
-    def timed_env_steps(self) -> int:
-        """Environment steps of the timed iterations."""
-        return int(self._combined.get("train_batch_size_actual", 0))
-
-    @property
     def timed_s(self) -> float:
         """Training seconds of the timed iterations."""
         return self._combined.get("iteration_time_s", 0.0)
 
-    def env_steps_per_s(self) -> float | None:
-        """Return env steps over training seconds, without the warm-up iterations; None before there are any."""
-        return self.timed_env_steps / self.timed_s if self.timed_s > 0 else None
+    def env_steps_per_s(self, following: Iteration | None = None) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any.
 
-    def env_steps_per_s_with(self, iteration: int, metrics: Metrics) -> float | None:
-        """Return the same as it will be with one more iteration."""
-        if iteration <= WARMUP_ITERATIONS:
-            return self.env_steps_per_s()
-        seconds = self.timed_s + (metrics.get("iteration_time_s") or 0.0)
-        steps = self.timed_env_steps + int(metrics.get("train_batch_size_actual") or 0)
+        Args:
+            following: Another iteration, which counts as if it had been taken in.
+        """
+        steps, seconds = int(self._combined.get("train_batch_size_actual", 0)), self.timed_s
+        if following is not None and following.iteration > WARMUP_ITERATIONS:
+            seconds += following.metrics.get("iteration_time_s") or 0.0
+            steps += int(following.metrics.get("train_batch_size_actual") or 0)
         return steps / seconds if seconds > 0 else None
 
     def worst(self, name: str, absent: float = 0) -> float:
         """Return the largest or the smallest value of a metric so far, as `OF_ITERATIONS` has it."""
         return self._combined.get(name, absent)
 
-    def mean_cpu_pressure(self) -> float | None:
-        """Return the mean of cpu_pressure over the training time after the warm-up; None when it is not known."""
-        return self._weighted_mean("cpu_pressure")
-
-    def _weighted_mean(self, name: str) -> float | None:
+    def weighted_mean(self, name: str) -> float | None:
+        """Return the mean of a metric over the training time after the warm-up; None when it is not known."""
         known = self.timed_s > 0 and self._counts.get(name) == self.timed_iterations
         return self._combined[name] / self.timed_s if known else None
 
     def columns(self) -> dict[str, float | int | None]:
         """Return what a table of trials says of the iterations; None where it does not exist."""
+        combined = self._combined
         values: dict[str, float | int | None] = {
             "iterations": self.iterations or None,
             "timed_iterations": self.timed_iterations if self.iterations else None,
-            "timed_env_steps": self.timed_env_steps if self.timed_iterations else None,
+            "timed_env_steps": int(combined.get("train_batch_size_actual", 0)) if self.timed_iterations else None,
             "timed_s": self.timed_s if self.timed_iterations else None,
         }
         for name, how in OF_ITERATIONS.items():
-            value = self._weighted_mean(name) if how == "weighted mean" else self._combined.get(name)
+            value = self.weighted_mean(name) if how == "weighted mean" else combined.get(name)
             if value is not None and how == "mean":
                 value /= self._counts[name]
             values[name] = int(value) if value is not None and METRICS[name].whole else value
@@ -202,7 +196,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         runners = int(self.setting[SCALE])
         return max(runners - int(self.sums.worst("num_healthy_env_runners", runners)), 0)
 
-    def apply(self, record: TrialBuilt | Iteration | Evaluation | TrialEnded, moment: float) -> None:
+    def apply(self, record: OfTrial, moment: float) -> None:
         """Take in one record of this trial, written at `moment`."""
         self.last_seen = moment
         match record:
@@ -211,7 +205,11 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 self.provisional = record.provisional
                 self.engine = engine_of(record.effective)
                 self.startup_time_s = record.startup_time_s
-                self.cpus_per_machine = reserved_on(record.placement)
+                cpus: Counter[str] = Counter()
+                for place in record.placement:
+                    # Several machines may have one host name; records before 0.12.1 know no other.
+                    cpus[place.get("machine", place["host"])] += place["num_cpus"]
+                self.cpus_per_machine = dict(cpus)
             case Iteration():
                 self.sums.add(record.iteration, record.metrics)
                 self.cpu_s += record.metrics.get("cpu_time_s") or 0.0
@@ -319,10 +317,6 @@ class Ledger(Struct, kw_only=True):
             LookupError: It is about a trial that has not started.
         """
         match record:
-            case TrialBuilt() | Iteration() | Evaluation() | TrialEnded():
-                if (row := self.rows.get(record.trial)) is None:
-                    raise LookupError(f"{record.kind} of trial {record.trial}, which has not started")
-                row.apply(record, moment)
             case TrialStarted():
                 begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
                 if (earlier := self.rows.get(record.trial)) is not None:
@@ -331,6 +325,10 @@ class Ledger(Struct, kw_only=True):
                     reserved = earlier.summary.get("cpu_s_reserved") or 0.0
                     begun.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved
                 self.rows[record.trial] = begun
+            case OfTrial():
+                if (row := self.rows.get(record.trial)) is None:
+                    raise LookupError(f"{record.kind} of trial {record.trial}, which has not started")
+                row.apply(record, moment)
             case StudyOpened():
                 self.sessions, self.num_trials, self.closed = record.session, record.num_trials, None
                 self.opened = record

@@ -53,17 +53,18 @@ class Owner(Struct, frozen=True, kw_only=True):
     @classmethod
     def of_this_process(cls) -> "Owner":
         """Return this process, as it begins to hold a study."""
-        job = current_job()
-        of_job = {"scheduler": job.scheduler, "cluster": job.cluster, "job": job.id} if job else {}
+        job, pid = current_job(), os.getpid()
         return cls(
             host=socket.gethostname(),
             boot=boot_id(),
-            pid=os.getpid(),
-            began=_start_of(os.getpid()),
+            pid=pid,
+            began=_start_of(pid),
             since=time.strftime("%Y-%m-%d %H:%M:%S"),
             command=shlex.join(map(mask_credentials, sys.argv))[:300],
+            scheduler=job.scheduler if job else "",
+            cluster=job.cluster if job else "",
+            job=job.id if job else "",
             restart=job.restarts if job else 0,
-            **of_job,
         )
 
     def __str__(self) -> str:
@@ -142,18 +143,25 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             if (taken := take(folder / LOCK)) is None:
-                raise _refusal(folder)
+                raise FileExistsError
             stack.callback(os.close, taken[0])
             owner = _owner(folder)
             runs = owner is not None and not owner.is_gone(folder, is_free=taken[1])
             # Of one that runs here nobody is wrong.
             if owner is not None and runs and (owner.boot == boot_id() or not take_over):
-                raise _refusal(folder)
+                raise FileExistsError
             file.unlink(missing_ok=True)
             with open(file, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as new:  # on NFS, one wins
                 new.write(written)
         except FileExistsError:
-            raise _refusal(folder) from None
+            owner, rule = _owner(folder), "one driver at a time may work on a study"
+            look = f" (there: ps -fp {owner.pid})" if owner is not None and owner.pid else ""
+            fix = (
+                f"Wait for it or end it{look}, or start your own study with --name. If it is gone, run the same "
+                "command again with --take-over."
+            )
+            got = f"another driver, {owner or 'which is about to begin'}"
+            raise RecordError(where=str(folder), rule=rule, got=got, fix=fix) from None
         except OSError as error:
             rule = f"must be a file of yours that can be written ({error.strerror})"
             fix = "Free some space, check the permissions of it and its folder, or remove what is in its place."
@@ -187,14 +195,3 @@ def _owner(folder: Path) -> Owner | None:
         except (OSError, ValueError, RecursionError):
             time.sleep(_PAUSE_S)  # another driver may be writing it
     return Owner(host="an unknown host", boot="", pid=0, began=0, since="?", command=f"{OWNER} is damaged")
-
-
-def _refusal(folder: Path) -> RecordError:
-    owner = _owner(folder)
-    look = f" (there: ps -fp {owner.pid})" if owner is not None and owner.pid else ""
-    fix = (
-        f"Wait for it or end it{look}, or start your own study with --name. If it is gone, run the same command again "
-        "with --take-over."
-    )
-    rule, got = "one driver at a time may work on a study", f"another driver, {owner or 'which is about to begin'}"
-    return RecordError(where=str(folder), rule=rule, got=got, fix=fix)

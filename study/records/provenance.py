@@ -47,6 +47,9 @@ def provenance(
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
+    words = [mask_credentials(shlex.join(sys.argv))]
+    with suppress(ValueError):  # the mask has taken a quote
+        words = shlex.split(words[0])
     here = {key: value for key, value in os.environ.items() if _VARIABLES.fullmatch(key) and not _SECRET.search(key)}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -59,7 +62,7 @@ def provenance(
         "logical_cpus": psutil.cpu_count(),
         "usable_cpus": len(usable_cpus()),
         "memory_mb": psutil.virtual_memory().total // 10**6,
-        "command": _command(sys.argv),
+        "command": words,
         "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
         "environment": {key: _shown(key, value) for key, value in {**here, **(variables or {})}.items()},
         "own_modules": dict(own_modules or {}),
@@ -84,12 +87,3 @@ def git_state(checkout: Path) -> dict[str, Any] | None:
         return None
     commit, dash, _ = done.stdout.decode().strip().partition("-")
     return {"commit": commit, "dirty": bool(dash)}
-
-
-def _command(words: list[str]) -> list[str]:
-    """Return the command line without passwords: those in URLs, and those after a telling option."""
-    masked = mask_credentials(shlex.join(words))
-    try:
-        return shlex.split(masked)
-    except ValueError:  # the mask has taken a quote
-        return [masked]

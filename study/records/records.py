@@ -1,25 +1,33 @@
-"""What a study remembers: one append-only file of JSON lines, the only truth.
+"""What a study remembers: one append-only file of JSON lines, the only truth, and its one writer.
 
 Everything else (Optuna's journal, MLflow, tables) is derived from this file. A line is a head, with a consecutive
 `seq`, and a record. Each kind of record is a class, and reading is decoding: what a line holds is of the types declared
 here, or the file is refused with the number of the line.
 """
 
+import contextlib
+import hashlib
+import json
 import lzma
 import math
+import os
 import re
-from collections.abc import Iterator
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from study.errors import RecordError
 from study.harmless import one_line
 from study.machine.load import NodeLoad
-from study.records.request import TrialRequest
-from study.space.parameters import SCALE
+from study.records.files import sync
+from study.space.parameters import SCALE, Value
+from study.space.settings import Variant
 from study.space.spec import Execution
 
 SCHEMA = 1
@@ -45,6 +53,56 @@ else:
     Returns = Annotated[list[float | None], Meta(min_length=1)]
 
 
+# --- what a trial is to be --------------------------------------------------------------------------------------------
+
+
+class TrialRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One trial before it runs: everything about it that no sampler may choose. Decisions keep it in this order."""
+
+    stage: str | None = None
+    """Stage of a hold-up study, or `throughput`."""
+    num_env_runners: int
+    seed: int
+    setting: Mapping[str, Value] | None = None
+    """A value for everything but the scale, rules included; None: the sampler proposes."""
+    name: str | None = None
+    """Of a baseline, an arm or a cell, for people and for the certificate."""
+    variant: Variant = "study"
+    iterations: int | None = None
+    """Limit of a short trial; None is the budget of the space."""
+    group: int | None = None
+    """Number of a trial that is timed with nothing beside it."""
+    num_learners: int | None = None
+    """Learner processes; None for the space's."""
+    first_episode: int = 0
+    """Number of the first evaluation episode that it plays."""
+    given: Mapping[str, Value] = {}
+    """Where the sampler proposes: tuned parameters that are fixed beforehand."""
+    trial: int = -1
+    """Number in the study, from 0; `numbered` gives it."""
+    index_at_scale: int = 0
+    """Number among the trials of its scale that the sampler proposes, from 0."""
+
+
+def numbered(requests: Iterable[TrialRequest]) -> tuple[TrialRequest, ...]:
+    """Return the requests, which are in their order, with their numbers and those among the proposals of a scale."""
+    proposed: Counter[int] = Counter()
+    result = []
+    for trial, request in enumerate(requests):
+        result.append(structs.replace(request, trial=trial, index_at_scale=proposed[request.num_env_runners]))
+        proposed[request.num_env_runners] += request.setting is None
+    return tuple(result)
+
+
+def digest_of(setting: Mapping[str, Value]) -> str:
+    """Return the identity of a setting without its scale: equal for equal values, whatever their order."""
+    canonical = {name: float(value) for name, value in setting.items()}  # 1 and 1.0 are one value
+    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# --- what is recorded -------------------------------------------------------------------------------------------------
+
+
 def _snake(name: str) -> str:
     return re.sub(r"\B(?=[A-Z])", "_", name).lower()
 
@@ -61,6 +119,15 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
         return str(self.__struct_config__.tag)
 
 
+class OfTrial(Record, frozen=True):
+    """Base of the records of one attempt of a trial."""
+
+    trial: Whole
+    """Number in the plan, from 0; the identity of the trial."""
+    attempt: Whole
+    """1, or more when an earlier attempt was interrupted."""
+
+
 class StudyOpened(Record, frozen=True):
     """A driver began to work on the study."""
 
@@ -75,16 +142,12 @@ class StudyOpened(Record, frozen=True):
     """Commit, versions, hardware, scheduler job of this driver."""
 
 
-class TrialStarted(Record, frozen=True, forbid_unknown_fields=False):
+class TrialStarted(OfTrial, frozen=True, forbid_unknown_fields=False):
     """A trial was given to Ray Tune."""
 
     # Versions before 0.15.0 wrote what it was predicted to cost.
     # Durable: else a power cut could take it back after its first values have gone to MLflow.
     durable: ClassVar[bool] = True
-    trial: Whole
-    """Number in the plan, from 0; the identity of the trial."""
-    attempt: Whole
-    """1, or more when an earlier attempt was interrupted."""
     seed: Whole
     setting: dict[str, Number]
     """All parameters as asked, the scale included."""
@@ -123,11 +186,9 @@ class TrialStarted(Record, frozen=True, forbid_unknown_fields=False):
             raise ValueError(f"no {SCALE} in setting")
 
 
-class TrialBuilt(Record, frozen=True):
+class TrialBuilt(OfTrial, frozen=True):
     """All processes of a trial are up."""
 
-    trial: Whole
-    attempt: Whole
     startup_time_s: float | None
     """None where the trial went on in the processes of another one."""
     effective: dict[str, Any]
@@ -144,11 +205,9 @@ class TrialBuilt(Record, frozen=True):
     """Every process of the trial, `Place.to_json()`: what it is, its runners, its node, the CPUs it reserves."""
 
 
-class Iteration(Record, frozen=True):
+class Iteration(OfTrial, frozen=True):
     """One training iteration."""
 
-    trial: Whole
-    attempt: Whole
     iteration: Whole
     """From 1."""
     env_steps: Whole
@@ -164,11 +223,9 @@ class Iteration(Record, frozen=True):
                 raise ValueError(f"`metrics.{name}` must be a count of at most 2**53")
 
 
-class Evaluation(Record, frozen=True):
+class Evaluation(OfTrial, frozen=True):
     """One evaluation."""
 
-    trial: Whole
-    attempt: Whole
     iteration: Whole
     env_steps: Whole
     wall_time_s: float
@@ -188,15 +245,13 @@ class Evaluation(Record, frozen=True):
     def __post_init__(self) -> None:
         if None in self.returns:
             numbers = [math.nan if each is None else each for each in self.returns]
-            msgspec.structs.force_setattr(self, "returns", numbers)
+            structs.force_setattr(self, "returns", numbers)
 
 
-class TrialEnded(Record, frozen=True):
+class TrialEnded(OfTrial, frozen=True):
     """The end of an attempt. `finished` and `failed` end the trial; `interrupted` leaves it to a resume."""
 
     durable: ClassVar[bool] = True
-    trial: Whole
-    attempt: Whole
     status: Status
     reason: str
     """Empty when finished."""
@@ -283,7 +338,11 @@ class Line(Struct, frozen=True, kw_only=True):
 
 _BEGINNING, _KIND = b'{"schema":', b'"kind":'
 _READ_HEAD = msgspec.json.Decoder(_Head)
-_READ_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Union[*Record.__subclasses__()])
+_READ_RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
+    StudyOpened
+    | (TrialStarted | TrialBuilt | Iteration | Evaluation | TrialEnded)
+    | (StageDecided | SettingsFrozen | StudyClosed)
+)
 _WRITE = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
 """Numbers and arrays of NumPy become plain ones."""
 
@@ -333,18 +392,19 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
         with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
             file.seek(offset)
             for seq, raw in enumerate(file, start=first_seq):
-                where = f"{path}: line {seq + 1}"
+                where, got = f"{path}: line {seq + 1}", ""
                 if not raw.endswith(b"\n"):
                     # A power cut leaves zeros in place of what was lost.
                     torn = raw.rstrip(b"\0") if seq else raw
-                    if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
-                        rule = "the last line must be a record or the beginning of one"
-                        raise RecordError(where=where, rule=rule, got=f"{raw[:40]!r}", fix=RESTORE)
-                    return
-                offset += len(raw)
-                line = parse_line(raw, where, offset)
-                if line.seq != seq:
-                    rule, got = f"`seq` must be {seq}", f"{line.seq}: lines are missing or doubled"
+                    if _BEGINNING.startswith(torn[: len(_BEGINNING)]):
+                        return
+                    rule, got = "the last line must be a record or the beginning of one", f"{raw[:40]!r}"
+                else:
+                    offset += len(raw)
+                    line = parse_line(raw, where, offset)
+                    if line.seq != seq:
+                        rule, got = f"`seq` must be {seq}", f"{line.seq}: lines are missing or doubled"
+                if got:
                     raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
                 yield line
     except (OSError, EOFError, lzma.LZMAError) as error:
@@ -352,11 +412,99 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
         raise RecordError(where=str(path), rule=rule, fix=fix) from error
 
 
-def torn_bytes(path: Path, end: int) -> int:
-    """Return the bytes of a torn line behind byte `end`, at which the last complete one ended; 0 where lines follow."""
-    if path.suffix == ".xz":
-        return 0  # what is packed is whole
-    with path.open("rb") as file:
-        file.seek(end)
-        rest = file.read()
-    return 0 if b"\n" in rest else len(rest)
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux's goes on while the machine sleeps
+
+
+class RecordLog:
+    """The records file, open for appending by its one driver. Use as a context manager.
+
+    Each line is written by one `write` and carries a consecutive number, so that a line torn by a kill, a line lost in
+    the middle and a file of somebody else can be distinguished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating it when missing, and cut off a last line that a kill tore.
+
+        Raises:
+            RecordError: The file cannot be trusted; it is left as it is.
+        """
+        self.path = path
+        self._writing = threading.Lock()
+        self._is_closed = False
+        """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
+        self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
+        for line in read_lines(path):
+            self._next_seq, self._end = line.seq + 1, line.end
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._file, self._end)
+        sync(path.parent)
+        self._inode = os.fstat(self._file).st_ino
+
+    def now(self) -> float:
+        """Return the time of records: seconds since the epoch as the session began, whatever becomes of the clock."""
+        return self._began + time.clock_gettime(_CLOCK)
+
+    def append(self, record: Record) -> Line:
+        """Write one record; on the disk before this returns, if it is of a durable kind.
+
+        Raises:
+            RecordError: The disk is full or failing; the file ends with the last complete line. Or somebody else has
+                written to it, or the session has ended: then nothing is written.
+        """
+        with self._writing:
+            if self._is_closed:
+                rule, fix = "a session that has ended must write no more", "Run the same command with --resume."
+                raise RecordError(where=str(self.path), rule=rule, got=record.kind, fix=fix)
+            self._check_alone(asking_anew=record.durable)
+            moment = self.now()
+            raw = written_line(record, seq=self._next_seq, moment=moment)
+            try:
+                if os.write(self._file, raw) != len(raw):
+                    raise OSError(28, "No space left on device")
+                if record.durable:
+                    os.fsync(self._file)
+            except OSError as error:
+                with contextlib.suppress(OSError):  # else the next opening cuts the torn line off
+                    os.ftruncate(self._file, self._end)
+                rule = f"the record could not be written ({error.strerror})"
+                fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
+                raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
+            line = Line(seq=self._next_seq, time=moment, record=record, end=self._end + len(raw))
+            self._end, self._next_seq = line.end, line.seq + 1
+            self._is_closed = isinstance(record, StudyClosed)
+        return line
+
+    def _check_alone(self, *, asking_anew: bool) -> None:
+        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
+
+        Args:
+            asking_anew: Open the file for it, so that a file server is asked; else its last answer may do.
+
+        Raises:
+            RecordError: The file is not as this driver left it.
+        """
+        try:
+            if asking_anew:
+                os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            status = self.path.stat()
+            if (status.st_ino, status.st_size) == (self._inode, self._end):
+                return
+            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
+        except OSError as error:
+            got = f"none that can be read ({error.strerror})"
+        rule = f"only one driver may write, and this one left it at {self._end} bytes"
+        got += ": another driver has taken the study over, or the file was changed"
+        fix = "Let one driver alone go on, with --resume; nothing recorded is lost."
+        raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)

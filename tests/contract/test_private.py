@@ -55,6 +55,7 @@ def parameters_of(function):
     ("path", "parameters"),
     [
         ("ray._private.utils:set_sigterm_handler", "sigterm_handler"),  # own_signal_handlers
+        ("ray.air._internal.usage:tag_callbacks", "callbacks"),  # without_usage_tags
         ("ray._raylet:Config.initialize", None),  # authentication_as_in_environment
         ("ray._raylet:AuthenticationTokenLoader.instance", None),
         ("ray._raylet:AuthenticationTokenLoader.reset_cache", None),
@@ -189,6 +190,7 @@ def classes_of_ours():
     ("file", "words"),
     [
         ("_private/worker.py", "ray._private.utils.set_sigterm_handler(sigterm_handler)"),  # own_signal_handlers
+        ("tune/tune.py", "air_usage.tag_callbacks(callbacks)"),  # without_usage_tags
         ("_private/services.py", "ENABLE_RAY_CLUSTER"),  # loopback_only
         ("_private/worker.py", '"_temp_dir"'),  # private_ray
         ("_private/auto_init_hook.py", "auto_init_ray()"),  # refuse_auto_init

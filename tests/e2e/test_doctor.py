@@ -66,7 +66,7 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     for level, name, found in (
         ("fail", "ray", "127.0.0.1:10"),
         ("warn", "CPUs", "OMP_NUM_THREADS=16"),
-        ("fail", "storage", "Not a directory"),
+        ("fail", "storage", "no folder that can be written"),
         ("fail", "mlflow", "Connection refused"),
     ):
         (line,) = [line for line in lines if line.startswith(f"{level:<4}  {name}: ") and found in line]

@@ -9,6 +9,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.timeout(1800)
 
 TWO_NODES = ("--nodes", 2, "--cpus-per-node", 2)
+BESTEFFORT = ("-t", "besteffort")
 RESUBMITTED = 99
 """Exit code by which a job asks OAR for another life."""
 
@@ -34,7 +35,7 @@ def see_the_next_job_through(oar, study, job):
 @pytest.mark.minutes
 def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another_number(oar):
     study = LaunchedStudy(oar.hosts, "preempted", num_trials=5)
-    job = submit(study, "--besteffort", "--walltime", "0:40:00")
+    job = submit(study, "--walltime", "0:40:00", scheduler_options=BESTEFFORT)
     study.wait_until_midway()
     normal = oar.submit("-l", "/host=2/core=4,walltime=0:01:00", command="sleep 3", user="other")
     oar.wait_for_state(job, *ENDED, timeout_s=400)
@@ -49,7 +50,7 @@ def test_a_besteffort_study_makes_way_for_a_normal_job_and_resumes_under_another
 @pytest.mark.heavy
 def test_a_besteffort_study_that_has_no_time_to_end_resumes(oar):
     study = LaunchedStudy(oar.hosts, "killed", num_trials=5)
-    job = submit(study, "--besteffort", "--walltime", "0:40:00", scheduler_options=["--checkpoint", "0"])
+    job = submit(study, "--walltime", "0:40:00", scheduler_options=[*BESTEFFORT, "--checkpoint", "0"])
     study.wait_until_midway()
     normal = oar.submit("-l", "/host=2/core=4,walltime=0:01:00", command="sleep 3", user="other")
     oar.wait_for_state(job, *ENDED, timeout_s=120)

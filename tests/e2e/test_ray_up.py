@@ -41,8 +41,8 @@ def lab(ssh_hosts, request):
         pytest.skip("rsync is not installed")
     place = ssh_hosts.make_place(request.node.name[:20])
     ssh_hosts.write(f"{place}/{NAME}.yaml", SPACE.format(lrs="0.001, 0.002", env_steps=400))
-    words = ("launch", "ray-up", f"{NAME}.yaml", "--hosts", "n1:2,n2:3", "--head-ip", ADDRESSES["n1"])
-    done = ssh_hosts.study(*words, "--port-base", 23_000, cwd=place)
+    words = ("launch", "ray-up", f"{NAME}.yaml", "--hosts", f"{ADDRESSES['n1']}:2,n2:3")
+    done = ssh_hosts.study(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     commands = re.findall(r"^# .*\n(.*)$", done.stdout, flags=re.MULTILINE)
     temp, home = (re.search(pattern, done.stdout)[0] for pattern in (r"/tmp/ru-[a-z0-9-]+", r"study-[a-z0-9-]+"))
@@ -103,4 +103,3 @@ def test_the_commands_run_a_study_and_stop_only_its_own_ray(ssh_hosts, lab, own_
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert watch.tokens
     assert not watch.exposed
-    assert not watch.readable

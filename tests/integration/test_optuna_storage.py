@@ -12,8 +12,8 @@ from study.errors import RecordError, TrackingError
 from study.mirrors.follower import sync
 from study.mirrors.mlflow_content import identity_text
 from study.mirrors.optuna_storage import OptunaMirror
+from study.records.derived import pack
 from study.records.folder import StudyFolder
-from study.records.packing import pack
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.driven import Session

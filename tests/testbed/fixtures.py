@@ -2,39 +2,26 @@
 
 import pytest
 
-from tests.testbed import oar as real_oar
-from tests.testbed import slurm as real_slurm
-from tests.testbed import ssh as real_ssh
-from tests.testbed.namespaces import has_controllers, missing, obstacle
+from tests.testbed.namespaces import has_controllers, obstacle
+from tests.testbed.oar import PROGRAMS as OAR
+from tests.testbed.oar import postgresql, running_oar
+from tests.testbed.slurm import PROGRAMS as SLURM
+from tests.testbed.slurm import running_slurm
+from tests.testbed.ssh import PROGRAMS as SSH
+from tests.testbed.ssh import running_sshds
 
 
-def _skip_without(component, programs):
-    if reason := obstacle():
-        pytest.skip(reason)
-    if absent := missing(*programs):
-        pytest.skip(f"{component} is not installed: no {', '.join(absent)}")
+def _fixture(start, programs, further=lambda: True):
+    @pytest.fixture(scope="session")
+    def running(tmp_path_factory):
+        if (reason := obstacle(*programs)) or not further():
+            pytest.skip(reason or "OAR needs PostgreSQL, and control groups version 1")
+        with start(tmp_path_factory.mktemp(programs[0])) as system:
+            yield system
+
+    return running
 
 
-@pytest.fixture(scope="session")
-def slurm(tmp_path_factory):
-    _skip_without("SLURM", real_slurm.PROGRAMS)
-    with real_slurm.running_slurm(tmp_path_factory.mktemp("slurm")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def oar(tmp_path_factory):
-    _skip_without("OAR", real_oar.PROGRAMS)
-    if real_oar.postgresql() is None:
-        pytest.skip("PostgreSQL is not installed, and OAR needs it")
-    if not has_controllers():
-        pytest.skip("OAR needs control groups version 1")
-    with real_oar.running_oar(tmp_path_factory.mktemp("oar")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def ssh_hosts(tmp_path_factory):
-    _skip_without("OpenSSH's server", real_ssh.PROGRAMS)
-    with real_ssh.running_sshds(tmp_path_factory.mktemp("ssh")) as running:
-        yield running
+slurm = _fixture(running_slurm, SLURM)
+oar = _fixture(running_oar, OAR, lambda: postgresql() is not None and has_controllers())
+ssh_hosts = _fixture(running_sshds, SSH)

@@ -67,7 +67,7 @@ class LaunchedStudy:
         """Return the drivers that have worked on it."""
         return Counter(record.kind for record in self.records())["study_opened"]
 
-    def wait_until_midway(self, timeout_s: float = 180) -> None:
+    def wait_until_midway(self, timeout_s: float = 600) -> None:
         """Wait until a trial has ended and others have not."""
         until(lambda: self.num_ended() >= 1, "a first trial ended", timeout_s)
         assert self.num_ended() < self.num_trials

@@ -27,9 +27,9 @@ from study.records.records import (
     StudyClosed,
     StudyOpened,
     TrialEnded,
+    TrialRequest,
     TrialStarted,
 )
-from study.records.request import TrialRequest
 from study.space.parameters import Value
 from study.space.spec import StudySpec
 from tests import holdup, synthetic

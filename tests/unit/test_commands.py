@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.records.log import RecordLog
+from study.records.records import RecordLog
 from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 

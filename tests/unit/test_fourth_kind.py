@@ -14,8 +14,7 @@ from study.designs import registry
 from study.designs.base import Design
 from study.errors import Fault, SpaceError
 from study.planning.plan import TrialKind
-from study.records.records import StageDecided
-from study.records.request import TrialRequest, numbered
+from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.parsing import RULES
 from study.space.rules import COMMON, batches, fault
 from study.space.spec import KINDS, StudySpec

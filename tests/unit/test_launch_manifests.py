@@ -82,8 +82,8 @@ def made(write, **changes):
     return SimpleNamespace(files=files, commands=commands)
 
 
-def ray_up(hosts="me@lab-1:8,lab-2:16,lab-3:24", **changes):
-    return made(manifests.ray_up, hosts=hosts, **{"head_ip": "10.0.0.1", "python": "python3", **changes})
+def ray_up(hosts="me@10.0.0.1:8,lab-2:16,lab-3:24", **changes):
+    return made(manifests.ray_up, hosts=hosts, **{"python": "python3", **changes})
 
 
 def cluster(**changes):
@@ -95,25 +95,16 @@ def commands(made):
     return [shlex.split(line) for line in re.findall(r"^# .*\n(.*)$", made.commands, flags=re.MULTILINE)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ssh_key": f"/home/{ODD}"},
-        {"hosts": "lab-1"},
-        {"interface": "ib0", "use_head": True, "activate": "module load python"},
-    ],
-)
+@pytest.mark.parametrize("changes", [{}, {"hosts": "127.0.0.1"}, {"use_head": True, "activate": "module load python"}])
 def test_a_cluster_file_follows_rays_schema(changes):
     place = importlib.util.find_spec("ray").submodule_search_locations[0]
     schema = json.loads((Path(place) / "autoscaler" / "ray-schema.json").read_text())
-    content = cluster(**changes)
-    jsonschema.validate(content, schema)
-    assert content["auth"].get("ssh_private_key", "") == changes.get("ssh_key", "")
+    jsonschema.validate(cluster(**changes), schema)
 
 
 def test_a_cluster_file_and_its_commands_name_hosts_token_script_and_space(place):
     content, folder = cluster(), place / "studies" / "lab.launch"
-    assert content["provider"] == {"type": "local", "head_ip": "lab-1", "worker_ips": ["lab-2", "lab-3"]}
+    assert content["provider"] == {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["lab-2", "lab-3"]}
     assert content["auth"]["ssh_user"] == "me"
     there = {path.rpartition("/")[2]: path for path in content["file_mounts"]}
     mounts = {name: content["file_mounts"][path] for name, path in there.items()}
@@ -173,24 +164,24 @@ def test_the_head_starts_with_a_token_ports_and_cpus_when_asked_or_alone(host):
     assert max(set(ports) - {int(given["max-worker-port"])}) == int(given["min-worker-port"])
     assert Path(given["temp-dir"]).parent.stat().st_mode & 0o077 == 0
     assert len(given["temp-dir"]) <= 40
-    for changes in ({"use_head": True}, {"hosts": "lab-1:8"}):
+    for changes in ({"use_head": True}, {"hosts": "10.0.0.1:8"}):
         assert given_to_ray(host("head", **changes))["num-cpus"] == "8"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "address", "hostname", "interface", "cpus", "ip"),
+    ("hosts", "address", "hostname", "cpus"),
     [
-        ("lab-1:8,10.0.0.7:16,lab-3:24", "10.0.0.7", "else", "", "16", "10.0.0.7"),
-        ("lab-1:8,10.0.0.7:16,lab-3:24", "10.0.0.8", "lab-3", "", "24", "10.0.0.8"),
-        ("lab-1:8,alias-1:4,alias-2:4", "", None, "lo", "4", "127.0.0.1"),  # equal ones need no name
-        ("lab-1:8,lab-2", "10.0.0.7", None, "", str(num_cores()), "10.0.0.7"),  # nobody says how many
+        ("10.0.0.1:8,10.0.0.7:16,lab-3:24", "10.0.0.7", "else", "16"),
+        ("10.0.0.1:8,10.0.0.7:16,lab-3:24", "10.0.0.8", "lab-3", "24"),
+        ("10.0.0.1:8,alias-1:4,alias-2:4", "10.0.0.7", None, "4"),  # equal ones need no name
+        ("10.0.0.1:8,lab-2", "10.0.0.7", None, str(num_cores())),  # nobody says how many
     ],
 )
-def test_a_worker_starts_with_its_own_cpus_and_address(host, hosts, address, hostname, interface, cpus, ip):
+def test_a_worker_starts_with_its_own_cpus_and_address(host, hosts, address, hostname, cpus):
     host.program.with_name("python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     host.program.with_name("python3").chmod(0o755)
-    given = given_to_ray(host("worker", hosts=hosts, address=address, hostname=hostname, interface=interface))
-    assert {"address": "10.0.0.1:20000", "num-cpus": cpus, "node-ip-address": ip}.items() <= given.items()
+    given = given_to_ray(host("worker", hosts=hosts, address=address, hostname=hostname))
+    assert {"address": "10.0.0.1:20000", "num-cpus": cpus, "node-ip-address": address}.items() <= given.items()
     assert "port" not in given
 
 
@@ -240,23 +231,15 @@ def test_stopping_ends_this_clusters_processes_and_no_others(place):
             each.wait()
 
 
-@pytest.mark.parametrize(
-    ("changes", "option"),
-    [
-        ({"head_ip": "127.0.1.1"}, "--head-ip"),
-        ({"hosts": "me@lab-1,lab-1"}, "--hosts"),
-        ({"hosts": "me@lab-1,you@lab-2"}, "--hosts"),
-        ({"hosts": "no-such-host.invalid", "head_ip": ""}, "--hosts"),
-    ],
-)
-def test_hosts_that_others_would_not_reach_are_refused(changes, option):
+@pytest.mark.parametrize("hosts", ["127.0.0.1,lab-2", "me@10.0.0.1,you@lab-2", "no-such-host.invalid"])
+def test_hosts_that_others_would_not_reach_are_refused(hosts):
     with pytest.raises(SpaceError) as error:
-        ray_up(**changes)
-    assert [fault.where for fault in error.value.faults] == [option]
+        ray_up(hosts)
+    assert [fault.where for fault in error.value.faults] == ["--hosts"]
 
 
 def kuberay(**changes):
-    return made(manifests.kuberay, **{"image": ODD, "cpus_per_node": 16, "nodes": 3, "memory_gb": 64, **changes})
+    return made(manifests.kuberay, **{"image": ODD, "cpus_per_node": 16, "nodes": 3, **changes})
 
 
 def documents(**changes):
@@ -271,13 +254,12 @@ def groups(**changes):
 
 
 def test_a_manifest_is_a_claim_a_space_and_a_job():
-    claim, space, job = documents(walltime_s=3600)
+    claim, space, job = documents()
     assert [each["kind"] for each in (claim, space, job)] == ["PersistentVolumeClaim", "ConfigMap", "RayJob"]
     assert list(space["data"].values()) == [(ROOT / "search_spaces" / "quickstart.yaml").read_text()]
-    assert {"backoffLimit": 3, "activeDeadlineSeconds": 3600}.items() <= job["spec"].items()
+    assert job["spec"]["backoffLimit"] == 3
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     assert job["spec"]["rayClusterSpec"]["rayVersion"] == importlib.metadata.version("ray")
-    assert "activeDeadlineSeconds" not in documents()[2]["spec"]
 
 
 def test_a_space_is_sent_as_text_whatever_its_editor_wrote_before_it_and_whatever_the_locale(place):
@@ -297,7 +279,7 @@ def test_ray_hands_out_what_the_pods_own_and_every_volume_that_is_mounted_exists
     head, workers = groups()
     assert groups(use_head=True)[0]["rayStartParams"]["num-cpus"] == "2"
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 3
-    for group, for_ray, cpus, memory in ((head, "0", "2", "8Gi"), (workers, "16", "16", "64Gi")):
+    for group, for_ray, cpus, memory in ((head, "0", "2", "8Gi"), (workers, "16", "16", "18Gi")):
         assert group["rayStartParams"]["num-cpus"] == for_ray
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
@@ -339,7 +321,7 @@ def test_pods_into_which_no_trial_fits_are_refused():
     changes = ["execution=real", "resources.memory_per_env_runner_mb=2000"]
     kuberay(nodes=1, set_=changes)
     with pytest.raises(ClusterError):
-        kuberay(nodes=1, set_=changes, memory_gb=2)
+        kuberay(nodes=1, set_=changes, cpus_per_node=4)
 
 
 def test_the_recipe_copies_what_the_build_needs_and_the_reader_pod_mounts_the_claim():

@@ -1,8 +1,6 @@
 """The program on a host: a real process that is told what to do; the ports, CPUs and folder of a node of Ray."""
 
 import contextlib
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,9 +13,9 @@ import msgspec
 import psutil
 import pytest
 
-from study.errors import LaunchError
 from study.launch import node
-from study.launch.node import CELL, LONGEST_TEMP_ROOT, LOWEST_PORT, Task, take_ports
+from study.launch.node import CELL, LONGEST_TEMP_ROOT, LOWEST_PORT, Task, taken_ports
+from study.machine.host import own_folder
 from tests.e2e.commands import ROOT, environment
 
 
@@ -90,7 +88,7 @@ def test_a_killed_agent_leaves_no_child_and_a_killed_child_is_told_by_the_code(a
         ('{"job": "1", "command": ["true"], "extra": 1}', "must be of the same version"),
         (Task(job="1", command=("no-such-command-here",)), "no-such-command-here"),
         (Task(job="1", num_cpus=1, interface="none0"), "--interface none0: must have an IPv4 address here"),
-        (Task(job="1", num_cpus=1, temp_root="/proc"), "Fix: Choose a --temp-root"),
+        (Task(job="1", num_cpus=1, temp_root="/proc"), "Fix: Choose another folder: TMPDIR, or --temp-root"),
     ],
 )
 def test_what_cannot_start_says_why(agent, task, said):
@@ -99,50 +97,15 @@ def test_what_cannot_start_says_why(agent, task, said):
     assert agent.wait(5) == 69
 
 
-# --- the folder of a node ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def take():
-    """A function that takes a cell of ports for a job; returns its base and its lock."""
-    with contextlib.ExitStack() as stack:
-        yield lambda job: (taken := take_ports(job), stack.callback(taken[1].close))[0]
-
-
-def test_killed_nodes_of_this_host_leave_nothing_and_all_else_in_a_shared_folder_stays(tmp_path, take, monkeypatch):
-    (mine, _), (other, _), (dead, lock) = take("mine"), take("other"), take("dead")
-    left, living, gone = (node.node_folder(str(tmp_path), base) for base in (mine, other, dead))
-    (left / "start.log").write_text("left by a node that was killed")
-    owner = left.name.rpartition("-")[2]
-    with monkeypatch.context() as patch:
-        patch.setattr(socket, "gethostname", lambda: "n2")  # where living nodes may have these ports
-        elsewhere = [node.node_folder(str(tmp_path), base) for base in (mine, dead)]
-    foreign = [
-        tmp_path / each for each in ("rl-baselines-env", "rl-20000-abcdef", f"rl-x-{owner}", f"rl-21999-{owner}")
-    ]
-    foreign[2].mkdir()
-    foreign[3].symlink_to(foreign[2])
-    for folder in foreign[:2]:
-        (folder / "bin").mkdir(parents=True)
-    lock.close()
-    assert node.node_folder(str(tmp_path), mine) == left
-    assert not list(left.iterdir())
-    assert set(tmp_path.iterdir()) == {left, living, *elsewhere, *foreign}
-    assert not gone.exists()
-    shutil.rmtree(left)
-    left.symlink_to(foreign[0])
-    with pytest.raises(LaunchError, match="must be a folder in which you can write"):
-        node.node_folder(str(tmp_path), mine)
-    assert (foreign[0] / "bin").exists()
-
-
 def test_the_longest_path_of_a_socket_fits():
     """Source of the session's name and of the sockets': ray/_private/node.py, _init_temp and _prepare_socket_file."""
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
         root = Path(base, "x" * (LONGEST_TEMP_ROOT - len(base) - 1))
         root.mkdir()
         session = f"session_2026-11-22_21-30-32_123456_{4_194_304}"  # Linux' pid_max on 64 bits
-        assert len(f"{node.node_folder(str(root), 65_500)}/r/{session}/sockets/plasma_store") <= 107
+        with own_folder(str(root), "rl") as folder:
+            longest = folder.with_name(f"{folder.name.rpartition('-')[0]}-{4_194_304}")
+            assert len(f"{longest}/r/{session}/sockets/plasma_store") <= 107
 
 
 # --- CPUs, environment, ports -----------------------------------------------------------------------------------------
@@ -161,11 +124,10 @@ def start(monkeypatch, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def make(num_cpus=1, granted=None, **variables):
-            task = Task(job="1", temp_root=str(tmp_path), environment=variables, num_cpus=num_cpus, granted=granted)
-            made = node.RayNode(task)
-            stack.callback(made._lock.close)
-            stack.callback(made._log.close)
-            return made
+            folder = tmp_path / str(len(list(tmp_path.iterdir())))
+            folder.mkdir()
+            task = Task(job="1", environment=variables, num_cpus=num_cpus, granted=granted)
+            return node.RayNode(task, stack.enter_context(taken_ports(task.job)), folder)
 
         yield make
 
@@ -205,25 +167,10 @@ def test_ports_of_nodes_never_overlap(start, monkeypatch, has_grpc):
     assert all(LOWEST_PORT <= port < 32_768 for ports in taken for port in ports), "below the ephemeral ones"
 
 
-def test_ports_are_given_back_and_begin_where_a_firewall_allows():
-    bases = []
-    for job, port_base in (("a", None), ("a", None), ("a", 24_050)):
-        base, lock = take_ports(job, port_base=port_base)
-        lock.close()
-        bases.append(base)
-    assert bases[0] == bases[1]
-    assert bases[2] == 25_000
-    with pytest.raises(LaunchError, match=r"ports: .* must be free between 66000 and 65535, got none"):
-        take_ports("17", port_base=65_001)
-
-
-def test_only_folders_of_this_user_are_removed(tmp_path):
-    if os.geteuid():
-        pytest.skip("only root can make a folder of another user")
-    base, lock = take_ports("dead")
-    folder = node.node_folder(str(tmp_path), base)
-    os.chown(folder, 20001, 20001)
-    lock.close()
-    with contextlib.suppress(LaunchError):
-        node.node_folder(str(tmp_path), base)
-    assert folder.exists()
+def test_ports_are_given_back_and_are_those_that_no_other_program_has():
+    with taken_ports("a") as base, taken_ports("a") as other:
+        assert base != other
+    with socket.create_server(("", base + 3)), taken_ports("a") as third:
+        assert third != base
+    with taken_ports("a") as again:
+        assert again == base

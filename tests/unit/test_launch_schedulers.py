@@ -1,18 +1,15 @@
 """What is particular to one scheduler, beside the contract that all launchers keep."""
 
 import os
-import shutil
 import socket
-import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.errors import LaunchError, SpaceError
+from study.errors import SpaceError
 from study.launch.job import Host, parse_hosts
-from study.launch.schedulers import SCHEDULERS, clock, expand_counts
+from study.launch.schedulers import clock, expand_counts
 from study.options import seconds
 from tests.launching import install, launcher
 
@@ -25,62 +22,19 @@ def place(tmp_path, monkeypatch):
 
 def directives(launcher):
     mark = f"{launcher.scheduler.mark} "
-    return [line.removeprefix(mark) for line in script_of(launcher).splitlines() if line.startswith(mark)]
+    return [line.removeprefix(mark) for line in launcher.script().splitlines() if line.startswith(mark)]
 
 
-def script_of(launcher):
-    return launcher.script(launcher.scheduler)
-
-
-def test_whole_nodes_are_asked_for_where_no_cpus_are_given_and_words_are_quoted_as_sbatch_unquotes_them():
-    assert "--exclusive" in directives(launcher("slurm", nodes=2))
+def test_whole_nodes_are_asked_for_where_no_cpus_are_given_and_a_folder_is_quoted_as_sbatch_unquotes_it():
     assert "-l /host=2,walltime=2:00:00" in directives(launcher("oar", nodes=2))
-    lines = directives(launcher("slurm", "--account=rl lab", "-p", "cpu", folder="/w/my studies"))
-    assert lines[-2:] == ["'--account=rl lab'", "-p cpu"]
-    assert "--output='/w/my studies/job-'%j.log" in lines
+    lines = directives(launcher("slurm", nodes=2, folder="/w/my studies"))
+    assert {"--exclusive", "--output='/w/my studies/job-'%j.log"} <= set(lines)
 
 
-OAR_WORDS = ("-p", "cluster='gros' and wattmeter='YES'", "-l", "{cluster='x'}/host=2,walltime=1", "--project=rl")
-
-
-def test_oar_unquotes_nothing_so_nothing_is_quoted_and_two_sizes_would_be_alternatives():
-    lines = directives(launcher("oar", *OAR_WORDS))
-    assert lines[-3:] == [f"-p {OAR_WORDS[1]}", f"-l {OAR_WORDS[3]}", "--project rl"]
-    assert sum(line.startswith("-l") for line in lines) == 1
-
-
-SCAN = """
-use OAR::Sub;
-my $found = OAR::Sub::scan_script($ARGV[0], "");
-print join("\n", $found->{property}, $found->{resources}[0], $found->{project}, $found->{stdout}, $found->{name});
-"""
-
-
-@pytest.mark.packages
-@pytest.mark.skipif(
-    shutil.which("perl") is None or subprocess.run(["perl", "-MOAR::Sub", "-e1"], capture_output=True).returncode != 0,
-    reason="needs OAR's Perl module",
-)
-def test_oar_itself_reads_what_was_given(tmp_path):
-    (tmp_path / "oardodo").write_text('#!/bin/sh\nexec "$@"\n')  # OAR's change of user
-    (tmp_path / "oardodo").chmod(0o755)
-    (tmp_path / "job.sh").write_text(script_of(launcher("oar", *OAR_WORDS, folder=tmp_path)))
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OARDO_USER": "me"}
-    words = ["perl", "-e", SCAN, tmp_path / "job.sh"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    read = [OAR_WORDS[1], OAR_WORDS[3], "rl", f"{tmp_path}/job-%jobid%.log", "s"]
-    assert (done.stdout.splitlines(), done.stderr) == (read, "")
-
-
-@pytest.mark.parametrize("folder", ["/w/my studies", "/w/it's", "/w/a;b"])
-def test_a_folder_that_oar_would_not_find_is_refused(folder):
-    with pytest.raises(LaunchError, match=f"^--out: must have no blanks.*, got {folder}"):
-        script_of(launcher("oar", folder=folder))
-
-
-def test_a_word_that_is_no_option_is_refused():
-    with pytest.raises(LaunchError, match="must be options of the scheduler, got cpu"):
-        script_of(launcher("slurm", "cpu"))
+def test_two_sizes_would_be_alternatives_for_oar():
+    own = launcher("oar", "-p", "cluster='gros' and wattmeter='YES'", "-l", "{cluster='x'}/host=2,walltime=1")
+    assert not any(line.startswith("-l") for line in directives(own))
+    assert own.submission()[:3] == ["oarsub", "-S", "-p"]
 
 
 @given(st.integers(1, 10**6))
@@ -119,9 +73,9 @@ def test_a_job_that_slurm_requeues_by_itself_is_not_submitted_a_second_time(plac
     asked = place / "asked"
     install(place, {"scontrol": f"#!/bin/bash\n{refuses}\n{shows}\n", "sbatch": f"#!/bin/bash\necho $* > {asked}\n"})
     environment = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": begun}
-    launcher("slurm", folder=place, environment=environment).resubmit(0)
+    launcher("slurm", "-p", "low", folder=place, environment=environment).resubmit(0)
     assert (asked.read_text() if asked.exists() else "") == (
-        f"--dependency=afterany:17 {place}/job.sh\n" if submitted else ""
+        f"--parsable --dependency=afterany:17 -p low {place}/job.sh\n" if submitted else ""
     )
 
 
@@ -129,7 +83,8 @@ def test_a_scheduler_may_speak_in_another_encoding(place):
     """After a submission nothing may be raised, which would invite another one."""
     latin_1 = "printf 'soumis \\340 demain' >&2"  # à
     install(place, {"sbatch": f"#!/bin/sh\nprintf '17\\n'; {latin_1}\n"})
-    assert launcher("slurm").submit(SCHEDULERS["slurm"], Path("job.sh")) == "17"
+    (place / "job.sh").touch()
+    assert launcher("slurm", folder=place).submit() == "17"
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])

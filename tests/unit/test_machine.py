@@ -1,6 +1,7 @@
 """What `study.machine` reads of a host: from files that a test wrote, and for real."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,21 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from study.machine import host, processes
-from study.machine.cluster import session_path
-from study.machine.host import Mount, control_groups, cores_of, count_gpus, cpu_quota, mount_of, this_node
+from study.errors import ClusterError
+from study.machine import host
+from study.machine.host import (
+    Mount,
+    control_groups,
+    cores_of,
+    count_gpus,
+    cpu_quota,
+    mount_of,
+    open_ports,
+    own_folder,
+    short_temporary_folder,
+    this_node,
+)
 from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
-from study.machine.processes import open_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -138,18 +149,11 @@ def test_a_job_is_read_from_the_variables_of_its_scheduler():
     assert job_of("oar", slurm) is None
 
 
-def test_the_cpus_that_a_batch_system_gave_are_read(tmp_path):
-    nodefile = tmp_path / "nodes"
-    nodefile.write_text("n1.site\nn1.site\nn2.site\n")
-    names = ("n1",)
-    assert granted_cpus(names, {"OAR_NODEFILE": str(nodefile)}) == (2, "OAR_NODEFILE")
-    assert granted_cpus(("elsewhere",), {"OAR_NODEFILE": str(nodefile)}) == (None, "")
-    assert granted_cpus(names, {"OAR_NODEFILE": "/missing"}) == (None, "")
-    slurm = {"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "3"}
-    assert granted_cpus(names, slurm) == (3, "SLURM_CPUS_PER_TASK")
-    assert granted_cpus(names, slurm | {"SLURM_CPUS_ON_NODE": "6"}) == (6, "SLURM_CPUS_ON_NODE")
-    assert granted_cpus(names, {"SLURM_CPUS_ON_NODE": "6"}) == (None, "")
-    assert granted_cpus(names, {"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
+def test_the_cpus_that_a_batch_system_gave_are_read():
+    slurm = {"SLURM_CPUS_ON_NODE": "6"}
+    assert granted_cpus(slurm | {"SLURM_JOB_ID": "1"}) == (6, "SLURM_CPUS_ON_NODE")
+    assert granted_cpus(slurm) == (None, "")
+    assert granted_cpus({"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
 
 
 def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
@@ -171,15 +175,15 @@ def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
 # Processes, and everything that a node says.
 
 
-@pytest.mark.skipif(not processes._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
+@pytest.mark.skipif(not host._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
 def test_the_leader_of_a_session_lets_others_go_before_all_of_it():
     code = """
-from study.machine.processes import _OWN_AUTOGROUP, set_back
+from study.machine.host import _OWN_AUTOGROUP, set_back
 for niceness in (7, 0):
     set_back(niceness)
     print(*_OWN_AUTOGROUP.read_text().split()[-1:])
 """
-    before = processes._OWN_AUTOGROUP.read_text().split()[-1:]  # empty in a session that the kernel put in no group
+    before = host._OWN_AUTOGROUP.read_text().split()[-1:]  # empty in a session that the kernel put in no group
     for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
         assert done.stdout.decode().split() == shown
@@ -206,4 +210,31 @@ def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
     assert len(str(tmp_path)) > 20
     for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
         monkeypatch.setattr("tempfile.tempdir", folder)
-        assert str(session_path().parent) == expected
+        assert short_temporary_folder() == expected
+
+
+def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_this_host_left(tmp_path, monkeypatch):
+    with own_folder(str(tmp_path), "rl") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        owner, _, pid = folder.name.rpartition("-")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = [tmp_path / f"{owner}-{number}" for number in (dead.pid, pid)]
+    stays = [tmp_path / name for name in (f"{owner}-{os.getppid()}", f"{owner}-x", f"rl-abcd-{dead.pid}", "rl-env")]
+    for each in (*left, *stays):
+        each.mkdir()
+        (each / "start.log").touch()
+    outlived = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={left[0]}/session"])
+    with own_folder(str(tmp_path), "rl") as folder:
+        assert outlived.wait(10) == -signal.SIGKILL
+        assert set(tmp_path.iterdir()) == {folder, *stays}
+        assert not list(folder.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(host.socket, "gethostname", lambda: "n2")  # a living process there may have this number
+            with own_folder(str(tmp_path), "rl") as elsewhere:
+                assert elsewhere != folder
+        assert folder.exists()
+    folder.symlink_to(stays[0])
+    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder(str(tmp_path), "rl"):
+        pass
+    assert (stays[0] / "start.log").exists()

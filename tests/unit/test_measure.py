@@ -73,7 +73,7 @@ from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
 from study.mirrors import mlflow_content, tensorboard
 from study.records.records import Iteration, Line
 from study.records.ledger import Sums
-from study.records.table import OF_TRIALS
+from study.records.derived import OF_TRIALS
 from study.trial.measure import iteration_metrics
 from tests.unit.test_measure import sample, step
 

@@ -11,7 +11,7 @@ from study.adopted.loading import load_space
 from study.designs.registry import make_plan, private_shape
 from study.errors import ClusterError
 from study.machine.shape import Speeds
-from study.planning.guess import evaluation_due, guess_trial, product_seconds, progress_of
+from study.planning.guess import evaluation_due, guess_trial, progress_of
 from study.planning.needs import Process, execution_of, fits, memory_mb, network_of, num_cpus, processes
 from study.space.sections import BudgetSpec
 from tests.spaces import cluster, requests_of, spec
@@ -30,11 +30,6 @@ def test_scales_and_seeds_are_dealt_evenly_and_a_longer_plan_begins_with_the_sho
         seeds = Counter(request.seed for request in requests if request.num_env_runners == scale)
         assert abs(seeds[1] - seeds[2]) <= 1
     assert requests_of(spec(search__num_trials=number + more, search__sampler_seed=sampler_seed))[:number] == requests
-
-
-def test_the_order_of_scales_differs_between_blocks():
-    requests = requests_of(spec(search__num_trials=60))
-    assert len({tuple(request.num_env_runners for request in requests[at : at + 3]) for at in range(0, 60, 3)}) > 3
 
 
 def test_a_baseline_without_a_scale_is_run_at_every_scale_first():
@@ -283,8 +278,6 @@ def test_guesses_follow_what_costs_time():
     # Ten more milliseconds for each of a million steps, four runners side by side.
     assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")
-    # Unlike waiting, working needs cores: two of them here.
-    assert seconds(environment__step_cpu_ms=10, cores=2) - seconds(cores=2) == pytest.approx(1_000_000 * 0.010 / 2)
     # Every step is seen once by the policy and once, in one epoch, by policy and critic: 2.4 million products each.
     dense = seconds(model__fcnet_hiddens=[1024, 1024, 1024], execution="emulated") - seconds(execution="emulated")
     assert dense == pytest.approx(1_000_000 * 2.1e6 * (2.5e-11 + 2 * 8e-11), rel=0.02)
@@ -313,18 +306,3 @@ def test_what_was_measured_of_the_environment_counts_in_steps_and_evaluations():
     # 123 million products for each row: 2 epochs over all steps, 80 picoseconds each, and once forwards for a step.
     image = seconds(observation_shape=(42, 42, 1)) - plain
     assert image == pytest.approx(123e6 * (100_000 * 2 * 8e-11 + steps * 2.5e-11), rel=0.02)
-
-
-def test_the_products_of_a_large_network_are_timed_and_count_in_every_step_and_update():
-    assert product_seconds(spec(), (4,)) is None  # nothing to time: its update is calls
-    large = spec(model__fcnet_hiddens=[512, 512], budget__env_steps=100_000, parameters__num_epochs=2)
-    assert 1e-12 < product_seconds(large, (4,)) < 1e-8
-    products = 4 * 512 + 512 * 512 - 10_000
-
-    def seconds(product_s: float) -> float:
-        speeds = Speeds(seconds=1.0, step_s=1e-5, episode_steps=10.0, limit=None, observation_shape=(4,))
-        shape = replace(machine(2), speeds=replace(speeds, product_s=product_s))
-        return guess_trial(large, 1, shape, execution="emulated").training_s
-
-    rows = 100_000 * (products + 2 * 3.2 * (2 * products + 10_000))
-    assert seconds(3e-10) - seconds(1e-10) == pytest.approx(rows * 2e-10, rel=0.01)

@@ -16,9 +16,7 @@ from study.errors import RecordError
 from study.machine.load import NodeLoad
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.records.log import RecordLog
-from study.records.records import StageDecided, read_lines
-from study.records.request import TrialRequest, numbered
+from study.records.records import RecordLog, StageDecided, TrialRequest, numbered, read_lines
 from tests import holdup
 from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
 from tests.values import replace

@@ -20,8 +20,7 @@ from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
 from study.designs.search.outcome import value_of
 from study.errors import RecordError
-from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
-from study.records.request import TrialRequest
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialRequest, TrialStarted
 from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic

@@ -22,8 +22,7 @@ from study.errors import RecordError
 from study.planning.plan import TrialKind
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Record, StageDecided, TrialStarted
-from study.records.request import TrialRequest, numbered
+from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, numbered
 from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 

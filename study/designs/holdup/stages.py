@@ -29,8 +29,7 @@ from study.designs.holdup.arms import (
 from study.designs.search.worth import merit
 from study.errors import RecordError
 from study.records.ledger import TrialRow
-from study.records.records import RESTORE, SettingsFrozen, StageDecided
-from study.records.request import TrialRequest, digest_of
+from study.records.records import RESTORE, SettingsFrozen, StageDecided, TrialRequest, digest_of
 from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, Variant, resolve
 from study.space.spec import StudySpec

@@ -21,7 +21,7 @@ from optuna.trial import TrialState, create_trial
 
 from study.designs.search.outcome import distributions, trial_of, value_of
 from study.records.ledger import Ledger, TrialRow
-from study.records.request import TrialRequest
+from study.records.records import TrialRequest
 from study.space.parameters import SCALE, Value
 from study.space.sections import Sampler
 from study.space.spec import StudySpec

@@ -17,8 +17,7 @@ from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.plan import Plan, TrialKind, TrialNeeds
 from study.records.ledger import TrialRow
-from study.records.records import StageDecided
-from study.records.request import TrialRequest, numbered
+from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.settings import THROUGHPUT
 from study.space.spec import StudySpec
 from study.space.throughput import BASE_CELL, cells_of, spec_of_cell

@@ -1,0 +1,124 @@
+"""What is made of the records: the table of trials for people and spreadsheets, and a copy that can be published."""
+
+import contextlib
+import csv
+import io
+import lzma
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from study.errors import RecordError
+from study.harmless import csv_cell, mask_arguments, printable
+from study.metrics import OF_TRIALS
+from study.records.files import write_atomically
+from study.records.folder import StudyFolder
+from study.records.ledger import Ledger, TrialRow, ledger_of
+from study.records.records import RESTORE, StudyOpened, read_lines, written_line
+
+# --- trials.csv -------------------------------------------------------------------------------------------------------
+
+_LEADING = (
+    *("trial", "status", "num_env_runners", "train_batch_size", "lr", "seed", "env_steps_per_s", "wall_time_s"),
+    *("final_return", "score", "execution", "timing", "engine"),
+)
+"""The columns that come first; the other parameters and metrics follow."""
+
+
+def table_row(row: TrialRow) -> dict[str, Any]:
+    """Return one line of the table of trials, all columns."""
+    return {
+        **dict.fromkeys(_LEADING),
+        **row.setting,
+        **dict.fromkeys(OF_TRIALS),
+        **row.summary,
+        **row.columns(),
+        **{name: getattr(row, name) for name in ("trial", "status", "seed", "execution", "engine")},
+        # A label that the whole trial has yet to settle is none so far.
+        "timing": None if row.provisional and row.status == "running" else row.timing,
+        "max_iterations": row.iterations,
+        "baseline": row.anchor,
+        "stage": row.stage,
+        "variant": row.variant if row.stage else None,
+        "digest": row.digest or None,
+        "stands_for_runners": row.scale,
+        **{name: getattr(row, name) for name in ("attempt", "num_cpus", "checkpoint", "timing_reason", "reason")},
+    }
+
+
+def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
+    """Write one line per trial, by its number; an empty cell is a quantity that does not exist."""
+    lines = [table_row(row) for row in sorted(rows, key=lambda row: row.trial)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = dict.fromkeys(name for line in lines for name in line)
+    for cells in (names, *([line.get(name) for name in names] for line in lines)):
+        writer.writerow([csv_cell(printable(cell)) if isinstance(cell, str) else cell for cell in cells])
+    write_atomically(path, text.getvalue())
+
+
+def cut_records(folder: StudyFolder, ledger: Ledger) -> RecordError | None:
+    """Return as an error that trials.csv shows trials as ended that are not on record: a resume would run them again.
+
+    Args:
+        folder: The study, at which no driver is at work.
+        ledger: What its records lead to.
+    """
+    ended: set[int] = set()
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, csv.Error), folder.table.open() as file:
+        ended = {int(row["trial"]) for row in csv.DictReader(file) if row["status"] in ("finished", "failed")}
+    if missing := sorted(ended - {number for number, row in ledger.rows.items() if row.ended}):
+        rule = "must hold every trial that was recorded"
+        got = f"none of the trials {missing[:8]}, which trials.csv shows as ended: the file was cut"
+        fix = f"{RESTORE} Where the records are right, move away trials.csv."
+        return RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
+    return None
+
+
+# --- a copy for publication -------------------------------------------------------------------------------------------
+
+_FOLDERS = re.compile(r"[^\s=:]*/")
+"""The folders of a path."""
+
+
+def pack(folder: StudyFolder, target: Path) -> StudyFolder:
+    """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
+
+    The words of command lines and the tracking URI lose their folders. Host names and the reasons of failures stay as
+    they were recorded.
+
+    Returns:
+        The copy: study.json, space.yaml, trials.csv and records.jsonl.xz.
+
+    Raises:
+        RecordError: There is no study, its records cannot be trusted, its arguments hold a secret, or the target holds
+            something already or cannot be written.
+    """
+    identity, packed = folder.identity(), StudyFolder(target)
+    if secret := [name for name, shown in mask_arguments(identity.spec).items() if shown != identity.spec[name]]:
+        # Masked, it would be another study than the certified one.
+        rule = f"{secret[0]} must hold no secret, because a copy is published"
+        fix = "Publish the study's report or certificate, or let the environment of a new study read it from a file."
+        raise RecordError(where=str(folder.identity_file), rule=rule, fix=fix)
+    rows = ledger_of(folder.records).rows.values()
+    try:
+        space = folder.space_file.read_text()
+        packed.prepare()
+        # The default MLflow: a published study is mirrored to nowhere until somebody does so.
+        public = {"tracking_uri": "sqlite:///mlflow.db", "optuna_storage": None, "space": Path(identity.space).name}
+        packed.write(structs.replace(identity, **public), space)
+        with lzma.open(packed.packed_records, "wb", preset=9) as sink:
+            for line in read_lines(folder.records):
+                record = line.record
+                if isinstance(record, StudyOpened):
+                    command = [_FOLDERS.sub("", word) for word in record.provenance.get("command") or []]
+                    record = structs.replace(record, provenance={**record.provenance, "command": command})
+                sink.write(written_line(record, seq=line.seq, moment=line.time))
+        write_table(packed.table, rows)
+    except (OSError, UnicodeDecodeError) as error:
+        rule, fix = f"the copy could not be written ({error})", "Free some space, remove it, then pack again."
+        raise RecordError(where=str(target), rule=rule, fix=fix) from error
+    return packed
