@@ -33,6 +33,7 @@ CELL = ("num_env_runners", *SETTING, "learner_threads", "episode_len")
 CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
+        *("clip_end_fraction", "orthogonal_init", "adam_epsilon", "vf_lr"),
         *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param"),
         *("vf_loss_coeff", "kl_coeff", "kl_target", "evaluation"),
     )
