@@ -3,7 +3,6 @@
 import os
 import socket
 import tempfile
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -232,20 +231,12 @@ def test_nodes_that_say_the_same_make_one_line():
     assert_says("CPUs", cluster(*([{}] + [slow] * 9)), "warn", "n2, n3, n4, n5 and 5 more: trials run at nice 15")
 
 
-def test_a_check_that_crashes_or_hangs_is_a_finding_and_not_the_end(monkeypatch):
+def test_a_check_that_crashes_is_a_finding_and_not_the_end(monkeypatch):
     def crash(around: Surroundings):
         yield Finding("warn", "seen before", "Look.")
         raise RuntimeError("broken\npipe")
 
-    def hang(around: Surroundings):
-        time.sleep(2)
-        yield Finding("ok", "never")
-
-    monkeypatch.setattr(checks, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(checks, "CHECKS", {"good": CHECKS["ray"], "bad": crash, "slow": hang})
+    monkeypatch.setattr(checks, "CHECKS", {"bad": crash, "good": CHECKS["ray"]})
     found = list(judge(private()))
-    assert [(each.check, each.level) for each in found] == [
-        *(("good", "ok"), ("bad", "warn"), ("bad", "fail"), ("slow", "fail"))
-    ]
-    assert "RuntimeError: broken pipe" in found[2].found
-    assert "no answer" in found[3].found
+    assert [(each.check, each.level) for each in found] == [("bad", "warn"), ("bad", "fail"), ("good", "ok")]
+    assert "RuntimeError: broken pipe" in found[1].found
