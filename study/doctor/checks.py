@@ -136,7 +136,7 @@ def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
     # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
     taken = min(node.shape.num_cpus, cores) if private else node.shape.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
-    given, why = node.given or (taken, "")
+    given, why = node.granted or (taken, "")
     fix = f"Start Ray there with --num-cpus={min(given, cores)}."
     if taken > given:
         fix = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`)." if private else fix
@@ -243,10 +243,9 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
 
 
 def check_space(around: Surroundings) -> Iterator[Finding]:
-    """Whether every trial finds a place, what its times will be worth, and whether every node has its environment."""
+    """Whether every trial finds a place, and cores of its own."""
     if around.spec is None:
         return
-    yield from _on_every_node(around, _environment)
     needs = make_plan(around.spec, around.shape()).kinds  # errors are the finding
     if crowded := [each.num_env_runners for each in needs if each.label.timing == "oversubscribed"]:
         found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
@@ -256,12 +255,6 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
     need = f"{count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)}"
     runners = f"{count(largest.num_env_runners, 'runner')}, {largest.execution}"
     yield Finding("ok", f"its largest trial fits with {need} ({runners})")
-
-
-def _environment(node: Node, around: Surroundings) -> Iterator[Finding]:
-    if around.spec is not None and node.why_no_environment:
-        found = f"{around.spec.environment.id} cannot be made: {node.why_no_environment}"
-        yield Finding("fail", found, "Install it on every node, in Ray's environment.")
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
