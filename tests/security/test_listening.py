@@ -26,7 +26,7 @@ def test_a_study_with_a_ray_of_its_own_listens_on_loopback_only(run):
 
 @pytest.mark.minutes
 def test_ray_answers_nobody_without_its_token(run):
-    assert run.watched.answers == {"none": False, "wrong": False, "right": True}
+    assert run.watched.answers == {"right": "answered", "none": "refused", "wrong": "refused"}
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ class Watched:
     commands: dict[int, str] = field(default_factory=dict)
     """Process id -> all command lines that it has had."""
     names: set[str] = field(default_factory=set)
-    answers: dict[str, bool] = field(default_factory=dict)
-    """Token -> whether the head of Ray has answered with it."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Token -> whether the head of Ray has answered or refused."""
     ray_files_with_token: list[Path] = field(default_factory=list)
     ray_folder_mode: int = -1
 
@@ -140,11 +140,13 @@ def _ask(processes: list[psutil.Process], seen: Watched) -> None:
         for word in process.cmdline()
         if word.startswith("--gcs-address=")
     }
-    tokens = {"none": {"RAY_AUTH_MODE": "disabled"}, "wrong": {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}}
-    for name, given in (tokens | {"right": {"RAY_AUTH_TOKEN": seen.token}}).items():
+    tokens = {"right": {"RAY_AUTH_TOKEN": seen.token}, "none": {"RAY_AUTH_MODE": "disabled"}}
+    for name, given in (tokens | {"wrong": {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}}).items():
         variables = {**environment(), "RAY_AUTH_MODE": "token", **given}
         done = subprocess.run([sys.executable, "-c", ASK, address], env=variables, capture_output=True, check=False)
-        seen.answers[name] = done.returncode == 0
+        seen.answers[name] = (
+            "answered" if done.returncode == 0 else "refused" if b"token-auth" in done.stderr else "gone"
+        )
 
 
 def _look_at_ray_s_folder(processes: list[psutil.Process], seen: Watched) -> None:
